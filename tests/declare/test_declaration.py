@@ -168,3 +168,19 @@ def test_the_page_about_declarations_shows_legal_ones(tmp_path: Path) -> None:
     for block in blocks:
         (tmp_path / "streams.toml").write_text(block, "utf-8")
         assert read_declarations(tmp_path / "streams.toml")
+
+
+def test_declared_views_are_post_processed_and_running_totals_are_not() -> None:
+    given = {"name": "s", "query": "count", "budget": {"epsilon": 1, "delta": 1e-6}, "tick": "1h", "horizon": 48}
+    whole = {"postprocess": ["nonnegative", "integer"]}
+    views = StreamDeclaration.from_dict({**given, **whole, "views": ["per-tick", "last-7"]})
+    assert (views.stream_postprocess, views.view_postprocess) == ((), ("nonnegative", "integer"))
+    assert views.build(replay=True).postprocess == ()
+    totals = StreamDeclaration.from_dict({**given, **whole})
+    assert (totals.stream_postprocess, totals.shown) == (("nonnegative", "integer"), "running")
+    assert views.same_as(replace(views, views=("last-7",)))
+    assert not views.same_as(replace(views, views=()))
+    assert views.differences(replace(views, views=()))
+    for wrong in ({"postprocess": ["monotone"], "views": ["per-tick"]}, {**whole, "views": ["running"]}):
+        with pytest.raises(ParameterError, match="post-processed views"):
+            StreamDeclaration.from_dict({**given, **wrong})

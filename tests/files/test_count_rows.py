@@ -135,7 +135,7 @@ def test_histogram_of_every_format(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_sum_rounds_as_the_query_does(tmp_path: Path, form: str) -> None:
     rows = rows_of()
-    spec = declared(CLOCK, "ts", "sum", value="score", lo=-1.0, hi=1.0, grid=0.25)
+    spec = declared(CLOCK, "ts", "sum", value="score", low=-1.0, high=1.0, grid=0.25)
     query = Sum(-1.0, 1.0, 0.25)  # scores are eighths, so that halves of a grid unit are rounded
     expected = np.zeros(10, np.int64)
     for row in rows:
@@ -470,7 +470,7 @@ def test_a_field_twice_or_no_json_is_a_bad_row(tmp_path: Path, bad: str) -> None
     good = '{"ts": "2026-01-01T00:00:00", "user": "u", "v": 1, "note": {"a": 1}}'
     path = text_file(tmp_path, f"{good}\n{bad}\n{good}\n", "e.jsonl")
     capped = declared(CLOCK, "ts", user="user", max_events=9)
-    summed = declared(CLOCK, "ts", "sum", value="v", lo=0.0, hi=1.0, grid=0.5)
+    summed = declared(CLOCK, "ts", "sum", value="v", low=0.0, high=1.0, grid=0.5)
     for spec in (declared(CLOCK, "ts"), capped, summed):
         got = counted(path, spec, tmp_path / "s")
         assert (got.bad, got.totals.rows(1, 2).sum()) == (1, 4 if spec is summed else 2)
@@ -482,7 +482,7 @@ def test_a_field_twice_or_no_json_is_a_bad_row(tmp_path: Path, bad: str) -> None
 def test_values_out_of_range_are_bad(tmp_path: Path) -> None:
     values = ["0", "1", "1.0001", "-0.1", "nan", "inf", "", "x", "0.5"]
     text = "ts,v\n" + "".join(f"2026-01-01T00:00:00,{value}\n" for value in values)
-    spec = declared(CLOCK, "ts", "sum", value="v", lo=0.0, hi=1.0, grid=0.5)
+    spec = declared(CLOCK, "ts", "sum", value="v", low=0.0, high=1.0, grid=0.5)
     got = counted(text_file(tmp_path, text), spec, tmp_path / "s")
     assert (got.bad, got.totals.total.tolist()) == (6, [3])
 
@@ -624,7 +624,7 @@ def test_late_rows_go_to_the_first_open_tick(tmp_path: Path) -> None:
         ({"query": "sum"}, "column of the value"),
         ({"query": "median"}, "unknown query"),
         ({"late": "never"}, "late"),
-        ({"query": "sum", "value": "v", "lo": 0.0, "hi": 1e300, "grid": 1e-3}, "2\\^20"),
+        ({"query": "sum", "value": "v", "low": 0.0, "high": 1e300, "grid": 1e-3}, "2\\^20"),
         ({"query": "histogram", "key": "k", "keys": ("a", "a")}, "distinct"),
     ],
 )

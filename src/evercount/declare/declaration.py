@@ -197,8 +197,13 @@ class StreamDeclaration:
         self._schedule_is(schedule)
         if self.columns is not None:
             self._check_columns(self.columns)
-        check_views(self.views, self.query.for_views(()), schedule, self.postprocess)
+        check_views(self.views, self.query.for_views(()), schedule, self.stream_postprocess)
         self._settle_noise()
+        if self.view_postprocess and ("monotone" in self.postprocess or self.shows_releases):
+            raise ParameterError(
+                "views are made nonnegative or whole, not monotone; and running totals and keys of the day have no "
+                "post-processed views. To post-process running totals declare no views"
+            )
 
     def _schedule_is(self, schedule: Schedule) -> None:
         start = None if schedule.start is None else format_utc(schedule.start)
@@ -212,7 +217,7 @@ class StreamDeclaration:
         views = check_noise_for(self.query, asked)
         object.__setattr__(self, "noise_for", views)
         object.__setattr__(self, "query", self.query.for_views(views))
-        check_views(self.views, self.query, self.schedule, self.postprocess)
+        check_views(self.views, self.query, self.schedule, self.stream_postprocess)
         object.__setattr__(self, "budget", with_period_ticks(self.budget, self.schedule))
         self.query.check_budget(self.budget)
         kept, engine = choose_noise(self.query, self.budget, self.horizon, self.factorization, views)
@@ -237,7 +242,17 @@ class StreamDeclaration:
     @property
     def has_views(self) -> bool:
         """Whether differences of its releases are sums over ticks."""
-        return self.query.publishing.no_views is None and not self.postprocess
+        return self.query.publishing.no_views is None and not self.stream_postprocess
+
+    @property
+    def stream_postprocess(self) -> tuple[str, ...]:
+        """What running totals are post-processed with as they are released: with declared views, nothing."""
+        return () if self.views else self.postprocess
+
+    @property
+    def view_postprocess(self) -> tuple[str, ...]:
+        """What the declared views are post-processed with when they are shown."""
+        return self.postprocess if self.views else ()
 
     @property
     def shown(self) -> str:
@@ -320,6 +335,8 @@ class StreamDeclaration:
         differences += _changes(mine, theirs, [name for name in mine if name not in told])
         if not self.schedule.same_ticks(other.schedule):
             differences += _changes(mine, theirs, ["tick", "start", "zone"])
+        if self.stream_postprocess != other.stream_postprocess and self.postprocess == other.postprocess:
+            differences += _changes(mine, theirs, ["views"])  # with views they are post-processed, and not the releases
         return differences
 
     # -- the engine ------------------------------------------------------------------------------------------------
@@ -348,7 +365,7 @@ class StreamDeclaration:
             noise=noise,
             secret=secret,
             seed=seed,
-            postprocess=self.postprocess,
+            postprocess=self.stream_postprocess,
             replay=replay,
             part=part,
             views=self.noise_for,
@@ -396,7 +413,8 @@ class StreamDeclaration:
         mine, theirs = self.to_dict(), other.as_known(self).to_dict()
         if theirs["start"] is None:
             theirs["start"] = mine["start"]
-        return {**mine, "views": None} == {**theirs, "views": None}
+        same = {**mine, "views": None} == {**theirs, "views": None}
+        return same and self.stream_postprocess == other.stream_postprocess
 
     @property
     def remembers(self) -> bool:

@@ -207,7 +207,7 @@ def make_noise(
     the next year has independent noise.
     """
     declaration = {
-        "query": [query.name, query.parameters()],
+        "query": query.named(),
         "budget": budget.to_dict(),
         "horizon": horizon,
         "noise": name,

@@ -68,7 +68,7 @@ class Job:
     def all_views(self) -> tuple[str, ...]:
         """The declared views and those of the run, checked, without the one that the output shows."""
         one = self.declaration
-        names = check_views((*one.views, *self.views), one.query, one.schedule, one.postprocess)
+        names = check_views((*one.views, *self.views), one.query, one.schedule, one.stream_postprocess)
         return tuple(name for name in names if name != one.shown)
 
     @property

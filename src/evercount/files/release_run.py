@@ -322,7 +322,8 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
             pass
     else:
         old = None if before is None else run.places.output
-        tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level)
+        made = run.declaration.view_postprocess
+        tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level, made)
         write_releases(job.kind, old, run.places.pending, tables, schedule, stream.guarantee, header=before is None)
     return State(
         declaration=run.declaration.to_dict(),

@@ -26,7 +26,6 @@ Moment = str | date | datetime | float
 RANGE = ("low", "high", "grid", "bins")
 PARAMETERS = ("unknown", "minimum", *RANGE)
 """The options that are parameters of queries, by their names; `keys` is `keys` or, with `rollup`, `paths`."""
-QUERY_NAMES = {"low": "lo", "high": "hi"}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -236,13 +235,12 @@ def _query(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     valued = given["value"] is not None
     if valued != ({"low", "high"} <= asked.keys()) or (not valued and not asked.keys().isdisjoint(RANGE)):
         raise ParameterError("`value`, `low` and `high` go together: the range of a value is public and declared")
-    parameters = {QUERY_NAMES.get(option, option): value for option, value in asked.items()}
-    unfit = [f"`{option}`" for option in asked if QUERY_NAMES.get(option, option) not in known]
+    unfit = [f"`{option}`" for option in asked if option not in known]
     if unfit:
         raise ParameterError(f"`query` {name} does not go with {' and '.join(unfit)}")
     if given["keys"] is not None:
-        parameters[parameter] = _keys(given)
-    return name, parameters
+        asked[parameter] = _keys(given)
+    return name, asked
 
 
 def _keys(given: dict[str, Any]) -> list[Any]:
