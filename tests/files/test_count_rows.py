@@ -25,7 +25,8 @@ from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import find_rejects, write_rejects
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.event_sql import placed
-from evercount.files.source import Prefix, connect, freeze, open_source
+from evercount.files.new_rows import split_new
+from evercount.files.source import connect, open_source
 from evercount.privacy import Budget
 from evercount.queries import Sum, build_query
 
@@ -580,34 +581,14 @@ def test_bytes_that_are_no_text_are_bad_rows(tmp_path: Path) -> None:
     assert (got.bad, got.totals.total.tolist()) == (1, [1])
 
 
-def test_frozen_files(tmp_path: Path) -> None:
-    """What is new, whole lines only, and a file that was changed is refused."""
-    head, one, two = "ts,region\n", "2026-01-01T00:00:00,north\n", "2026-01-01T00:00:00,south\n"
-    path = Path(text_file(tmp_path, head + one + two[:10]))
-    whole, tail, prefix = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), None)
-    assert whole.path.read_text() == head + one
-    assert tail is None
-    path.write_text(head + one + two)
-    whole, tail, longer = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), prefix)
-    assert whole.path.read_text() == head + one + two
-    assert tail is not None
-    assert tail.path.read_text() == head + two
-    assert longer.length == len(head + one + two)
-    path.write_text(head + two + two)
-    with pytest.raises(InputError, match="only grows"):
-        freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), prefix)
-    path.write_text(head)
-    with pytest.raises(InputError, match="only grows"):
-        freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), Prefix(longer.length, longer.digest))
-
-
 def test_late_rows_go_to_the_first_open_tick(tmp_path: Path) -> None:
     before = "ts,region,user\n2026-01-01T00:00:00,north,a\n2026-01-01T03:00:00,north,a\n"
     after = "2026-01-01T00:30:00,south,a\n2026-01-01T02:30:00,south,b\n2026-01-01T08:00:00,south,b\n"
     path = Path(text_file(tmp_path, before))
-    _, _, prefix = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), None)
+    known = split_new([open_source(str(path), _fresh(tmp_path))], _fresh(tmp_path), None).consumed
     path.write_text(before + after)
-    whole, tail, _ = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), prefix)
+    split = split_new([open_source(str(path), _fresh(tmp_path))], _fresh(tmp_path), known)
+    whole, tail = split.files, split.new
     got = count(whole, HISTOGRAM, 3, 5, tmp_path, late=tail)
     np.testing.assert_array_equal(dense(got, 5, 4)[2:4], [[0, 2, 0, 0], [1, 0, 0, 0]])
     # the late row counts as the event of its user, after those that were counted before

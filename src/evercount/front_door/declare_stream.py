@@ -37,6 +37,8 @@ class Declared(TypedDict, total=False):
     start: Moment | None
     zone: str | None
     late: str | None
+    wait: str | None
+    revise_for: int | None
     query: str | Query | None
     key: str | Sequence[str] | None
     rollup: str | Sequence[str] | None
@@ -95,7 +97,9 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         every: Tick length: 15m, 1h; 1d and 1w by the calendar of `zone`.
         start: Start of the first tick, ISO 8601.
         zone: Zone of days, weeks and times without offset (UTC, but days and weeks need one).
-        late: Rows whose tick is closed: drop, or count in the next tick (a file that only grows).
+        late: Rows whose tick is closed: drop, count in the next tick, or revise (files that only grow).
+        wait: How long after its end a tick is closed, such as 12h, for rows that come late (default: 0s).
+        revise_for: With `late` revise: for how many ticks each number is published again.
         query: count, histogram (`key`), discovered-keys (`key`), rollup (`rollup`), sum or quantiles (`value`),
             active-users or distinct-users (`user`).
         key: Column with the key; several columns together make one key.
@@ -167,6 +171,8 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         factorization=given["factorization"],
         columns=Columns(given["time"], _one_or_more(given["key"]), given["value"], given["user"], _levels(given)),
         late=given["late"] or "drop",
+        wait=given["wait"] or "0s",
+        revise_for=given["revise_for"],
         views=listed_names(given["views"]),
     )
 
