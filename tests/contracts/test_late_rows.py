@@ -26,7 +26,8 @@ from test_same_table import (
     secret_of,
 )
 
-from evercount.files.release_run import Job, release_file
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
 from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store
@@ -51,7 +52,7 @@ SUBJECTS = {
 } | {
     "marginals of users": case(MARGINALS, {"levels": ["region", "digit"], "user": "who"}, budget=USERS),
     "quantiles of users": case(
-        {"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}},
+        {"name": "quantiles", "parameters": {"low": -1, "high": 1, "bins": 16}},
         {"value": "score", "user": "who"},
         budget=USERS,
     ),

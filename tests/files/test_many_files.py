@@ -55,7 +55,7 @@ def test_every_format_together_is_one_file(tmp_path: Path, user: str | None) -> 
 
 
 def test_values_of_several_files(tmp_path: Path) -> None:
-    spec = declared(CLOCK, "ts", "sum", value="score", lo=-1.0, hi=1.0, grid=0.25)
+    spec = declared(CLOCK, "ts", "sum", value="score", low=-1.0, high=1.0, grid=0.25)
     rows = rows_of(300)
     whole = counted([write(tmp_path, rows, "csv")], spec, tmp_path / "one")
     files = []
@@ -352,7 +352,7 @@ def test_starts_in_parquet_are_timestamps_of_the_zone(folder: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     Path("log.csv").write_text("ts\n2026-01-01T01:00:00Z\n")
-    options = [*OPTIONS.split(), "--tz", "Europe/Vienna", "--out", "out.parquet"]
+    options = [*OPTIONS.split(), "--zone", "Europe/Vienna", "--out", "out.parquet"]
     for end in ("2026-01-01T04:00", "2026-01-01T06:00"):
         assert run("log.csv", *options, end=end).exit_code == 0
     table = pq.read_table("out.parquet")

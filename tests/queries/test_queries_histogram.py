@@ -11,7 +11,8 @@ import pytest
 
 from evercount import Budget, Stream
 from evercount.errors import InputError, ParameterError, TooLarge
-from evercount.queries.histogram import Histogram, TopK
+from evercount.queries.histogram import Histogram
+from evercount.queries.top_k import TopK
 from neighbouring_streams import all_neighbours, worst_pair
 
 

@@ -189,6 +189,11 @@ class PureStream(NoiseStream):
         dumped = {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
         return {**dumped, "sum": self._last} if isinstance(self.tree, FreshLaplace) else dumped
 
+    def beside(self, first_cell: int, cells: int) -> PureStream:
+        stream = PureStream(self.tree, *self._calibration, cells, self._secret, first_cell)
+        stream.name = self.name
+        return stream
+
     def resume(self, dumped: dict[str, Any]) -> PureStream:
         """Continue where `dump` stood; SnapshotError where anything public differs."""
         if dumped.get("format") != _FORMAT or list(dumped.get("pure", ())) != self._parameters:
@@ -239,7 +244,7 @@ def build_pure(
     elif seed is not None:
         raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
     key = secret or Secret.generate()
-    if declaration is not None and dumped is None and name == "exact":
+    if declaration is not None and state is None and name == "exact":
         fingerprint = declaration_fingerprint(declaration, tree, l1 / epsilon)
         key = declared_key(key, fingerprint)
     first, number = (0, cells) if part is None else (part.start, len(part))

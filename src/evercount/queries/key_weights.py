@@ -12,7 +12,6 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count
 from evercount.errors import InputError, ParameterError
-from evercount.queries.capabilities import Groups
 from evercount.queries.publishing import Publishing
 
 LARGEST_WEIGHT = 1000
@@ -57,10 +56,6 @@ class KeyWeights:
         """Refuse totals that no events add up to: the caller may have forgotten the weights."""
         if np.any(totals % self.cells):
             raise InputError("the total of a key is its number of events times its weight; multiply them first")
-
-    def totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
-        """What rows add to the cells."""
-        return tick, cell, events * self.cells[cell]
 
     @cached_property
     def publishing(self) -> Publishing:
