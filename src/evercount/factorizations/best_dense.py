@@ -237,4 +237,4 @@ def _solve(workloads: Sequence[FloatArray], unit: _Unit, worst: bool) -> _Solved
 
 
 def _grouped(variances: FloatArray, group: IntArray, share: FloatArray) -> FloatArray:
-    return np.bincount(group, variances * share)
+    return np.asarray(np.bincount(group, variances * share), np.float64)
