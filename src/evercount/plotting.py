@@ -32,7 +32,9 @@ def line_style(number: int) -> dict[str, Any]:
 
 def label_lines(axes: Axes, size: float = 8.0) -> None:
     """Write the name of each line at its right end, in its colour; names that overlap move apart. Call it last."""
-    lines = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_") and np.size(line.get_xdata())]
+    lines = [
+        line for line in axes.get_lines() if not str(line.get_label()).startswith("_") and np.size(line.get_xdata())
+    ]
     figure: Any = axes.get_figure()
     axes.autoscale_view()
     place: Any = axes.transData + axes.transAxes.inverted()
