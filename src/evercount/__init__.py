@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import evercount.declare  # noqa: F401 - first: later its name is that of the function, which an import would take back
 from evercount.engine.release import Release, Releases
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
@@ -73,7 +74,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """`StreamDeclaration`, which needs the extra `cli`: `from evercount import *` goes without it."""
     if name == "StreamDeclaration":
-        from evercount.declare.declaration import StreamDeclaration
+        from evercount.front_door.declare_stream import declaration_class
 
-        return StreamDeclaration
+        return declaration_class()
     raise AttributeError(f"module 'evercount' has no attribute {name!r}")

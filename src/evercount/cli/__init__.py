@@ -25,6 +25,7 @@ from evercount.errors import EvercountError, MissingExtra, StoreError
 
 EXTRA_OF_PACKAGE = {
     "rich": "cli",
+    "pydantic": "cli",
     "duckdb": "files",
     "pyarrow": "files",
     "matplotlib": "plot",

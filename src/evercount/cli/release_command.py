@@ -126,8 +126,6 @@ def release(
     given: dict[str, Any] = {name: None if value == [] else value for name, value in options.items()}
     declared: Any = {name: given[name] for name in Declared.__annotations__}
     found = resolve_stream(files or [], streams, stream, declared)
-    if found is None and declared["start"] is None:
-        raise ParameterError("missing: `start` (or --streams FILE)")
     declaration, places, files = found or (None, None, files or [])
     if show_declaration:
         typer.echo((declaration or declare(**declared)).to_toml(), nl=False)

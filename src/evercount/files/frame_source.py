@@ -7,6 +7,7 @@ for times, users, keys and bad rows hold. Numbers, times and most texts are not 
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -56,13 +57,16 @@ def _table(pa: Any, data: Any, used: tuple[str, ...]) -> tuple[tuple[str, ...], 
     if hasattr(kind, "collect_schema"):  # Polars
         names = tuple(data.collect_schema().names())
         chosen = data.select([name for name in dict.fromkeys(used) if name in names])
+        polars = importlib.import_module("polars")
+        chosen = chosen.cast({polars.Categorical: polars.String, polars.Enum: polars.String})
         return names, pa.table(chosen.collect() if hasattr(kind, "collect") else chosen)
     if hasattr(kind, "to_arrow_table") and hasattr(kind, "columns"):  # a relation, whose connection is another one
         names = tuple(data.columns)
         quoted = ['"' + name.replace('"', '""') + '"' for name in dict.fromkeys(used) if name in names]
         return names, data.select(*quoted).to_arrow_table() if quoted else pa.table({})
-    if hasattr(kind, "__arrow_c_stream__"):
-        return _table(pa, pa.table(data), used)
+    with suppress(pa.ArrowException):
+        if hasattr(kind, "__arrow_c_stream__"):
+            return _table(pa, pa.table(data), used)
     raise InputError(EXPECTED.format(kind.__name__))
 
 
@@ -101,7 +105,7 @@ def _objects(name: str, column: Any) -> Any:
     for number, (value, gone) in enumerate(zip(column, missing, strict=True)):
         if not gone and (isinstance(value, bool) or not isinstance(value, str | int | datetime)):
             raise InputError(
-                f"the column {name!r} of {NAME} mixes types: row {number} (from 0) holds {value!r:.80} "
+                f"the column {name!r} of {NAME} holds objects: row {number} (from 0) is {value!r:.80} "
                 f"({type(value).__name__}). Make it one type, as in frame[{name!r}] = frame[{name!r}].astype(str)"
             )
     texts = [

@@ -128,6 +128,11 @@ def _settled(job: Job, state: State | None) -> Job:
     """The job with a zone, checked against the state that it continues."""
     declaration, schedule = job.declaration, job.declaration.schedule
     if state is None:
+        if schedule.start is None:
+            raise ParameterError(
+                "`start` is missing: the time at which the first tick begins, such as 2026-01-01. It is public and "
+                "does not follow from the events"
+            )
         period = declaration.budget.period
         if isinstance(period, str) and not schedule.calendar and not job.zone_given:
             raise ParameterError(

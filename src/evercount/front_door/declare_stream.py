@@ -9,12 +9,12 @@ from __future__ import annotations
 import csv
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
-from evercount.errors import ParameterError, UnknownName
+from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.text_rules import check_public_text
 
 if TYPE_CHECKING:
@@ -140,14 +140,15 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
     >>> daily.query.name, daily.schedule.tick, daily.budget.delta
     ('count', '1d', 0.0)
     """
+    stream_declaration = declaration_class()
     from evercount.declare.columns import Columns
-    from evercount.declare.declaration import StreamDeclaration
     from evercount.privacy import Budget
     from evercount.queries import Query, build_query
 
     given: dict[str, Any] = {name: options.pop(name, None) for name in Declared.__annotations__}  # type: ignore[misc]
     if options:
         raise UnknownName("option", next(iter(options)), Declared.__annotations__)
+    _check_kinds(given)
     missing = [f"`{name}`" for name in ("time", "every", "epsilon") if given[name] is None]
     if missing:
         raise ParameterError(
@@ -160,7 +161,7 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         raise ParameterError("users are protected, so their column is needed: `user`")
     query = given["query"] if isinstance(given["query"], Query) else build_query(*_query(given))
     horizon = given["horizon"]
-    return StreamDeclaration(
+    return stream_declaration(
         name=given["name"] or "release",
         query=query,
         budget=Budget(given["epsilon"], given["delta"] or 0, adjacency=given["adjacency"] or "add-remove", **unit),
@@ -175,6 +176,37 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         revise_for=given["revise_for"],
         views=listed_names(given["views"]),
     )
+
+
+def declaration_class() -> type[StreamDeclaration]:
+    """`StreamDeclaration`, or MissingExtra."""
+    try:
+        from evercount.declare.declaration import StreamDeclaration
+    except ModuleNotFoundError as error:
+        raise MissingExtra("A declaration", "cli") from error
+    return StreamDeclaration
+
+
+def _check_kinds(given: dict[str, Any]) -> None:
+    """Refuse what is not even of the right kind, with a line that works."""
+    from evercount.queries import Query
+
+    columns = ("time", "key", "value", "user")
+    for name in columns:
+        parts = given[name] if name == "key" and isinstance(given[name], list | tuple) else [given[name]]
+        if not all(part is None or isinstance(part, str) for part in parts):
+            raise ParameterError(f'`{name}` must be the name of a column, such as "when", got {given[name]!r:.80}')
+    for name in ("every", "zone", "unit", "adjacency", "name"):
+        if given[name] is not None and not isinstance(given[name], str):
+            example = {"every": "1d", "zone": "Europe/Vienna", "unit": "user", "adjacency": "replace"}.get(name, "flu")
+            raise ParameterError(f'`{name}` must be a text such as "{example}", got {given[name]!r:.80}')
+    query = given["query"]
+    if query is not None and not isinstance(query, str | Query):
+        example = f"{query.__name__}()" if isinstance(query, type) else "Count()"
+        raise ParameterError(f'`query` must be a name such as "count", or a query such as {example}, got {query!r:.80}')
+    keys = given["keys"]
+    if keys is not None and not isinstance(keys, Iterable) and not isinstance(keys, Path):
+        raise ParameterError(f'`keys` must be a list such as ["north", "south"], or a file, got {keys!r:.80}')
 
 
 def parse_horizon(text: str) -> int | None:

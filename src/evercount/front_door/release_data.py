@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -71,6 +72,9 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
     if isinstance(data, list | tuple):
         data = expand_inputs([str(name) if isinstance(name, Path) else _path(name) for name in data])
     zone = zone_named(declaration.schedule.zone)
+    for name in PATHS:
+        if not isinstance(given[name], str | PathLike | None):
+            raise ParameterError(f'`{name}` must be a path such as "daily.{name}", got {given[name]!r:.80}')
     plain: dict[str, Any] = {name: given[name] and str(given[name]) for name in PATHS}
     plain |= {name: bool(given[name]) for name in FLAGS}
     job = Job(
@@ -80,7 +84,7 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
         end=None if given["end"] is None else parse_time(given["end"], zone, "`end`"),
         views=listed_names(given["views"]),
         delimiter=given["delimiter"] or ",",
-        total=_total(given["total"]) if isinstance(given["total"], str) else given["total"],
+        total=None if given["total"] is None else _total(given["total"]),
         zone_given=zone_given,
         secret=given["secret"],
         **plain,
@@ -159,12 +163,12 @@ def _path(name: object) -> str:
     return name
 
 
-def _total(text: str) -> tuple[float, float]:
-    """ε and δ, with a comma between them."""
+def _total(total: Any) -> tuple[float, float]:
+    """ε and δ, in a text with a comma between them."""
     try:
-        epsilon, delta = map(float, text.split(","))
-    except ValueError:
-        raise ParameterError(f"`total` is epsilon and delta, such as 1,1e-6, not {text!r:.80}") from None
+        epsilon, delta = map(float, total.split(",") if isinstance(total, str) else total)
+    except (TypeError, ValueError):
+        raise ParameterError(f"`total` is epsilon and delta, such as 1,1e-6, not {total!r:.80}") from None
     return epsilon, delta
 
 
