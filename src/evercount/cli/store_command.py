@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
+
+from evercount.cli.options import Missing
 
 store = typer.Typer(help="Verify, copy and export the durable store of `evercount serve`.", no_args_is_help=True)
 
 Db = Annotated[str, typer.Option(help="SQLite file or PostgreSQL URL.")]
+KeyFile = Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")]
 Head = Annotated[Path | None, typer.Option(help="The head file, where it is not in its usual place.")]
 
 
@@ -111,7 +114,7 @@ def retire(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
     db: Db = "evercount.db",
     head: Head = None,
-    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+    key_file: KeyFile = None,
     successor: Annotated[
         str | None, typer.Option(help="Declare this stream in its place: the same declaration, a new secret.")
     ] = None,
@@ -153,7 +156,7 @@ def cap(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the cap.")] = False,
     db: Db = "evercount.db",
     head: Head = None,
-    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+    key_file: KeyFile = None,
 ) -> None:
     """Cap what all streams about the same unit spend together; a declaration beyond it is refused.
 
@@ -176,6 +179,34 @@ def cap(
     finally:
         reading.close()
     typer.echo("no cap" if shown is None else f"cap: epsilon {shown['epsilon']:g}, delta {shown['delta']:g}")
+
+
+@store.command()
+def note(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    first: Annotated[str, typer.Argument(help="First tick: its number, or a day or time in it.")],
+    last: Annotated[str, typer.Argument(help="Last tick, in the same way.")],
+    text: Annotated[str, typer.Argument(help="Public text.")] = "",
+    missing: Missing = None,
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Write a public note on ticks, or declare ticks missing before they close.
+
+    It is published as it is, in charts, tables and exports: write nothing that you know from the events only, and do
+    not call ticks missing because of their counts. While a service runs on the store: evercount streams note.
+    """
+    from evercount.store import Store, key_from_environment
+    from evercount.store.tick_marks import NewMark, mark_ticks
+
+    opened = Store(db, key_from_environment(key_file), head)
+    try:
+        asked = NewMark(first=first, last=last, text=text, missing=cast(Any, missing))
+        made = mark_ticks(opened, stream, asked.on(opened.declaration(stream).schedule))
+    finally:
+        opened.close()
+    typer.echo(f"noted on ticks {made.first} to {made.last} of {stream}", err=True)
 
 
 @store.command("export-releases")

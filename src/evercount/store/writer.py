@@ -19,7 +19,6 @@ from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.stream_facts import StreamFacts
-from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import (
     BudgetExceeded,
     Conflict,
@@ -33,6 +32,7 @@ from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.accept_totals import CountedBatch, CountedTicks, take_batch
 from evercount.store.close_shards import Run, release_rows
+from evercount.store.closing_ticks import counted_ticks, make_ready, next_totals
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database, insert_rows
 from evercount.store.ended_stream import EndedStream
@@ -40,7 +40,7 @@ from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quaranti
 from evercount.store.known_users import forget_users
 from evercount.store.load_streams import load_live, load_retired
 from evercount.store.noise_ahead import NoiseAhead
-from evercount.store.open_stream import Accepted, Batch, LiveStream
+from evercount.store.open_stream import FILES, HISTORY, Accepted, Batch, LiveStream
 from evercount.store.reader import PROBE, Reading
 from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import HeadFile, default_path
@@ -171,12 +171,14 @@ class Store(Reading):
         *,
         shards: int | None = None,
         before_commit: Callable[[LiveStream], object] | None = None,
+        waits_for: str | None = None,
     ) -> LiveStream:
         """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
 
         With `shards` its cells are cut into that number of ranges, which close their ticks apart (`close_shards.py`).
         The number stays, and may be left out later. `before_commit` is called with the new stream; if it fails, there
-        is none.
+        is none. The clock closes no tick of a new stream that waits: for FILES, or for its HISTORY, if a tick has ended
+        before it was declared.
 
         **Guarantee.** No two streams that are declared in one store have the same secret, query, budget, horizon, start
         and ticks: they would have the same noise, and the difference of their releases would be that of their data.
@@ -234,6 +236,10 @@ class Store(Reading):
                 .returning(schema.streams.c.id)
             ).scalar_one()
             live = LiveStream(number, declaration, secret, stream, blob, head, totals, labels=stream.labels)
+            missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
+            if waits_for == FILES or (waits_for == HISTORY and missed):
+                live.waiting = waits_for
+                connection.execute(insert(schema.waiting_streams).values(stream=number, reason=waits_for))
             hidden = self.sealer.seal(secret.hex().encode(), "secret", number)
             connection.execute(insert(schema.secrets).values(stream=number, sealed=hidden))
             connection.execute(insert(schema.noise_identities).values(stream=number, identity=identity))
@@ -256,6 +262,22 @@ class Store(Reading):
         if shards is not None:
             cut_stream(self, live, shards)
         self.noise_ahead.draw_block(live)
+        return live
+
+    def open_history(self, name: str) -> LiveStream:
+        """The operator says that the past of a stream is loaded, or that there is none: its ticks close from now on.
+
+        **Guarantee.** Before this no tick of the stream is released; when it is called is the operator's public act,
+        and no event has a say in it. Test: tests/service/test_service_history.py.
+        """
+        live = self.find(name)
+        if live.waiting == FILES:
+            raise Conflict(f"stream {name!r} is fed by `evercount release --db`, whose runs close its ticks")
+        if live.waiting is not None:
+            with self.database.transaction() as connection:
+                table = schema.waiting_streams
+                connection.execute(delete(table).where(table.c.stream == live.id))
+            live.waiting = None
         return live
 
     def _refuse_twin(self, stream: Stream, secret: Secret) -> None:
@@ -320,13 +342,14 @@ class Store(Reading):
             raise live.over()
         if live.cut is not None:
             return self.close_shards(live, count, closed_at, None, describe, cells)
+        count = make_ready(self, live, count)
         count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))
         first, head = live.open_tick, live.head
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
         try:
-            counted = self.counted_ticks(live, count)
-            totals = self.open_ticks(live, count, counted)
+            counted = counted_ticks(self, live, count)
+            totals = next_totals(live, count, counted)
             (table,) = close_ticks(live.stream, totals, live.declaration.schedule.starts_of)
             links: list[tuple[int, int, bytes, float]] = []
             keys = _new_keys(live, table)
@@ -384,23 +407,6 @@ class Store(Reading):
         """As `Reading.facts_of`, from the stream itself."""
         live = self.streams.get(declaration.name)
         return super().facts_of(declaration) if live is None else live.stream
-
-    def counted_ticks(self, live: LiveStream, count: int) -> CountedTicks | None:
-        """What was counted elsewhere for the next ticks."""
-        if not live.counted:
-            return None
-        with self.database.reading() as connection:
-            return CountedTicks.read(connection, live, self.sealer, range(live.open_tick, live.open_tick + count))
-
-    def open_ticks(self, live: LiveStream, count: int, counted: CountedTicks | None) -> TickTotals | TickEvents:
-        """The next ticks: the first with what was accepted, all with what was counted elsewhere."""
-        if live.declaration.remembers:
-            return TickEvents(live.open_tick, [live.events, *([] for _ in range(count - 1))])
-        rows = np.zeros((count, live.stream.query.cells), np.int64)
-        rows[0] = live.closing_totals()
-        for tick, totals in () if counted is None else counted.totals.items():
-            rows[tick - live.open_tick] = live.closing_totals(totals, first=tick == live.open_tick)
-        return TickTotals.dense(live.open_tick, rows)
 
     def noise_under_way(self, live: LiveStream) -> Future[Any] | None:
         """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer.
