@@ -150,6 +150,39 @@ def retire(
 
 
 @store.command()
+def renew(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    horizon: Annotated[int | None, typer.Option(help="Ticks of the new stream (default: as many as before).")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name (default: the next number, flu-2 after flu).")] = None,
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Let a stream go on when its horizon ends: the same declaration, new noise, from that instant on.
+
+    It may be done before or after the end. What both cost together is stated, and a cap of the store holds. Events that
+    are sent to the old name after its end go to the new stream.
+    """
+    import time
+
+    from evercount.store import Store, key_from_environment
+    from evercount.store.renew import explain_renewal, renew_stream
+
+    opened = Store(db, key_from_environment(key_file), head)
+    try:
+        known = opened.streams.get(stream)
+        if known is None or known.successor is None:
+            typer.echo(explain_renewal(opened, stream, horizon, name))
+            if not yes:
+                typer.confirm("Go on?", abort=True)
+        heir = renew_stream(opened, stream, time.time(), horizon=horizon, new_name=name)
+    finally:
+        opened.close()
+    typer.echo(f"{heir.name!r} goes on for {stream!r}")
+
+
+@store.command()
 def cap(
     epsilon: Annotated[float | None, typer.Option(help="The largest total epsilon.")] = None,
     delta: Annotated[float | None, typer.Option(help="The largest total delta.")] = None,

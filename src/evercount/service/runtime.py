@@ -193,6 +193,8 @@ class Service:
         if isinstance(known, EndedStream):
             onward = f" Send events to {known.successor!r}." if known.successor else ""
             raise Problem(410, "StreamEnded", f"the stream is {known.ending}: {known.reason}.{onward}")
+        if known.finished and known.successor is not None:  # it was renewed: its events go on
+            return self.find(known.successor)
         return known
 
     def retire(self, name: str, reason: str, successor: str | None) -> dict[str, Any]:
@@ -330,6 +332,7 @@ class Service:
             "noise": live.stream.noise,
             "closes": None if end is None else format_utc(instant_of(end)),
             "state": self._state(live),
+            "successor": live.successor,
         }
 
     @staticmethod

@@ -77,6 +77,10 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
         live.groups += 1
     live.counted = has_totals(connection, number)
     live.early, live.marks = early_ticks(connection, number), read_marks(connection, number)
+    renewed = schema.renewals
+    live.successor = connection.execute(select(renewed.c.successor).where(renewed.c.stream == number)).scalar()
+    before = select(renewed.c.stream).where(renewed.c.successor == row["name"])
+    live.follows = connection.execute(before).first() is not None
     waiting = schema.waiting_streams
     live.waiting = connection.execute(select(waiting.c.reason).where(waiting.c.stream == number)).scalar()
     return live

@@ -103,6 +103,10 @@ class LiveStream:
     """Later ticks whose events are kept as they came (`early_events.py`)."""
     marks: Sequence[TickMark] = ()
     """What the operator says about its ticks."""
+    successor: str | None = None
+    """The stream that goes on when the horizon ends, if it was renewed (`renew.py`)."""
+    follows: bool = False
+    """Whether it goes on for another stream: events from before its start were that one's, and are late."""
     stopped: str | None = None
     """Why the stream cannot go on, when it cannot."""
     closed: int = field(init=False)
@@ -192,6 +196,9 @@ class LiveStream:
         ticks: dict[int, list[int]] = {}
         late = 0
         for number, moment in enumerate(times):
+            if moment is not None and moment < schedule.begin and self.follows:
+                late += 1
+                continue
             if moment is not None and moment < schedule.begin:
                 raise InputError(
                     f"event {number} (from 0) has the time {format_utc(moment)}, before the start of the stream at "

@@ -40,6 +40,7 @@ SECRET_TABLES = (
     schema.shards,
     schema.early_events,
     schema.waiting_streams,
+    schema.file_runs,
 )
 """All that could release another number or tell a raw one. `noise_identities`, `ledger` and the history with
 its `public_keys` stay; so does `counted_batches`: keyed digests that keep the checkpoint of a retired stream from

@@ -212,7 +212,13 @@ tick_marks = table_per_stream(
 )
 """What the operator says about ticks: a note, or that they are missing and what becomes of their events."""
 
-LATER_TABLES = (early_events, waiting_streams, tick_marks)
+file_runs = table_per_stream("file_runs", sealed_column())
+"""What runs of `evercount release --db` remember besides: how much of a file was read, and the users of the period."""
+
+renewals = table_per_stream("renewals", Column("successor", String(64), nullable=False))
+"""The streams that go on for others when their horizon ends."""
+
+LATER_TABLES = (early_events, waiting_streams, tick_marks, file_runs, renewals)
 """Tables that version 1.0 did not have: each is made by the migration that brought it."""
 
 
@@ -229,8 +235,8 @@ def first_tables(connection: Connection) -> None:
 
 
 def open_ticks_and_marks(connection: Connection) -> None:
-    """Several open ticks at once, streams that wait for their history, marks on ticks, sizes of batches."""
-    metadata.create_all(connection, [early_events, waiting_streams, tick_marks])
+    """Several open ticks at once, history, marks on ticks, runs of files, renewals; sizes of batches."""
+    metadata.create_all(connection, [early_events, waiting_streams, tick_marks, file_runs, renewals])
     if "size" not in {column["name"] for column in inspect(connection).get_columns("batches")}:
         connection.exec_driver_sql("ALTER TABLE batches ADD COLUMN size BIGINT")
 

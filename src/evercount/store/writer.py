@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from evercount.declare.declaration import StreamDeclaration, changed_noise
 from evercount.declare.schedule import SECOND, instant_of
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.stream_facts import StreamFacts
+from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import (
     BudgetExceeded,
     Conflict,
@@ -31,10 +32,10 @@ from evercount.errors import (
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.accept_totals import CountedBatch, CountedTicks, take_batch
-from evercount.store.close_shards import Run, release_rows
-from evercount.store.closing_ticks import counted_ticks, make_ready, next_totals
+from evercount.store.close_shards import Run
+from evercount.store.closing_ticks import ClosingTicks, counted_ticks, keep_left, make_ready, next_totals, place_given
 from evercount.store.commit_batches import Group
-from evercount.store.database import Database, insert_rows
+from evercount.store.database import Database
 from evercount.store.ended_stream import EndedStream
 from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
 from evercount.store.known_users import forget_users
@@ -42,7 +43,7 @@ from evercount.store.load_streams import load_live, load_retired
 from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import FILES, HISTORY, Accepted, Batch, LiveStream
 from evercount.store.reader import PROBE, Reading
-from evercount.store.release_chain import genesis, link
+from evercount.store.release_chain import genesis
 from evercount.store.rollback_guard import HeadFile, default_path
 from evercount.store.sealing import Sealer
 from evercount.store.shard_writer import close_by_shards, cut_stream
@@ -344,46 +345,53 @@ class Store(Reading):
             return self.close_shards(live, count, closed_at, None, describe, cells)
         count = make_ready(self, live, count)
         count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))
-        first, head = live.open_tick, live.head
-        if live.ahead is not None:
-            wait([live.ahead])  # what went wrong there goes wrong again below
-        try:
+        with self._closing(live) as closing:
             counted = counted_ticks(self, live, count)
             totals = next_totals(live, count, counted)
-            (table,) = close_ticks(live.stream, totals, live.declaration.schedule.starts_of)
-            links: list[tuple[int, int, bytes, float]] = []
-            keys = _new_keys(live, table)
-            labels = [*live.labels, *(label for _, _, label, _ in keys)] if keys else live.labels
-            own_ticks = live.declaration.query.publishing.own_ticks
-            if own_ticks:
-                table = table.among(labels)
-            for tick, places, numbers in table.each_tick():
-                if own_ticks:
-                    named = [labels[place] for place in places.tolist()]
-                else:
-                    named = [label for _, _, label, since in keys if since == tick]
-                head = link(head, tick, numbers, named)
-                links.append((live.id, tick, head, closed_at))
-            blob = live.stream.snapshot()
-            zeros = np.zeros(live.stream.query.cells, np.int64)
+            tables = list(close_ticks(live.stream, totals, live.declaration.schedule.starts_of))
             with self.database.transaction() as connection:
-                insert_rows(connection, schema.releases, release_rows(live.id, table))
-                insert_rows(connection, schema.ticks, links)
-                if keys:
-                    insert_rows(connection, schema.public_keys, keys)
-                self._consume(connection, live, first + count - 1, blob, zeros, counted)
+                for table in tables:
+                    closing.write(connection, live, table, closed_at)
+                self._consume(connection, live, closing, counted)
+        self.write_head(live)
+        described = self._describe(live, count, describe, cells)
+        self.noise_ahead.draw_block(live)  # last, so that the answer does not wait for it
+        return described
+
+    def close_given(
+        self, live: LiveStream, given: TickTotals | TickEvents, closed_at: float, also: Callable[[Connection], object]
+    ) -> None:
+        """Release the next ticks from what was counted in files, in one transaction with what `also` writes.
+
+        **Guarantee.** As `close_ticks`; and a run of files has happened whole or not at all. Test:
+        tests/files/test_release_to_store.py::test_a_killed_run_counts_once.
+        """
+        with self._closing(live) as closing, self.database.transaction() as connection:
+            totals, left = place_given(connection, live, self.sealer, given)
+            for table in close_ticks(live.stream, totals, live.declaration.schedule.starts_of):
+                closing.write(connection, live, table, closed_at)
+            self._consume(connection, live, closing, CountedTicks() if live.counted else None)
+            keep_left(connection, live, self.sealer, live.stream.tick + 1, left)
+            also(connection)
+        self.write_head(live)
+
+    @contextmanager
+    def _closing(self, live: LiveStream) -> Iterator[ClosingTicks]:
+        """Release ticks, and bring the live stream to what is committed, or back to what was before."""
+        if live.ahead is not None:
+            wait([live.ahead])  # what went wrong there goes wrong again below
+        closing = ClosingTicks(live.head, live.labels)
+        try:
+            yield closing
         except BaseException as error:
             live.stream, live.encoder = Stream.restore(live.blob, live.declaration.period_of), None
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
-        live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
-        live.looked_at = 0
-        live.encoder, live.closed, live.labels = None, live.stream.tick, labels
-        self.write_head(live)
-        described = self._describe(live, count, describe, cells)
-        self.noise_ahead.draw_block(live)  # last, so that the answer does not wait for it
-        return described
+        live.blob, live.head, live.labels = closing.blob, closing.head, closing.labels
+        live.totals, live.events, live.groups = np.zeros(live.stream.query.cells, np.int64), [], 0
+        live.looked_at, live.encoder, live.closed = 0, None, live.stream.tick
+        live.early = {tick for tick in live.early if tick > live.closed}
 
     def close_shards(
         self,
@@ -417,10 +425,11 @@ class Store(Reading):
         return self.noise_ahead.under_way(live)
 
     def _consume(
-        self, connection: Connection, live: LiveStream, tick: int, blob: bytes, zeros: Any, counted: CountedTicks | None
+        self, connection: Connection, live: LiveStream, closing: ClosingTicks, counted: CountedTicks | None
     ) -> None:
-        self.write_state(connection, live, tick, blob)
-        self.write_accumulator(connection, live, tick + 1, zeros)
+        tick, closing.blob = live.stream.tick, live.stream.snapshot()
+        self.write_state(connection, live, tick, closing.blob)
+        self.write_accumulator(connection, live, tick + 1, np.zeros(live.stream.query.cells, np.int64))
         forget_users(connection, live, range(live.open_tick, tick + 1))
         if counted is not None:
             counted.write(connection, live, tick)
@@ -441,16 +450,3 @@ class Store(Reading):
         """The sums of the open tick, into the open transaction."""
         sealed = live.pack_totals(self.sealer, totals, tick)
         connection.execute(NEW_SUMS, {"number": live.id, "new_tick": tick, "content": sealed})
-
-
-def _new_keys(live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str, int]]:
-    """Rows of `schema.public_keys` for the keys that these ticks publish for the first time, in the order of ticks."""
-    if live.declaration.query.discovery is None:
-        return []
-    known, public = set(live.labels), ~np.isnan(table.numbers[:, 0])
-    new = (place for place in range(public.shape[1]) if table.cells[place] not in known)
-    first = sorted((int(np.argmax(public[:, place])), place) for place in new)
-    return [
-        (live.id, len(live.labels) + number, table.cells[place], int(table.ticks[row]))
-        for number, (row, place) in enumerate(first)
-    ]

@@ -343,7 +343,7 @@ export class StreamPage {
           "tr",
           {},
           element("th", { scope: "row", class: "n num" }, number(row.tick)),
-          element("td", { class: "num" }, moment(row.time)),
+          element("td", { class: "num" }, row.note ? `${moment(row.time)} (${row.note})` : moment(row.time)),
           ...[row.values, row.std, row.low, row.high].map((list) => cell(number(list[this.cell], digits))),
         );
       }),
@@ -363,7 +363,8 @@ export class StreamPage {
     const digits = decimals(row.std[this.cell]);
     const [value, std, low, high] = [row.values, row.std, row.low, row.high].map((list) => number(list[this.cell], digits));
     const when = row.time === null ? "" : `, ${moment(row.time)}`;
-    setText(byId("cursor-readout"), `Tick ${number(row.tick)}${when}: ${value}, std ${std}, 95 % interval ${low} to ${high}`);
+    const said = row.note ? `  ·  ${row.note}` : "";
+    setText(byId("cursor-readout"), `Tick ${number(row.tick)}${when}: ${value}, std ${std}, 95 % interval ${low} to ${high}${said}`);
   }
 
   key(event) {

@@ -53,7 +53,8 @@ export function spanColumns(answer, cell = 0) {
 
 /** One number with its errors in words that say which is which; what is missing, where a key was not public. */
 export function reading(span, cell = 0) {
-  if (span.values[cell] === null) return { value: DASH, error: "not known: the key was not public yet when this span began" };
+  if (span.values[cell] === null)
+    return { value: DASH, error: span.note ?? "not known: the key was not public yet when this span began" };
   const std = span.std[cell];
   const digits = decimals(std ?? (span.high[cell] - span.low[cell]) / 4);
   const error = std === null ? "" : `std ${number(std, digits)}  ·  `;
@@ -66,8 +67,9 @@ export function reading(span, cell = 0) {
 /** When a span was: its first moment, or its ticks. */
 export function when(span) {
   const start = span.start === null ? null : Date.parse(span.start) / 1000;
+  const said = span.note ? `: ${span.note}` : "";
   const ticks = span.first === span.tick ? `tick ${number(span.tick)}` : `ticks ${number(span.first)} to ${number(span.tick)}`;
-  return start === null ? ticks : `from ${moment(start)} (${ticks})`;
+  return (start === null ? ticks : `from ${moment(start)} (${ticks})`) + said;
 }
 
 /** Save a view as a file, with this tab's token. */
