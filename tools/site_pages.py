@@ -2,6 +2,7 @@
 
 Proofs lie beside the code that they prove; changelog and map of the rooms lie at the top of the repository. Here they
 become pages of the site without being copied. A link to a file that is no page (code, a test) becomes plain text.
+Pages with formulas get KaTeX, from `docs/assets/katex`; the others do not load it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
+MATH = """<link rel="stylesheet" href="{0}katex.min.css"><script src="{0}katex.min.js"></script><script>
+for (const one of document.querySelectorAll(".arithmatex")) {{
+  const text = one.textContent.trim(); // in (...) within a line, in [...] on its own, each bracket after a backslash
+  katex.render(text.slice(2, -2), one, {{displayMode: text[1] === "[", throwOnError: false, strict: "ignore"}});
+}}
+</script>"""
 
 
 def outside_pages() -> dict[Path, str]:
@@ -75,6 +82,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
 
     parts = FENCE.split(markdown)
     return "".join(part if part.startswith("```") else LINK.sub(rewrite, part) for part in parts)
+
+
+def on_post_page(output: str, page: Page, **_: Any) -> str:
+    """Add KaTeX where there is a formula."""
+    if 'class="arithmatex"' not in output:
+        return output
+    place = "../" * page.file.src_uri.count("/") + "assets/katex/"
+    return output.replace("</body>", MATH.format(place) + "</body>")
 
 
 def _normal(path: Path) -> list[str]:

@@ -88,6 +88,17 @@ def widest(text):
     return max(len(line.rstrip()) for line in text.splitlines())
 
 
+def test_plan_knows_days_of_hours_and_people():
+    """A day of a zone that changes its clock has 25 hours; queries of people plan for people."""
+    base = "plan --epsilon 1 --delta 1e-6 --horizon 8760 --every 1h --tz Europe/Vienna --json"
+    plan = json.loads(evercount(*f"{base} --view per-day --view last-25".split()).stdout)
+    assert all(row["stds"]["per-day"] == row["stds"]["last-25"] for row in plan["rows"])
+    hours = json.loads(evercount(*f"{base} --view per-tick --period 1d --max-per-tick 1".split()).stdout)
+    assert hours["rows"][0]["stds"]["per-tick"] == pytest.approx(4.2247 * 5, rel=1e-3)  # 25 hours, √25
+    people = json.loads(evercount(*f"{base} -q distinct-users --view per-day".split()).stdout)
+    assert "unit user" in people["guarantee"]
+
+
 def test_plan_says_what_a_stream_costs():
     """Memory and state grow with the cells; the state is that of a real stream."""
     costs = {}

@@ -66,6 +66,11 @@ def case(
 CASES = {
     "count": case("count", {}),
     "histogram": case(HISTOGRAM, {"key": "region"}),
+    "weighted histogram of users": case(
+        {"name": "histogram", "parameters": {**HISTOGRAM["parameters"], "weights": {"south": 3, "other": 2}}},
+        {"key": "region", "user": "who"},
+        budget={**GAUSSIAN, "unit": "user", "max_events": 3},
+    ),
     "top-k": case({"name": "top-k", "parameters": {"keys": KEYS, "k": 2, "unknown": "other"}}, {"key": "region"}),
     "rollup": case(
         {"name": "rollup", "parameters": {"paths": PATHS, "weights": [2, 0, 3], "unknown": "other"}},

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,3 +72,36 @@ def test_the_list_of_decisions_is_complete():
     folder = ROOT / "docs" / "decisions"
     listed = re.findall(r"\]\((0[\w-]+\.md)\)", (folder / "index.md").read_text(encoding="utf-8"))
     assert listed == sorted(page.name for page in folder.glob("0*.md"))
+
+
+FORMULA = re.compile(
+    r"^```math\n(.*?)^```|(?<![\\$\w])\$([^\s$](?:[^$\n]*[^\s$])?)\$(?![\w$])", re.MULTILINE | re.DOTALL
+)
+KATEX = """
+const katex = require(process.argv[1]), formulas = JSON.parse(require("fs").readFileSync(0, "utf8")), wrong = [];
+for (const [where, text] of formulas) {
+  try { katex.renderToString(text, {strict: "ignore"}); } catch (error) { wrong.push(where + ": " + error.message); }
+}
+console.log(JSON.stringify(wrong));
+"""
+
+
+def unreadable(formulas: list[tuple[str, str]]) -> list[str]:
+    """What KaTeX says of the formulas that it cannot typeset."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed: KaTeX cannot be asked whether it can typeset the formulas")
+    asked = [node, "-e", KATEX, ROOT / "docs" / "assets" / "katex" / "katex.min.js"]
+    done = subprocess.run(asked, input=json.dumps(formulas), capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_every_formula_can_be_typeset():
+    formulas = []
+    for page in (*(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.proof.md")):
+        text = re.sub(
+            r"^```(?!math).*?^```|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+        )
+        formulas += [(page.name, display or inline) for display, inline in FORMULA.findall(text)]
+    assert unreadable(formulas) == []
+    assert len(unreadable([("planted", r"\frac{1}{"), ("right", "a_t")])) == 1

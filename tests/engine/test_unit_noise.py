@@ -31,6 +31,7 @@ UNITS: list[dict[str, Any]] = [
 QUERIES: list[tuple[Query, list[Any]]] = [
     (Count(), [1]),
     (Histogram(["a", "b"]), ["a", "b"]),
+    (Histogram(["a", "b"], weights={"b": 3}), ["a", "b"]),
     (Sum(-1, 1), [-1.0, 1.0]),
     (Rollup([("a", "x"), ("a", "y")], [1, 2, 1]), [("a", "x"), ("a", "y")]),
 ]

@@ -244,3 +244,22 @@ def test_a_plan_of_views_counts_ticks() -> None:
         plan_views(Budget(1.0, 1e-6), 60, ["per-day"])
     with pytest.raises(ParameterError, match="number of ticks"):
         plan_views(Budget(1.0, 1e-6, unit="user", max_per_tick=1, period="1w"), 60, ["per-tick"])
+
+
+def test_a_plan_without_a_horizon_has_a_blend_that_says_how_long_it_is_fitted() -> None:
+    found = plan_views(Budget(1.0, 1e-6), None, {"a day": "per-tick", "in all": "running"})
+    chosen = found.rows[0]
+    assert (chosen.name, list(chosen.stds)) == ("blend", ["a day", "in all"])
+    anytime = next(row for row in found.rows if row.name == "anytime")
+    assert chosen.stds["a day"] < 0.51 * anytime.stds["a day"]
+    assert chosen.stds["in all"] < 1.4 * anytime.stds["in all"]
+    assert "fitted to the first 2^30 ticks" in found.reason
+
+
+def test_a_plan_says_which_keys_have_less_noise() -> None:
+    query = Histogram(["a", "b", "c"], weights={"b": 4})
+    compared, views = plan(GAUSSIAN, 64, query), plan_views(GAUSSIAN, 64, ["per-tick"], query)
+    assert compared.shares == views.shares == {"a": 1.0, "b": 0.25}
+    assert compared.squared_sensitivity == 16
+    assert str(views).endswith("as a part of it: b 0.25.")
+    assert plan(GAUSSIAN, 64, Histogram(["a", "b"])).shares == {}

@@ -43,12 +43,13 @@ from evercount.queries.graphs import (
     SpanningForest,
     Triangles,
 )
-from evercount.queries.histogram import Histogram, TopK
+from evercount.queries.histogram import Histogram
 from evercount.queries.marginals import Marginals
 from evercount.queries.occupancy import Occupancy
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
+from evercount.queries.top_k import TopK
 from evercount.queries.word_cells import WordQuery
 from neighbouring_streams import change_norm
 from queries.test_queries_graphs_sensitivity import STAR_PAIR, TWO_TRIANGLES, shifted
@@ -201,6 +202,10 @@ KEYS = [
     Case(Histogram(3, 2), 3),
     Case(Histogram(4, 2), 2),
     Case(Histogram(2, 2, removals=True), 2),
+    Case(Histogram(3, weights={"1": 3, "2": 2}), 3),
+    Case(Histogram(4, 2, weights={"0": 2, "3": 5}), 2),
+    Case(Histogram(2, 1, removals=True, weights={"1": 3}), 3),
+    Case(Histogram(["a"], unknown="other", added=["b"]), 3, Universe(("a", "b", "c"))),
     Case(TopK(["a", "b", "c"], k=2), 3),
     Case(TopK(["a", "b", "c", "d"], k=2, max_keys_per_event=2), 2),
     Case(TopK(AB, k=1, unknown="other"), 3, Universe(("a", "b", "c"))),
@@ -208,6 +213,7 @@ KEYS = [
     Case(Rollup(TREE), 3),
     Case(Rollup(TREE, [1, 3, 2]), 3),
     Case(Rollup([("a",), ("b",)], [0, 1], "other"), 3),
+    Case(Rollup(TREE, [2, 0, 1], added=[[("b", "w")]]), 3, Universe((*TREE, ("b", "w")))),
     Case(Rollup([("only", "a"), ("only", "b")], unknown="refuse"), 3),
     Case(Marginals([AB, ["c", "d"]]), 3),
     Case(Marginals([AB, ["x", "y"]], [[], [0], [0, 1]], [2, 1, 3]), 3),

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evercount import Budget, Stream
 from evercount.errors import InputError, ParameterError, TooLarge
-from evercount.queries.histogram import Histogram, TopK
+from evercount.queries.histogram import Histogram
+from evercount.queries.top_k import TopK
 from neighbouring_streams import all_neighbours, worst_pair
 
 
@@ -155,7 +157,8 @@ def test_bad_parameters() -> None:
 
 
 def test_identity() -> None:
-    for query in (Histogram(["a", "b"], 2, True, "other"), Histogram(5), TopK(["a", "b", "c"], 2)):
+    weighted = Histogram(["a", "b"], 2, True, "other", {"other": 3, "b": 2, "a": 1})
+    for query in (Histogram(["a", "b"], 2, True, "other"), weighted, Histogram(5), TopK(["a", "b", "c"], 2)):
         again = type(query)(**json.loads(json.dumps(query.parameters())))
         assert again == query
         assert hash(again) == hash(query)
@@ -189,3 +192,45 @@ def test_the_papers_value_is_beaten() -> None:
     assert worst_pair(Histogram(3), all_neighbours([0, 1, 2], 2, "replace")).value == 2 > 1
     signed = Histogram(2, removals=True)
     assert worst_pair(signed, all_neighbours([{0: 1}, {0: -1}, {1: 1}], 2, "replace")).value == 4 > 1
+
+
+# -- weights ---------------------------------------------------------------------------------------------------
+
+
+def test_a_key_of_three_times_the_weight_has_a_third_of_the_noise() -> None:
+    query = Histogram(["a", "b", "c"], weights={"a": 3, "c": 2})
+    assert counts(query, ["a", "b", "a", "c"]) == [6, 1, 2]
+    for budget in (Budget(1.0, 1e-6), Budget(1.0, 0.0)):
+        plain = Stream(Histogram(["a", "b", "c"]), budget, 50, noise="insecure-float", seed=1)
+        stream = Stream(query, budget, 50, noise="insecure-float", seed=1)
+        one, std = plain.std([50])[0, 0], stream.std([50])[0]
+        assert std == pytest.approx(one * np.array([1, 3, 1.5]), rel=0.05)  # rounding is finer
+        release = stream.step(["a"] * 500 + ["b"] * 500)
+        assert np.all(np.abs(release.value - [500, 500, 0]) < 6 * release.std)
+    assert Histogram(["a", "b"], weights={"a": 1}).parameters() == Histogram(["a", "b"]).parameters()
+
+
+@pytest.mark.parametrize("weights", [{"d": 2}, {"a": 0}, {"a": 1001}, {"a": 1.5}, [1, 2], {"other": 2}])
+def test_bad_weights(weights: Any) -> None:
+    with pytest.raises(ParameterError, match="weight"):
+        Histogram(["a", "b"], weights=weights)
+
+
+def test_totals_without_their_weights_are_refused() -> None:
+    query = Histogram(["a", "b"], weights={"a": 3})
+    assert query.encode_totals(None, [6, 1])[0].tolist() == [6, 1]
+    with pytest.raises(InputError, match="times its weight"):
+        query.encode_totals(None, [2, 1])
+
+
+def test_planted_weights_are_caught() -> None:
+    """S without the weights, the mean of the weights², and that of one key where an event moves between two."""
+    query = Histogram(3, weights={"0": 2, "1": 3})
+    plain = Histogram(3)
+    found = {
+        adjacency: worst_pair(query, all_neighbours([0, 1, 2], 1, adjacency)).value
+        for adjacency in ("add-remove", "replace")
+    }
+    assert found == {"add-remove": 9, "replace": 13}
+    assert found["add-remove"] > max(plain.squared_sensitivity("add-remove"), (1 + 4 + 9) / 3)
+    assert found["replace"] > query.squared_sensitivity("add-remove")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -62,7 +62,7 @@ def plan(
     view: Annotated[
         list[str] | None,
         typer.Option(
-            help="The noise that this view would have, repeatable: running, per-tick, last-7. One column for each."
+            help="One column for this view, repeatable: running, per-tick, last-7, per-day, per-week (of --every)."
         ),
     ] = None,
     optimal: Annotated[
@@ -74,9 +74,9 @@ def plan(
     ] = None,
     time: Annotated[str | None, typer.Option(help="--from: column with the time.")] = None,
     user: Annotated[str | None, typer.Option(help="--from: column with the user.")] = None,
-    every: Annotated[str, typer.Option(help="--from: length of a tick.")] = "1d",
+    every: Annotated[str, typer.Option(help="Length of a tick, for per-day, per-week, --period 1d and --from.")] = "1d",
     start: Annotated[str | None, typer.Option(help="--from: start of the first tick.")] = None,
-    tz: Annotated[str, typer.Option(help="--from: time zone.")] = "UTC",
+    tz: Annotated[str, typer.Option(help="Time zone of the days.")] = "UTC",
     beta: Annotated[float, typer.Option(help="Failure probability of the simultaneous bound.")] = 0.05,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Show all columns; they need about 170 characters.")] = False,
@@ -95,6 +95,9 @@ def plan(
     import json
 
     from evercount.cli.options import parse_horizon, parse_parameters, unit_of
+    from evercount.declare.schedule import Schedule
+    from evercount.declare.unit_periods import with_period_ticks
+    from evercount.declare.view_names import noise_views
     from evercount.errors import UnknownName
     from evercount.factorizations import FACTORIZATIONS
     from evercount.factorizations.base import LARGEST_HORIZON
@@ -105,7 +108,9 @@ def plan(
     from evercount.privacy import Budget
     from evercount.queries import build_query
 
-    protected = unit_of(unit, max_events, max_per_tick, max_ticks, period)
+    asked = None if query == "sparse-count" else build_query(query, parse_parameters(parameter or []))
+    people = asked is not None and asked.people is not None
+    protected = unit_of(unit, max_events, max_per_tick, max_ticks, period, user=people)
     who = cast("Adjacency", adjacency)  # the budget checks it
     if rho is not None:
         for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
@@ -115,12 +120,14 @@ def plan(
     else:
         tuned = cast("Calibration", calibration or "tight")
         budget = Budget(0.5 if epsilon is None else epsilon, delta, adjacency=who, calibration=tuned, **protected)
+    schedule = Schedule.of(every, start, tz)
+    budget = with_period_ticks(budget, schedule)
     if from_file is not None:
-        budget = _show_dropped(budget, from_file, time, user, every, start, tz)
+        _show_dropped(budget, from_file, time, user, every, start, tz)
     for name in mechanism or []:
         if not budget.pure and name not in FACTORIZATIONS and not is_pure_name(name):
             raise UnknownName("factorization", name, (*FACTORIZATIONS, *PURE))
-    if query == "sparse-count":
+    if asked is None:
         _sparse(
             budget,
             parse_horizon(horizon),
@@ -132,18 +139,18 @@ def plan(
             plot=plot,
         )
         return
-    asked = build_query(query, parse_parameters(parameter or []))
     length = parse_horizon(horizon)
     if ticks is not None and length is not None:
         raise ParameterError(f"--ticks {ticks} is for streams without a horizon: add --horizon none, or leave it out")
     if ticks is not None and not 1 <= ticks <= LARGEST_HORIZON:
         raise ParameterError(f"--ticks must be between 1 and 2^50, got {ticks}")
     if view:
-        _print_views(budget, length, view, asked, json_output, count or ())
+        views = {name: noise_views([name], schedule)[0] for name in view}
+        _print_views(budget, length, views, asked, json_output, count or ())
         if optimal:
             from evercount.planning.dense_optimum import optimum_table
 
-            typer.echo(optimum_table(budget, length, view, asked), err=json_output)
+            typer.echo(optimum_table(budget, length, tuple(views.values()), asked), err=json_output)
         return
     if optimal:
         raise ParameterError("--optimal goes with --view")
@@ -216,6 +223,8 @@ def _print_table(comparison: Plan, beta: float, wide: bool) -> None:
     from rich import box
     from rich.table import Table
 
+    from evercount.planning.largest import shares_sentence
+
     horizon = "no horizon" if comparison.horizon is None else f"horizon {comparison.horizon}"
     bound = "" if math.isnan(comparison.lower_bound) else "; × bound: worst std beside the lower bound"
     _say(
@@ -235,6 +244,8 @@ def _print_table(comparison: Plan, beta: float, wide: bool) -> None:
         cells = [least.get(column.title, "") for column in COLUMNS if wide or column.always]
         table.add_row("lower bound, Gaussian", *cells, style="dim")
     _console().print(table)
+    if differing := shares_sentence(comparison.shares):
+        _say(differing)
     if len(comparison.rows) > 1:
         _say(f"Least error: {', '.join(f'{what}: {name}' for what, name in comparison.best.items())}.")
     if comparison.delta > 0 and any(row.delta == 0 for row in comparison.rows):
@@ -265,15 +276,14 @@ COLUMNS = (
 
 def _show_dropped(
     budget: Budget, file: str, time: str | None, user: str | None, every: str, start: str | None, tz: str
-) -> Budget:
-    """Print what caps drop of a file's events, to stderr; the budget with its period in ticks."""
+) -> None:
+    """Print what caps drop of a file's events, to stderr."""
     import time as system_time
     from tempfile import TemporaryDirectory
 
     from evercount.declare.columns import Columns
     from evercount.declare.declaration import StreamDeclaration
     from evercount.declare.schedule import Schedule, instant_of
-    from evercount.declare.unit_periods import with_period_ticks
     from evercount.files.dropped_events import dropped_events
     from evercount.files.source import open_source
     from evercount.queries import build_query
@@ -281,7 +291,6 @@ def _show_dropped(
     if budget.unit != "user" or time is None or user is None or start is None:
         raise ParameterError("--from shows what caps of users drop: add --time, --user, --start, and a cap or --period")
     schedule = Schedule.of(every, start, tz)
-    budget = with_period_ticks(budget, schedule)
     columns = Columns(time, user=user)
     declaration = StreamDeclaration(
         "plan", build_query("count", {}), budget, every, start, tz, views=("running",), columns=columns
@@ -290,11 +299,15 @@ def _show_dropped(
         stop = max(2, schedule.tick_of(instant_of(system_time.time())))
         source = open_source(file, Path(folder))
         typer.echo(str(dropped_events(source, declaration, 1, stop, Path(folder) / "scratch")), err=True)
-    return budget
 
 
 def _print_views(
-    budget: Budget, horizon: int | None, views: list[str], query: Query, json_output: bool, counts: Sequence[int]
+    budget: Budget,
+    horizon: int | None,
+    views: Mapping[str, str],
+    query: Query,
+    json_output: bool,
+    counts: Sequence[int],
 ) -> None:
     """The worst std of each view, for every noise that may be chosen."""
     import json
@@ -303,7 +316,7 @@ def _print_views(
     from evercount.planning.plan_views import plan_views
 
     found = plan_views(budget, horizon, views, query)
-    discovery = plan_discovery(budget, horizon, query, counts, views=views)
+    discovery = plan_discovery(budget, horizon, query, counts, views=tuple(views.values()))
     if counts and discovery is None:
         raise ParameterError(NO_COUNTS.format(query.name))
     if json_output:

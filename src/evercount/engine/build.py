@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from evercount.engine.view_widths import RUNNING, view_width
-from evercount.errors import ParameterError, UnknownName
+from evercount.errors import ParameterError, SnapshotError, UnknownName
 from evercount.factorizations import (
     BUILT_IN,
     FACTORIZATIONS,
@@ -30,14 +30,15 @@ from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.participation import participation
 from evercount.mechanisms import Noise, build_noise
+from evercount.mechanisms.joined_noise import Cohort, JoinedNoise, cohort_states
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.mechanisms.laplace_rates import unit_rate
 from evercount.privacy import Budget, TimeRange, Unit
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.sensitivities import bounded
 
-FITTED_TICKS = 2**16
-"""Ticks that a blend without a horizon is fitted to; it stays private later."""
+FITTED_TICKS = 2**30
+"""Ticks that a blend without a horizon is fitted to (34 years of seconds). Later it stays private, with more error."""
 POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
 
@@ -222,18 +223,11 @@ def make_noise(
         )
     if budget.pure:
         l1 = query.protected_l1(budget, horizon)
-        return build_pure(
-            name,
-            engine,
-            cells=query.cells,
-            grid=query.grid,
-            l1=l1,
-            epsilon=budget.epsilon,
-            declaration=declaration,
-            **rest,
-        )
+        pure = partial(build_pure, name, engine, cells=query.cells, grid=query.grid, l1=l1, epsilon=budget.epsilon)
+        return _all_cohorts(partial(pure, declaration=declaration), **rest)
     own = 0.0 if query.discovery is None else query.discovery.own_delta(budget)
-    noise = build_noise(
+    build = partial(
+        build_noise,
         name,
         engine,
         cells=query.cells if query.discovery is None else query.discovery.touched_cells(budget, horizon),
@@ -244,9 +238,29 @@ def make_noise(
         horizon=horizon,
         touched=ticks_touched(query, budget, horizon),
         declaration=declaration,
-        **rest,
     )
+    noise = _all_cohorts(build, **rest)
     return replace(noise, numeric_delta=noise.numeric_delta + own, unseen=own) if own else noise
+
+
+def _all_cohorts(
+    build: Callable[..., Noise], dumped: dict[str, Any] | None = None, part: range | None = None, **source: Any
+) -> Noise:
+    """The noise, or that of all cohorts of a dump in which cells have joined: each is a part of the cells.
+
+    **Guarantee.** All cohorts are calibrated to the query with all cells, or refused: `build` compares σ (and Δ₁) with
+    what that needs. Test: tests/engine/test_add_keys.py::test_keys_that_need_more_noise_are_refused.
+    """
+    if dumped is None or "joined" not in dumped["state"]:
+        return build(dumped=dumped, part=part, **source)
+    cohorts, noises = [], []
+    for cells, base, state in cohort_states(dumped["state"]):
+        noises.append(build(dumped={**dumped, "state": state}, part=cells, **source))
+        cohorts.append(Cohort(noises[-1].stream, len(cells), base))
+    if len({noise.stream.tick for noise in noises}) > 1:
+        raise SnapshotError("the noise state is damaged: its cells stand at different ticks")
+    limits = [noise.limit for noise in noises if noise.limit is not None]
+    return replace(noises[0], stream=JoinedNoise(cohorts), limit=min(limits, default=None))
 
 
 def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from evercount.engine.build import Spec, check_postprocess, make_noise
 from evercount.engine.cell_range import CellRange
-from evercount.engine.error_model import ErrorModel
+from evercount.engine.error_model import ErrorModel, JoinedCells
 from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.state import StreamParameters
 from evercount.engine.user_counting import PeriodOf, UserCaps
@@ -30,11 +30,13 @@ def build_parameters(
     views: Iterable[str] = (),
     during: TimeRange | None = None,
     period_of: PeriodOf | None = None,
+    joined: tuple[JoinedCells, ...] = (),
     **source: Any,
 ) -> StreamParameters:
     """All that a stream never changes, with every check; `source` says where its noise comes from.
 
-    With `part` it is a stream of these cells only, with the noise that they have in the whole stream.
+    With `part` it is a stream of these cells only, with the noise that they have in the whole stream. `joined` says
+    which cells joined later.
     """
     if not isinstance(query, Query):
         raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
@@ -60,7 +62,7 @@ def build_parameters(
     if during is not None and not isinstance(during, TimeRange):
         raise ParameterError(f"during must be a TimeRange, got {during!r}")
     built = make_noise(noise, query, engine, budget, horizon, names, shown, during, part=part, **source)
-    errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs)
+    errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs, joined)
     thresholds = None
     if query.discovery is not None:
         thresholds = query.discovery.thresholds(

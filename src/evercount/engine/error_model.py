@@ -5,7 +5,11 @@ Everything here is computed from public parameters.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +25,41 @@ from evercount.queries.base import Query
 from evercount.queries.cell_errors import CellErrors
 
 
+class JoinedCells(NamedTuple):
+    """Cells that joined together."""
+
+    after: int
+    """The last tick before they joined."""
+    cells: int
+    """The first of them."""
+    outputs: int
+    """The first number that is published because of them."""
+
+
+class Part(NamedTuple):
+    """What cells that joined together contribute to the error of each column, in units of a cell's."""
+
+    after: int
+    norms: FloatArray
+    rounding: FloatArray
+
+
+class SpanErrors(NamedTuple):
+    """Errors of numbers over spans, each (spans, columns): half a width is quantile·spread + slack + step."""
+
+    std: FloatArray
+    spread: FloatArray
+    slack: FloatArray
+    step: FloatArray
+
+
 @dataclass(frozen=True, eq=False)
 class ErrorModel:
     """The public facts from which every error bar follows.
 
     `sigma` is the std of z in real units; a rounded release adds the variance grid²/12 of its rounding. `outputs` is
-    how many numbers a tick of the whole stream has, where the query is a part of it.
+    how many numbers a tick of the whole stream has, where the query is a part of it. `joined` are the cells that joined
+    later: their noise is that since they joined.
     """
 
     query: Query
@@ -34,6 +67,7 @@ class ErrorModel:
     sigma: float
     rounded: bool
     outputs: int = 0
+    joined: tuple[JoinedCells, ...] = ()
     _next: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -53,8 +87,43 @@ class ErrorModel:
             return self.errors(ticks)[0]
         self.query.publishing.check_views("", width)
         at = np.atleast_1d(np.asarray(ticks))
-        std, _ = self.difference_errors(np.maximum(at - width, 0), at)
-        return np.asarray(std * np.atleast_1d(self.query.publishing.norms()))
+        return self.span_errors(np.maximum(at - width, 0), at, self.parts).std
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """What the cells of each joining contribute to the published numbers; those of the start come first."""
+        published = self.query.publishing
+        if not self.joined:
+            return (Part(0, np.atleast_1d(published.norms()), np.atleast_1d(published.roundings())),)
+        firsts = [0, *(one.cells for one in self.joined), self.query.cells]
+        ranges = [range(first, stop) for first, stop in pairwise(firsts)]
+        after = [0, *(one.after for one in self.joined)]
+        return tuple(
+            Part(tick, *published.of_cells(cells, self.query.outputs))
+            for tick, cells in zip(after, ranges, strict=True)
+        )
+
+    def span_errors(self, after: IntArray, until: IntArray, parts: tuple[Part, ...]) -> SpanErrors:
+        """The errors of columns over spans of ticks after+1 … until. A cell counts nothing before it joined.
+
+        **Guarantee.** Cells that joined after tick a have the noise n(t) − n(a), so over a span that of max(after, a) …
+        until; cells of different joinings are independent. Test:
+        tests/engine/test_add_keys.py::test_errors_of_joined_cells_are_exact.
+        """
+        each = []
+        for part in parts:
+            late = until > part.after
+            std, cell = self.difference_errors(np.maximum(after, part.after)[late], until[late])
+            whole = SpanErrors(*(np.zeros((len(until), part.norms.shape[-1])) for _ in range(4)))
+            norms, rounding = (side if side.ndim == 1 else side[late] for side in part[1:])
+            for side, numbers in zip(
+                whole,
+                (std * norms, cell.spread * norms, cell.slack * rounding, cell.step_of(norms, rounding)),
+                strict=True,
+            ):
+                side[late] = numbers
+            each.append(whole)
+        return add_errors(each)
 
     def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(std, spread, slack), each (ticks, outputs or 1): an interval's half-width is quantile·spread + slack.
@@ -73,9 +142,14 @@ class ErrorModel:
         if at.size == 1 and at.dtype.kind in "iu" and (ready := self._next.get(int(at.flat[0]))):
             return ready
         std, cell = self.cell_errors(ticks)
-        published = self.query.publishing
-        norms, most = np.atleast_1d(published.norms()), np.atleast_1d(published.roundings())
-        return std * norms, cell.spread * norms, cell.slack_of(norms, most)
+        first, *later = self.parts
+        errors = std * first.norms, cell.spread * first.norms, cell.slack_of(first.norms, first.rounding)
+        if not later:
+            return errors
+        start = SpanErrors(*errors, np.zeros_like(errors[0]))
+        at = np.atleast_1d(at)
+        std, spread, slack, step = add_errors([start, self.span_errors(np.zeros_like(at), at, tuple(later))])
+        return std, spread, slack + step
 
     def prepare(self, tick: int) -> None:
         """Compute the errors of this tick now, so that asking for them is quick; only those of one tick are kept."""
@@ -156,6 +230,8 @@ class ErrorModel:
         """
         if not self.pure:
             return np.full((len(later), 1), interval_factor(level, (), 1))
+        if self.joined:  # a number may have noise of several joinings
+            return np.full((len(later), 1), interval_factor(level, (), 1, 1))
         tree = self.factorization
         numbers = np.maximum(tree.apart(earlier, later), 1) if isinstance(tree, DigitTree) else np.ones(len(later), int)
         distinct, where = np.unique(numbers, return_inverse=True)
@@ -179,6 +255,8 @@ class ErrorModel:
         """Per tick, how many equal Laplace numbers have a sum with tails as heavy as the noise; None: normal noise."""
         if not self.pure:
             return [None] * len(ticks)
+        if self.joined:
+            return [1] * len(ticks)
         return list(map(int, self._laplace(np.asarray(ticks))[2]))
 
     @property
@@ -191,6 +269,15 @@ class ErrorModel:
         variance = (self.sigma * self.factorization.difference_norm(earlier, later)) ** 2
         roundings = int(self.factorization.roundings(np.asarray([earlier]), np.asarray([later]))[0])
         return float(np.sqrt(variance + (self.query.grid**2 / 12 * roundings if self.rounded else 0.0)))
+
+
+def add_errors(each: Sequence[SpanErrors]) -> SpanErrors:
+    """The errors of sums of independent numbers."""
+    if len(each) == 1:
+        return each[0]
+    std, spread, slack, step = (np.stack(side) for side in zip(*each, strict=True))
+    root = np.sqrt((std**2).sum(axis=0)), np.sqrt((spread**2).sum(axis=0))
+    return SpanErrors(*root, slack.sum(axis=0), step.sum(axis=0))
 
 
 def _as_column(numbers: FloatArray) -> FloatArray:

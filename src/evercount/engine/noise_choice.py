@@ -166,7 +166,7 @@ def _names(pure: bool, horizon: int | None, widths: list[int | None], touched: i
     if widths == [1]:
         return ["fresh"]  # the least error for one tick that any noise has
     names: list[str | None] = [None, "fresh"]
-    if not pure and horizon is not None and horizon > 1:
+    if not pure and horizon != 1:
         names.append("blend")
     if len(widths) == 1 and widths[0] is not None and widths[0] > 1:
         names.append(f"pure-window-{widths[0]}" if pure else f"periods-{widths[0]}")

@@ -144,6 +144,9 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
             raise ParameterError(f"between needs two whole ticks, got {earlier!r} and {later!r}")
         if not (earlier == 0 == self.first_tick - 1 or self.first_tick <= earlier) or not earlier <= later <= last:
             raise ParameterError(f"between needs {self.first_tick} ≤ earlier ≤ later ≤ {last}, got {earlier}, {later}")
+        if self._errors.joined and later > earlier:
+            view = self.spans("between", [earlier], [later])
+            return cast(tuple[V_co, V_co], (view.values[0], view.std[0]))
         none = np.zeros(self._values.shape[1])  # what would be published before the first tick, without noise
         first = none if self.query.discovery else self.query.decode_run(1, np.zeros((1, self.query.cells)))[0]
         low, high = (self._values[tick - self.first_tick] if tick else first for tick in (earlier, later))

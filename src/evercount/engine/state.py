@@ -131,6 +131,8 @@ class StreamState:
     last: tuple[Seen, Release] | None = None
     """What the last step was given and what it released, for a retry."""
     last_sums: FloatArray | None = None
+    hidden: tuple[int, ...] = ()
+    """Places of published numbers that are not shown any more."""
 
     @classmethod
     def initial(cls, query: Query) -> StreamState:
@@ -184,6 +186,9 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
     published = query.decode_run(state.tick + 1, noisy)
     kept = None if query.publishing.kept is None else noisy
     published, highest = postprocessed(parameters.postprocess, published, state.highest)
+    if state.hidden:
+        published = published.copy()
+        published[:, list(state.hidden)] = np.nan
     after = replace(
         state,
         tick=state.tick + len(increments),

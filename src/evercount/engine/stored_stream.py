@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from operator import index
 from typing import Any, get_args
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from evercount.engine.build_parameters import build_parameters
 from evercount.engine.cell_range import CellRange
+from evercount.engine.error_model import JoinedCells
 from evercount.engine.retry import Seen
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import Counting, PeriodOf
@@ -51,6 +53,8 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "totals": state.totals if state.totals.dtype != object else state.totals.tolist(),
         "highest": state.highest,
         **part,
+        **({"joined": [list(one) for one in parameters.errors.joined]} if parameters.errors.joined else {}),
+        **({"hidden": list(state.hidden)} if state.hidden else {}),
     }
 
 
@@ -80,6 +84,7 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
         data["views"],
         None if data["during"] is None else TimeRange(*data["during"]),
         period_of,
+        tuple(JoinedCells(*map(index, one)) for one in data.get("joined", ())),
         dumped=data["noise"],
     )
     query = parameters.query
@@ -100,6 +105,7 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
         data["highest"],
         {user: Used(*map(index, used)) for user, used in data["users"].items()},
         counting=counting,
+        hidden=tuple(map(index, data.get("hidden", ()))),
     )
     last = data["last"]
     if last is None:
@@ -109,13 +115,4 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
     labels = query.labels if query.discovery is None else query.discovery.labels_now(state.encoder)
     rows = Rows(values, sums, labels if parameters.thresholds else None)
     release = parameters.releases(tick, rows, counting)[0]
-    return parameters, StreamState(
-        tick,
-        totals,
-        state.encoder,
-        state.highest,
-        state.users,
-        counting=counting,
-        last=(Seen(digest=last["digest"]), release),
-        last_sums=sums,
-    )
+    return parameters, replace(state, last=(Seen(digest=last["digest"]), release), last_sums=sums)

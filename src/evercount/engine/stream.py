@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from evercount.engine.add_keys import GrowingStream
 from evercount.engine.build import Spec
 from evercount.engine.build_parameters import build_parameters
 from evercount.engine.discover import advance_keys
@@ -21,7 +22,6 @@ from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.spend import spend_for
 from evercount.engine.state import EncodedTicks, StreamParameters, StreamState, advance
 from evercount.engine.stored_stream import dump_stream, load_stream
-from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.user_counting import Capped, Counting, PeriodOf, UserChanges, check_users, choose_counting
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.factorizations import Factorization
@@ -31,7 +31,7 @@ from evercount.queries.base import Query, V_co
 from evercount.queries.user_cap import UserState
 
 
-class Stream(StreamFacts[V_co]):
+class Stream(GrowingStream[V_co]):
     """Running sums of a query, released after every tick under one budget for all ticks together.
 
     Guarantee. The sequence of all releases of one stream is (ε, δ)-DP for the budget's adjacency and unit: noise is one
@@ -105,7 +105,7 @@ class Stream(StreamFacts[V_co]):
         during: TimeRange | None = None,
         period_of: PeriodOf | None = None,
     ) -> None:
-        source = {"seed": seed, "secret": secret}
+        source: dict[str, Any] = {"seed": seed, "secret": secret}
         parameters = build_parameters(
             query, budget, horizon, factorization, noise, postprocess, replay, part, views, during, period_of, **source
         )

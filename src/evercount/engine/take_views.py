@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.engine.error_model import ErrorModel
+from evercount.engine.error_model import ErrorModel, Part
 from evercount.engine.key_views import Ends, discovery_ticks, evidence_at, evidence_ticks, key_view, needed_columns
 from evercount.engine.views import View
 from evercount.errors import ParameterError
@@ -50,7 +50,7 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     errors, outputs = releases.error_model, range(len(releases.labels))
     facts = (errors, releases.guarantee, releases.noise)
     if releases.query.discovery is None:
-        return view_of(name, start, stop, high - low, outputs, *facts)
+        return view_of(name, start, stop, low, high, outputs, *facts)
     evidence = releases.evidence(evidence_ticks(start, stop) - first)
     return key_view(name, stop - 1 if own else start, stop, Ends(low, high, evidence), releases.labels, outputs, *facts)
 
@@ -59,20 +59,27 @@ def view_of(
     name: str,
     after: IntArray,
     until: IntArray,
-    values: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
     outputs: Sequence[int],
     errors: ErrorModel,
     guarantee: str,
     noise: str,
 ) -> View:
-    """A view from its numbers: what some outputs published at `until` minus what they published at `after`."""
+    """A view from its numbers: what some outputs published at `until` minus what they published at `after`.
+
+    A cell counts nothing before it joined.
+    """
     query = errors.query
-    published = query.publishing
-    published.check_views(VIEWS)
+    query.publishing.check_views(VIEWS)
     ones, chosen, labels = np.ones(query.outputs), list(outputs), query.labels
-    norms, rounding = (np.asarray(ones * part)[chosen] for part in (published.norms(), published.roundings()))
+    for joined in errors.joined:
+        new = np.asarray(chosen) >= joined.outputs
+        low = np.where(new & (after <= joined.after)[:, np.newaxis], 0.0, low)
+    first, *later = (Part(part.after, *(np.asarray(ones * side)[chosen] for side in part[1:])) for part in errors.parts)
     cells = tuple(labels[output] for output in chosen)
-    return View(name, after + 1, until, cells, values, norms, rounding, errors, guarantee, noise)
+    numbers = (high - low, first.norms, first.rounding)
+    return View(name, after + 1, until, cells, *numbers, errors, guarantee, noise, later=tuple(later))
 
 
 def view_at(
@@ -93,7 +100,7 @@ def view_at(
     values = values_at(np.unique(np.concatenate(ticks)).tolist(), columns)
     low, high, *tested = (_at(values, at, len(columns)) for at in ticks)
     if facts.thresholds is None:
-        return view_of(name, after, until, high - low, outputs, *stated)
+        return view_of(name, after, until, low, high, outputs, *stated)
     evidence = evidence_at(ticks[2], tested[0], facts.thresholds, facts.error_model)
     shown = [columns.index(output) for output in outputs]
     names = [labels[column] for column in columns]

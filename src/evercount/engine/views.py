@@ -6,7 +6,7 @@ Every number of a view is a fixed linear function of numbers that are already re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_probability
-from evercount.engine.error_model import ErrorModel, interval_factor
+from evercount.engine.error_model import ErrorModel, Part, SpanErrors, interval_factor
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.table_exports import TableExports
 from evercount.errors import ParameterError
@@ -39,6 +39,7 @@ class View(TableExports):
         errors: the error model of the stream.
         guarantee: as the releases state it.
         noise: the kind of noise, as the releases state it.
+        later: what cells that joined later contribute, besides `norms` and `rounding` of those of the start.
 
     **Guarantee.** A function of published numbers and public parameters. `std` is exact: the noise of a running sum
     and of its earlier value are correlated, and their joint law is known. Test:
@@ -55,6 +56,7 @@ class View(TableExports):
     errors: ErrorModel
     guarantee: str
     noise: str
+    later: tuple[Part, ...] = field(default=(), kw_only=True)
 
     symmetric: ClassVar[bool] = True
     """Whether an interval reaches as far on both sides."""
@@ -70,10 +72,16 @@ class View(TableExports):
         """(std, errors) of one cell over each span, each array (spans, 1)."""
         return self.errors.difference_errors(self.first - 1, self.last)
 
+    @cached_property
+    def span_errors(self) -> SpanErrors:
+        """The errors of each number, (spans, cells)."""
+        parts = (Part(0, self.norms, self.rounding), *self.later)
+        return self.errors.span_errors(self.first - 1, self.last, parts)
+
     @property
     def std(self) -> FloatArray:
         """The exact std of each number, shape (spans, cells)."""
-        return self.cell_errors[0] * self.norms
+        return self.span_errors.std
 
     def half_widths(self, level: float = 0.95) -> FloatArray:
         """Half the width of each number's interval, shape (spans, cells).
@@ -88,8 +96,8 @@ class View(TableExports):
             ParameterError: the level is not between 0 and 1.
         """
         factor = self.errors.difference_factors(level, self.first - 1, self.last)
-        cell = self.cell_errors[1]
-        return factor * cell.spread * self.norms + cell.slack_of(self.norms, self.rounding)
+        errors = self.span_errors
+        return factor * errors.spread + errors.slack + errors.step
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true number with probability at least `level`.
@@ -136,6 +144,7 @@ class View(TableExports):
             values=self.values[:, chosen],
             norms=self.norms[..., chosen],
             rounding=self.rounding[..., chosen],
+            later=tuple(Part(part.after, part.norms[chosen], part.rounding[chosen]) for part in self.later),
         )
 
     def spans_at(self, places: IntArray) -> Self:
@@ -163,6 +172,8 @@ class View(TableExports):
             ParameterError: a cell is not there, or the query does not declare how its outputs vary together.
         """
         a, b = self._places((one, other))
+        if self.later:
+            return self._compare_joined(a, b)
         joint = self.errors.query.publishing.joint(self._outputs([a, b]))
         apart = max(float(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1]), 0.0)
         return replace(
@@ -172,6 +183,24 @@ class View(TableExports):
             values=self.values[:, [a]] - self.values[:, [b]],
             norms=np.asarray([np.sqrt(apart)]),
             rounding=self.rounding[[a]] + self.rounding[[b]],
+        )
+
+    def _compare_joined(self, a: int, b: int) -> Self:
+        """Cells of a stream that others have joined: each number is its own cell's, or it cannot be compared."""
+        if self.errors.query.publishing.part is not None:
+            raise ParameterError("numbers that add up cannot be compared once paths have joined the stream")
+        sides = [
+            Part(part.after, np.hypot(part.norms[[a]], part.norms[[b]]), part.rounding[[a]] + part.rounding[[b]])
+            for part in (Part(0, self.norms, self.rounding), *self.later)
+        ]
+        return replace(
+            self,
+            name=f"{self.name}, compared",
+            cells=(f"{self.cells[a]} − {self.cells[b]}",),
+            values=self.values[:, [a]] - self.values[:, [b]],
+            norms=sides[0].norms,
+            rounding=sides[0].rounding,
+            later=tuple(sides[1:]),
         )
 
     def quantile(self, q: float, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -265,9 +294,7 @@ class Difference:
             (a, b), (c, d) = (view.interval((1 + level) / 2) for view in (self.one, self.other))
             return a - d, b - c
         tails = 1 if self.one.errors.pure or self.other.errors.pure else None
-        sides = [(view.cell_errors[1], view.norms, view.rounding) for view in (self.one, self.other)]
-        spread = np.hypot(*(cell.spread * norms for cell, norms, _ in sides))
-        slack = sum(cell.slack * rounding for cell, _, rounding in sides)
-        step = np.maximum(*(cell.step_of(norms, rounding) for cell, norms, rounding in sides))  # one is enough
-        half = interval_factor(level, (), 1, tails) * spread + slack + step
+        one, other = self.one.span_errors, self.other.span_errors
+        spread, step = np.hypot(one.spread, other.spread), np.maximum(one.step, other.step)  # one step is enough
+        half = interval_factor(level, (), 1, tails) * spread + one.slack + other.slack + step
         return self.values - half, self.values + half

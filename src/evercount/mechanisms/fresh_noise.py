@@ -48,6 +48,12 @@ class FreshStream(NoiseStream):
             self._before = rows[-1].copy()
         return rows
 
+    def beside(self, first_cell: int, cells: int) -> FreshStream:
+        other = FreshStream.__new__(FreshStream)
+        other._each, other._before = self._each.beside(first_cell, cells), np.zeros(cells)
+        other.numeric_delta = self.numeric_delta
+        return other
+
     def prepare(self) -> None:
         self._each.prepare()
 

@@ -189,6 +189,11 @@ class PureStream(NoiseStream):
         dumped = {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
         return {**dumped, "sum": self._last} if isinstance(self.tree, FreshLaplace) else dumped
 
+    def beside(self, first_cell: int, cells: int) -> PureStream:
+        stream = PureStream(self.tree, *self._calibration, cells, self._secret, first_cell)
+        stream.name = self.name
+        return stream
+
     def resume(self, dumped: dict[str, Any]) -> PureStream:
         """Continue where `dump` stood; SnapshotError where anything public differs."""
         if dumped.get("format") != _FORMAT or list(dumped.get("pure", ())) != self._parameters:

@@ -74,6 +74,10 @@ class NoiseStream(ABC):
     def expect(self, names: Iterable[str]) -> None:  # noqa: B027 - doing nothing is right for numbered cells
         """Make noise of names ready that will soon be needed, where cells have names; it changes no number."""
 
+    def beside(self, first_cell: int, cells: int) -> NoiseStream:
+        """The noise of further cells, numbered from `first_cell` on, under the same key, from tick 1 on."""
+        raise ParameterError("the noise of this stream cannot be joined by cells: no other cell has noise of its kind")
+
     @abstractmethod
     def dump(self) -> dict[str, Any]:
         """Everything needed to continue identically, as JSON values and arrays. It is secret."""

@@ -32,7 +32,7 @@ from evercount.factorizations.base import LARGEST_HORIZON
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, is_pure_name
 from evercount.noise import Secret
-from evercount.planning.largest import largest
+from evercount.planning.largest import error_shares, largest
 from evercount.privacy import Budget, guarantee_text
 from evercount.queries import Count, Query
 
@@ -135,6 +135,7 @@ class Plan:
         lower_bound: what no worst std with Gaussian noise is below; NaN where nothing is known.
         guarantee: the promise in one sentence.
         rows: one for each mechanism, best first.
+        shares: the std of outputs over the largest one, where outputs differ: by the first label of each size.
 
     >>> from evercount.planning import plan
     >>> plan(Budget(1.0, 1e-6), 64, names=("balanced", "fresh")).best["worst tick"]
@@ -152,6 +153,7 @@ class Plan:
     lower_bound: float
     guarantee: str
     rows: list[Row]
+    shares: dict[str, float]
 
     @property
     def best(self) -> dict[str, str]:
@@ -303,6 +305,7 @@ def plan(
         lower_bound=floor,
         guarantee=guarantee_text(budget, enforced_by(query, None)).sentence,
         rows=rows,
+        shares=error_shares(query),
     )
 
 

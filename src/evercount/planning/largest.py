@@ -1,4 +1,4 @@
-"""largest: the maximum of a function of ticks that has few hills, from few values."""
+"""The largest error of a plan: over ticks (`largest`), and how the published numbers of a tick differ in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
+from evercount.queries import Query
 
+MOST_NAMED = 6
+"""Kinds of numbers that a sentence names."""
 _GOLDEN = (3 - 5**0.5) / 2
 
 
@@ -38,3 +41,29 @@ def largest(
         look(*range(low, high + 1))
     most = max(known_values.values())
     return min(place for place, size in known_values.items() if size >= most - 1e-13 * abs(most)), most
+
+
+def error_shares(query: Query) -> dict[str, float]:
+    """The std of some outputs over the largest one: the first output of each size, where they differ; else nothing.
+
+    >>> from evercount import Histogram
+    >>> error_shares(Histogram(["a", "b", "c"], weights={"b": 4}))
+    {'a': 1.0, 'b': 0.25}
+    """
+    norms = np.atleast_1d(query.publishing.norms())
+    if query.discovery is not None or len(norms) < 2:
+        return {}
+    sizes, first = np.unique(np.round(norms / norms.max(), 6), return_index=True)
+    named = sorted(zip(first.tolist(), sizes.tolist(), strict=True))
+    return {query.labels[place]: size for place, size in named} if len(named) > 1 else {}
+
+
+def shares_sentence(shares: dict[str, float]) -> str:
+    """What a plan says of numbers with less error than those in its table; empty where all are alike."""
+    if not shares:
+        return ""
+    less = {label: share for label, share in shares.items() if share < 1}
+    told = "of others, as a part of it: " + ", ".join(f"{label} {share:.3g}" for label, share in less.items())
+    if len(less) > MOST_NAMED:
+        told = f"others have as little as {min(less.values()):.3g} of it"
+    return f"The table is about the number with the largest error; {told}."

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from evercount.engine.build import FITTED_TICKS
 from evercount.engine.noise_choice import MARGIN, candidates, check_noise_for, choose_noise, least_alone
 from evercount.engine.user_counting import enforced_by
 from evercount.engine.view_widths import RUNNING
 from evercount.errors import MissingExtra, ParameterError
 from evercount.factorizations import check_horizon
+from evercount.planning.largest import error_shares, shares_sentence
 from evercount.privacy import Budget, counted_text, guarantee_text
 from evercount.queries import Count, Query
+
+_ENDLESS = (
+    f" It is fitted to the first 2^{FITTED_TICKS.bit_length() - 1} ticks; after them it is just as private, and errors "
+    "of running totals grow faster."
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class ViewPlan:
         counted: what the numbers are about, where not all events of a user are counted; else empty.
         reason: why a stream runs on the chosen one.
         rows: one for each mechanism.
+        shares: the std of outputs over the largest one, where outputs differ: by the first label of each size.
     """
 
     query: str
@@ -66,6 +74,7 @@ class ViewPlan:
     counted: str
     reason: str
     rows: list[ViewRow]
+    shares: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable.
@@ -121,16 +130,19 @@ class ViewPlan:
             )
             for row in table
         ]
-        return "\n".join([*lines, self.reason])
+        told = [self.reason, shares_sentence(self.shares)]
+        return "\n".join([*lines, *filter(None, told)])
 
 
-def plan_views(budget: Budget, horizon: int | None, views: Iterable[str], query: Query | None = None) -> ViewPlan:
+def plan_views(
+    budget: Budget, horizon: int | None, views: Iterable[str] | Mapping[str, str], query: Query | None = None
+) -> ViewPlan:
     """The worst std of each view with every noise that may be chosen for these views.
 
     Args:
         budget: the promise.
         horizon: the number of ticks, or None.
-        views: "running", "per-tick", "last-7".
+        views: "running", "per-tick", "last-7"; or names of your own for them, {"per-day": "last-25"}.
         query: what is asked; a `Count` if omitted.
 
     Returns:
@@ -146,13 +158,14 @@ def plan_views(budget: Budget, horizon: int | None, views: Iterable[str], query:
     bridge              0      5.94    10.31            2.00
     fresh (delta=0) is chosen: its std is at most 2.52 times the least that a view can have alone. Next: bridge ...
     """
-    query, horizon, views = query or Count(), check_horizon(horizon, unbounded=True), tuple(views)
-    if {"per-day", "per-week"} & set(views):
+    query, horizon = query or Count(), check_horizon(horizon, unbounded=True)
+    named = dict(views) if isinstance(views, Mapping) else {view: view for view in views}
+    if {"per-day", "per-week"} & set(named.values()):
         raise ParameterError(
             "a plan counts ticks: for a day of hourly ticks write last-25 (the longest day of a zone), for a week of "
-            "daily ticks last-7; a declaration takes per-day and per-week"
+            "daily ticks last-7; `evercount plan --every 1h` and declarations take per-day and per-week"
         )
-    names = check_noise_for(query, views)
+    names = check_noise_for(query, named.values())
     query = query.for_views(names)
     query.check_budget(budget)
     kept, engine = choose_noise(query, budget, horizon, None, names)
@@ -164,7 +177,8 @@ def plan_views(budget: Budget, horizon: int | None, views: Iterable[str], query:
         twice = (
             2 * budget.epsilon if one.budget.pure else Budget.from_mu(math.sqrt(2) * budget.mu, budget.delta).epsilon
         )
-        stds = dict(zip(names, one.stds, strict=True))
+        by_width = dict(zip(names, one.stds, strict=True))
+        stds = {label: by_width[name] for label, name in (named or {RUNNING: RUNNING}).items()}
         rows.append(ViewRow(one.engine.name, one.budget.delta, stds, one.score(least), twice, mine))
     rows.sort(key=lambda row: (not row.chosen, row.score))
     enforced = enforced_by(query, None)
@@ -175,8 +189,9 @@ def plan_views(budget: Budget, horizon: int | None, views: Iterable[str], query:
         horizon,
         guarantee_text(budget, enforced).sentence,
         counted_text(budget, enforced),
-        _reason(rows, names),
+        _reason(rows, names) + (_ENDLESS if horizon is None and rows[0].name == "blend" else ""),
         rows,
+        error_shares(query),
     )
 
 

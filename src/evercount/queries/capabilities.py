@@ -320,6 +320,20 @@ class Capabilities:
         """
         return self
 
+    def with_keys(self, keys: Sequence[Any]) -> Query:
+        """The query with more keys. Its first cells and its first published numbers are those of this query.
+
+        Args:
+            keys: The keys that join; paths for a rollup.
+
+        Returns:
+            The larger query.
+
+        Raises:
+            ParameterError: Where the query has no list of keys, or a key is not legal or known already.
+        """
+        raise ParameterError(f"{self.name!r} has no list of keys that others could join")
+
     def consistent(self, values: FloatArray) -> FloatArray:
         """The nearest values that real data could have at one tick; post-processing.
 

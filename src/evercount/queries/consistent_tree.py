@@ -223,3 +223,91 @@ class ConsistentTree:
     def subtree_rounding(self, level: int) -> float:
         """Σ|coefficients| of that estimate."""
         return float(self._own_rounding[level][0])
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Trees that count different leaves of one hierarchy, with the same weights: those of the first paths, and for each
+    joining those of the paths that joined. A node that several trees have is published as the sum of its estimates.
+
+    It offers what a query asks of a `ConsistentTree`. An event that moves from one tree to another changes every level
+    of both, so no level has one node only.
+
+    Args:
+        trees: the trees.
+        places: for each tree, where each of its nodes is published.
+    """
+
+    trees: tuple[ConsistentTree, ...]
+    places: tuple[IntArray, ...]
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        return self.trees[0].weights
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (2,) * len(self.weights)
+
+    @property
+    def leaves(self) -> int:
+        return sum(tree.leaves for tree in self.trees)
+
+    @cached_property
+    def nodes(self) -> int:
+        return 1 + max(int(places.max()) for places in self.places)
+
+    @property
+    def cells(self) -> int:
+        return sum(tree.cells for tree in self.trees)
+
+    @cached_property
+    def _firsts(self) -> tuple[IntArray, IntArray]:
+        """The first leaf and the first cell of each tree, and how many there are."""
+        leaves, cells = zip(*((tree.leaves, tree.cells) for tree in self.trees), strict=True)
+        return np.cumsum([0, *leaves]), np.cumsum([0, *cells])
+
+    def cell_totals(self, leaves: IntArray) -> IntArray:
+        parts = np.split(np.asarray(leaves, dtype=np.int64), self._firsts[0][1:-1], axis=1)
+        return np.concatenate([tree.cell_totals(part) for tree, part in zip(self.trees, parts, strict=True)], axis=1)
+
+    def cells_of_leaves(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
+        first_cell = self._firsts[1]
+        each = [tree.cells_of_leaves(np.arange(tree.leaves)) for tree in self.trees]
+        cells = np.concatenate([one[0] + first for one, first in zip(each, first_cell[:-1], strict=True)])
+        return cells[leaves], np.concatenate([one[1] for one in each])[leaves]
+
+    def estimate(self, noisy: FloatArray) -> FloatArray:
+        out = np.zeros((len(noisy), self.nodes))
+        parts = np.split(noisy, self._firsts[1][1:-1], axis=1)
+        for tree, places, part in zip(self.trees, self.places, parts, strict=True):
+            out[:, places] += tree.estimate(part)
+        return out
+
+    def part(self, first_cell: int) -> tuple[FloatArray, FloatArray]:
+        """(norms, roundings) of the published numbers from the tree whose cells begin here alone."""
+        number = self._firsts[1].tolist().index(first_cell)
+        norms, rounding = np.zeros(self.nodes), np.zeros(self.nodes)
+        tree, places = self.trees[number], self.places[number]
+        norms[places], rounding[places] = np.sqrt(tree.variances), tree.rounding
+        return norms, rounding
+
+    @cached_property
+    def _parts(self) -> FloatArray:
+        return np.asarray([self.part(int(first)) for first in self._firsts[1][:-1]])
+
+    @property
+    def variances(self) -> FloatArray:
+        return np.asarray((self._parts[:, 0] ** 2).sum(axis=0))
+
+    @property
+    def rounding(self) -> FloatArray:
+        return np.asarray(self._parts[:, 1].sum(axis=0))
+
+    def covariance(self, nodes: Sequence[int]) -> FloatArray:
+        out = np.zeros((len(nodes), len(nodes)))
+        for tree, places in zip(self.trees, self.places, strict=True):
+            inside = {place: node for node, place in enumerate(places.tolist())}
+            here = [number for number, node in enumerate(nodes) if node in inside]
+            out[np.ix_(here, here)] += tree.covariance([inside[nodes[number]] for number in here])
+        return out

@@ -185,6 +185,11 @@ class DistinctUsers(Query, People):
         """A copy: the state itself goes on changing."""
         return self.load_state(state)
 
+    def with_keys(self, keys: Sequence[Any]) -> DistinctUsers:
+        if self._keys is None:
+            raise ParameterError(f"{self.name!r} counts all users together: it has no keys that others could join")
+        return type(self)(**{**self.parameters(), "keys": [*self._keys, *keys]})
+
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
         keys = None if self._keys is None else list(self._keys)

@@ -1,4 +1,4 @@
-"""Running histograms over a known public set of keys, and the keys with the largest noisy counts."""
+"""Running histograms over a known public set of keys."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
-from evercount.queries.capabilities import Rows
+from evercount.queries.capabilities import Groups, Rows
+from evercount.queries.key_weights import KeyWeights
 from evercount.queries.memory_limit import require_fits
+from evercount.queries.publishing import SUMS, Publishing
 from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 from evercount.text_rules import check_public_text
 
@@ -40,14 +42,19 @@ class Histogram(Query[FloatArray]):
 
     Guarantee. One event changes at most b = max_keys_per_event of the u cells, at one tick, each by at most one. With
     u cells (`other` included) and m = min(b, u): S = m (add-remove) and min(2b, u) (replace); with removals S = m
-    and 4m. Proof: `histogram.proof.md`. Assumption: an event is what one person contributes (see `user_cap.py` for
-    several). Tests: tests/queries/test_queries_histogram.py::test_sensitivity_is_the_exact_maximum.
+    and 4m. With weights the heaviest cells count weight² each: S is the largest weight² where b = 1 (add-remove).
+    Proof: `histogram.proof.md`. Assumption: an event is what one person contributes (see `user_cap.py` for several).
+    Test: tests/queries/test_queries_histogram.py::test_sensitivity_is_the_exact_maximum.
 
     Args:
         keys: the public list of keys, or their number.
         max_keys_per_event: the largest number of keys that one event names.
         removals: whether events may take back (−1).
         unknown: what happens to a key that is not in the list.
+        weights: from keys (and `other`) to whole numbers from 1 to 1000; 1 where a key is missing. A key of weight w
+            has 1/w of the noise of a key of weight 1. The noise is calibrated to the largest weight, so keys of less
+            weight have more noise and more privacy: a key at half the largest weight has at most half of ε.
+        added: keys that joined later (`Stream.add_keys`). Their cells come last, after `other`.
 
     Raises:
         ParameterError: keys that are not distinct texts, or another parameter that is not legal.
@@ -70,6 +77,8 @@ class Histogram(Query[FloatArray]):
         max_keys_per_event: int = 1,
         removals: bool = False,
         unknown: Literal["refuse", "other"] = "refuse",
+        weights: Mapping[str, int] | None = None,
+        added: Sequence[str] = (),
     ) -> None:
         check_name("rule for unknown keys", unknown, ("refuse", OTHER))
         if not isinstance(removals, bool):
@@ -82,16 +91,19 @@ class Histogram(Query[FloatArray]):
         else:
             self._keys = _checked_keys(keys, unknown == OTHER)
             known = len(self._keys)
+        if len(added) and self._keys is None:
+            raise ParameterError("keys that are numbers cannot be joined by others: list them by name")
+        self._added = _checked_keys([*(self._keys or ()), *added], unknown == OTHER)[known:] if len(added) else ()
         self._known = known
-        self._cells = known + (unknown == OTHER)
+        self._other = known if unknown == OTHER else -1
+        self._cells = known + (unknown == OTHER) + len(self._added)
         require_fits(self._cells, "this histogram", "Use fewer keys, or group rare keys under one.")
         self._most = check_count("max_keys_per_event", max_keys_per_event)
         if self._most > self._cells:
             raise ParameterError(
                 f"max_keys_per_event={self._most} is more than the {self._cells} cells; use {self._cells}."
             )
-
-    # -- what is counted ---------------------------------------------------------------------------------------
+        self._weights = None if weights is None else KeyWeights.of(weights, self.labels)
 
     @property
     def cells(self) -> int:
@@ -100,28 +112,36 @@ class Histogram(Query[FloatArray]):
     @cached_property
     def labels(self) -> Sequence[str]:
         known = tuple(map(str, range(self._known)) if self._keys is None else self._keys)
-        return (*known, OTHER) if self._unknown == OTHER else known
+        return (*known, OTHER, *self._added) if self._unknown == OTHER else (*known, *self._added)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of `histogram.proof.md`: exact, not only an upper bound."""
-        check_name("adjacency", adjacency, ADJACENCIES)
-        touched = min(self._most, self._cells)
-        if adjacency == "add-remove":
-            return float(touched)
-        return float(4 * touched if self._removals else min(2 * self._most, self._cells))
+        return self._sensitivity(adjacency, 2)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        touched = min(self._most, self._cells)
-        if adjacency == "add-remove":
-            return float(touched)
-        return float(2 * touched if self._removals else min(2 * self._most, self._cells))
+        return self._sensitivity(adjacency, 1)
+
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        check_name("adjacency", adjacency, ADJACENCIES)
+        touched, factor = min(self._most, self._cells), 1
+        if adjacency == "replace":
+            touched, factor = (touched, 2**power) if self._removals else (min(2 * self._most, self._cells), 1)
+        return factor * (float(touched) if self._weights is None else self._weights.largest(touched, power))
+
+    @property
+    def publishing(self) -> Publishing:
+        return SUMS if self._weights is None else self._weights.publishing
 
     def parameters(self) -> dict[str, Any]:
+        more: dict[str, Any] = {} if self._weights is None else {"weights": self._weights.table(self.labels)}
+        if self._added:
+            more["added"] = list(self._added)
         return {
             "keys": self._known if self._keys is None else list(self._keys),
             "max_keys_per_event": self._most,
             "removals": self._removals,
             "unknown": self._unknown,
+            **more,
         }
 
     @property
@@ -132,9 +152,9 @@ class Histogram(Query[FloatArray]):
     def top(self, values: FloatArray, errors: RankErrors, k: int | None = None, level: float = 0.95) -> list[TopKey]:
         """The k keys with the largest noisy counts, largest first; ties go to the earlier key; never `other`."""
         k = self._checked_k(self.k if k is None else k)
-        known = slice(self._known)
+        known = np.flatnonzero(np.arange(self._cells) != self._other)
         cells = errors.cells.at((slice(None), known))
-        labels = list(self.labels[known])
+        labels = [self.labels[cell] for cell in known.tolist()]
         return top_keys(labels, values[known], replace(errors, cells=cells), k, level)
 
     def _checked_k(self, k: int) -> int:
@@ -142,38 +162,53 @@ class Histogram(Query[FloatArray]):
             raise ParameterError(f"k={k} is more than the {self._known} keys.")
         return int(k)
 
-    # -- from events to increments -----------------------------------------------------------------------------
-
     @property
     def rows(self) -> Rows:
-        return Rows(("key",), list_keys=self._row_keys)
+        plain = self._weights is None and not self._added
+        rows = Rows(("key",), list_keys=self._row_keys)
+        return rows if plain else replace(rows, totals=self._totals_of_rows)
+
+    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
+        """Here the cell `other` comes last."""
+        if self._added and self._unknown == OTHER:
+            place = np.asarray([*range(self._known), *range(self._known + 1, self._cells), self._known])
+            cell = place[cell]
+        return tick, cell, events if self._weights is None else events * self._weights.cells[cell]
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
-        keys = tuple(map(str, range(self._known))) if self._keys is None else self._keys
+        keys = tuple(map(str, range(self._known))) if self._keys is None else (*self._keys, *self._added)
         return keys, self._unknown == OTHER
+
+    def with_keys(self, keys: Sequence[Any]) -> Histogram:
+        return type(self)(**{**self.parameters(), "added": [*self._added, *keys]})
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """Increments of one tick; see the class for what a tick and an event may be."""
+        counts = self._counts(events)
+        return counts if self._weights is None else counts * self._weights.cells, state
+
+    def _counts(self, events: Any) -> IntArray:
+        """How many events of a tick name each cell."""
         if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
             raise InputError(
                 f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]"
             )
         if isinstance(events, np.ndarray) and self._keys is None and events.ndim == 1 and events.dtype.kind in "iu":
-            return self._count(self._integer_cells(events)), state
+            return self._count(self._integer_cells(events))
         listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
         cells = self._plain_cells(listed)
         if cells is None:
             cells = self._collected_cells(listed)
         if cells is not None:
-            return self._count(cells), state
-        return self._encode_one_by_one(listed), state
+            return self._count(cells)
+        return self._encode_one_by_one(listed)
 
     @property
     def monotone(self) -> bool:
         return not self._removals
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """The caller promises that each event changed at most `max_keys_per_event` cells by at most one.
+        """The caller promises that each event changed at most `max_keys_per_event` cells by at most one (its weight).
 
         Nothing in the array can confirm it, and privacy depends on it. Without removals a negative entry is refused.
         """
@@ -187,6 +222,8 @@ class Histogram(Query[FloatArray]):
             raise InputError("counts have a negative entry; build the histogram with removals=True to allow it")
         if int(array.max()) > LARGEST_TOTAL or int(array.min()) < -LARGEST_TOTAL:
             raise InputError("counts have an entry beyond 2^53 in size, which a double cannot hold exactly")
+        if self._weights is not None:
+            self._weights.check_totals(array)
         return array.astype(np.int64), state
 
     def _count(self, cells: npt.NDArray[np.intp]) -> IntArray:
@@ -216,7 +253,7 @@ class Histogram(Query[FloatArray]):
         if not set(map(type, events)) <= {str}:
             return None
         if self._unknown == OTHER:
-            codes = [self._index.get(key, self._known) for key in events]
+            codes = [self._index.get(key, self._other) for key in events]
         else:
             try:
                 codes = list(map(self._index.__getitem__, events))
@@ -245,7 +282,7 @@ class Histogram(Query[FloatArray]):
     @cached_property
     def _index(self) -> dict[str, int]:
         assert self._keys is not None  # asked for named keys only
-        return {key: cell for cell, key in enumerate(self._keys)}
+        return {key: cell for cell, key in enumerate(self.labels) if cell != self._other}
 
     def _encode_one_by_one(self, events: list[Any]) -> IntArray:
         cells: list[int] = []
@@ -270,12 +307,12 @@ class Histogram(Query[FloatArray]):
         strangers = 0
         for key, sign in named.items():
             cell = self._cell(number, key)
-            if cell < self._known:
-                change[cell] = sign
-            else:
+            if cell == self._other:
                 strangers += sign
+            else:
+                change[cell] = sign
         if strangers:
-            change[self._known] = max(-1, min(1, strangers))
+            change[self._other] = max(-1, min(1, strangers))
         return change
 
     def _signs_by_key(self, number: int, event: Any) -> dict[Any, int]:
@@ -302,12 +339,12 @@ class Histogram(Query[FloatArray]):
         if self._keys is None:
             if isinstance(key, bool) or not isinstance(key, Integral):
                 self._no_key(number, key)
-            cell = int(key) if 0 <= key < self._known else self._known
+            cell = int(key) if 0 <= key < self._known else self._other
         else:
             if not isinstance(key, str):
                 self._no_key(number, key)
-            cell = self._index.get(key, self._known)
-        if cell == self._known and self._unknown != OTHER:
+            cell = self._index.get(key, self._other)
+        if cell < 0:
             raise self._unknown_key(number, key)
         return cell
 
@@ -321,47 +358,6 @@ class Histogram(Query[FloatArray]):
             f"names the key {key!r:.80}, which is not in the public list; add it to the list, or build the histogram "
             "with unknown='other'",
         )
-
-
-class TopK(Histogram):
-    """The k keys with the largest noisy counts; k = 1 is the paper's top-1.
-
-    The stream releases the whole noisy histogram; `Release.top` picks from it. That is post-processing, so it costs
-    nothing.
-
-    Guarantee. Privacy: as Histogram. Error: `TopKey`. If every cell of the tick is within a of its true count, then
-    the i-th published value is within a of the true i-th largest count. Proof: `histogram.proof.md`. Test:
-    tests/queries/test_queries_top.py::test_top_values_obey_the_simultaneous_bound.
-
-    Args:
-        k: how many keys `Release.top` gives by default.
-
-    Raises:
-        ParameterError: as `Histogram`, or k is not between 1 and the number of keys.
-
-    >>> TopK(["north", "south", "east"], k=2).k
-    2
-    """
-
-    name: ClassVar[str] = "top-k"
-
-    def __init__(
-        self,
-        keys: Sequence[str] | int,
-        k: int = 1,
-        max_keys_per_event: int = 1,
-        removals: bool = False,
-        unknown: Literal["refuse", "other"] = "refuse",
-    ) -> None:
-        super().__init__(keys, max_keys_per_event, removals, unknown)
-        self._k = self._checked_k(k)
-
-    @property
-    def k(self) -> int:
-        return self._k
-
-    def parameters(self) -> dict[str, Any]:
-        return {**super().parameters(), "k": self._k}
 
 
 def _checked_keys(keys: Any, other: bool) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ class Publishing:
         no_views: why differences of releases are no sums over ticks, and what to take; None where they are.
         change: (change, weight) as `between`, where it is not a difference of published numbers.
         kept: where errors follow from the sums of a release.
+        part: from the first cell of those that joined together to (norms, roundings) of the numbers from them alone;
+            None where each number is one cell's.
         own_ticks: whether a release has the numbers of its own tick instead of running sums. Then there are views of
             single ticks only.
 
@@ -72,6 +74,7 @@ class Publishing:
     change: Callable[[int, int, FloatArray, FloatArray], tuple[FloatArray, FloatArray]] | None = None
     kept: KeptSums | None = None
     own_ticks: bool = False
+    part: Callable[[int], tuple[FloatArray, FloatArray]] | None = None
 
     @property
     def as_they_are(self) -> bool:
@@ -88,6 +91,13 @@ class Publishing:
     def roundings(self) -> FloatArray | float:
         """What a change of 1 in every cell can do to each output."""
         return self.norms() if self.rounding is None else self.rounding()
+
+    def of_cells(self, cells: range, outputs: int) -> tuple[FloatArray, FloatArray]:
+        """(norms, roundings) of the published numbers from cells that joined together, as if the others were exact."""
+        if self.part is not None:
+            return self.part(cells.start)
+        inside = np.isin(np.arange(outputs), cells).astype(np.float64)
+        return np.asarray(inside * self.norms()), np.asarray(inside * self.roundings())
 
     def sum_weights(self, ticks: IntArray) -> FloatArray:
         """What the running sums of each tick are multiplied with before they are published."""

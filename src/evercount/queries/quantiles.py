@@ -52,6 +52,7 @@ class Quantiles(TreeQuery, QuantileReader):
     """
 
     name: ClassVar[str] = "quantiles"
+    tree: ConsistentTree
 
     def __init__(self, lo: float, hi: float, bins: int = 64, weights: Sequence[int] | None = None) -> None:
         self.lo, self.hi = check_number("lo", lo), check_number("hi", hi)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from evercount._validate import check_count, check_name
 from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.capabilities import Groups, Rows
-from evercount.queries.consistent_tree import ConsistentTree
+from evercount.queries.consistent_tree import ConsistentTree, Forest
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.publishing import Publishing
 from evercount.text_rules import check_public_text
@@ -36,7 +36,7 @@ class TreeQuery(Query):
     Test: tests/queries/test_queries_rollup.py::test_sensitivity_is_the_exact_maximum.
     """
 
-    tree: ConsistentTree
+    tree: ConsistentTree | Forest
 
     @property
     def cells(self) -> int:
@@ -144,6 +144,8 @@ class Rollup(TreeQuery):
             no noise of its own and is published as the sum of its children; the last level needs at least 1.
         unknown: a path that is not in the list is refused ("refuse") or counted in a leaf of its own under the total,
             whose names are all "other" ("other").
+        added: lists of paths that joined later, one list for each joining (`Stream.add_keys`). Each is a tree of its
+            own, whose numbers are added to those of the nodes above: their noise adds up, too.
 
     Raises:
         ParameterError: fewer than two leaves, paths of different lengths, or weights outside their domain.
@@ -167,26 +169,38 @@ class Rollup(TreeQuery):
         paths: Sequence[Sequence[str]],
         weights: Sequence[int] | None = None,
         unknown: Literal["refuse", "other"] = "refuse",
+        added: Sequence[Sequence[Sequence[str]]] = (),
     ) -> None:
         check_name("rule for unknown paths", unknown, ("refuse", OTHER))
         self._unknown = unknown
         self._paths = _checked_paths(paths)
         self.depth = len(self._paths[0])
-        if unknown == OTHER and any(path[0] == OTHER for path in self._paths):
-            raise ParameterError(f"the name {OTHER!r} of the first level is taken by unknown paths; rename it")
         everything = [*self._paths, (OTHER,) * self.depth] if unknown == OTHER else list(self._paths)
         require_fits(len(everything) * (self.depth + 1), "this rollup", "Use fewer leaves, or fewer levels.")
-        nodes = _nodes(everything)
-        labels = (TOTAL, *(SEPARATOR.join(path) for level in nodes[1:] for path in level))
-        if len(set(labels)) < len(labels):
-            twice = next(label for place, label in enumerate(labels) if label in labels[:place])
-            raise ParameterError(
-                f"two nodes would be labelled {twice!r:.80}: rename one ({TOTAL!r} is the label of all events)"
-            )
-        self._labels = labels
-        self._leaf = {path: leaf for leaf, path in enumerate(nodes[-1])}
-        self.tree = ConsistentTree(_children(nodes), check_weights(weights, self.depth))
-        if self.tree.leaves < 2:
+        chosen = check_weights(weights, self.depth)
+        self._added = tuple(_checked_paths([*self._paths, *paths])[len(self._paths) :] for paths in added)
+        if unknown == OTHER and any(path[0] == OTHER for path in (*self._paths, *chain.from_iterable(self._added))):
+            raise ParameterError(f"the name {OTHER!r} of the first level is taken by unknown paths; rename it")
+        trees, places, place, labelled = [], [], dict[str, int](), dict[str, tuple[str, ...]]()
+        self._leaf: dict[tuple[str, ...], int] = {}
+        for number, paths_of_tree in enumerate([everything, *self._added]):
+            nodes = _nodes(paths_of_tree)
+            labels = []
+            for path in (path for level in nodes for path in level):
+                labels.append(SEPARATOR.join(path) if path else TOTAL)
+                if labelled.setdefault(labels[-1], path) != path:
+                    raise ParameterError(
+                        f"two nodes would be labelled {labels[-1]!r:.80}: rename one ({TOTAL!r} is the label of all "
+                        "events)"
+                    )
+            if number and not set(nodes[-1]).isdisjoint(self._leaf):
+                raise ParameterError("a path joins that is there already; name new paths only")
+            self._leaf |= {path: len(self._leaf) + leaf for leaf, path in enumerate(nodes[-1])}
+            trees.append(ConsistentTree(_children(nodes), chosen))
+            places.append(np.asarray([place.setdefault(label, len(place)) for label in labels]))
+        self._labels = tuple(place)
+        self.tree = trees[0] if len(trees) == 1 else Forest(tuple(trees), tuple(places))
+        if trees[0].leaves < 2:
             raise ParameterError("a rollup needs at least two leaves; for one number use Count")
 
     @property
@@ -202,7 +216,8 @@ class Rollup(TreeQuery):
     @cached_property
     def publishing(self) -> Publishing:
         """The least-squares estimate of all nodes."""
-        return Publishing(self._decode, self._output_norms, self._rounding, self.tree.covariance)
+        part = self.tree.part if isinstance(self.tree, Forest) else None
+        return Publishing(self._decode, self._output_norms, self._rounding, self.tree.covariance, part=part)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         return self.tree.estimate(noisy)
@@ -219,7 +234,7 @@ class Rollup(TreeQuery):
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
         """The leaf of each event, which is a path."""
-        other = self._leaf.get((OTHER,) * self.depth) if self._unknown == OTHER else None
+        other = None if self._other is None else self._leaf[self._other]
         leaves = []
         for number, event in enumerate(events):
             named = isinstance(event, list | tuple) and all(isinstance(name, str) for name in event)
@@ -243,8 +258,21 @@ class Rollup(TreeQuery):
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
         """The paths as texts of `path_key`, in the order of the leaves."""
-        known = [path_key(path) for path in self._leaf]
-        return (known[:-1], True) if self._unknown == OTHER else (known, False)
+        return [path_key(path) for path in self._leaf if path != self._other], self._unknown == OTHER
+
+    @property
+    def _other(self) -> tuple[str, ...] | None:
+        """The path of unknown ones."""
+        return (OTHER,) * self.depth if self._unknown == OTHER else None
+
+    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
+        if self._other is not None:  # comes last here
+            other = self._leaf[self._other]
+            cell = np.asarray([*(leaf for leaf in range(len(self._leaf)) if leaf != other), other])[cell]
+        return super()._totals_of_rows(tick, cell, events, units)
+
+    def with_keys(self, keys: Sequence[Any]) -> Rollup:
+        return Rollup(**{**self.parameters(), "added": [*self._added, keys]})
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -252,6 +280,7 @@ class Rollup(TreeQuery):
             "paths": [list(path) for path in self._paths],
             "weights": list(self.tree.weights),
             "unknown": self._unknown,
+            **({"added": [[list(path) for path in paths] for paths in self._added]} if self._added else {}),
         }
 
 

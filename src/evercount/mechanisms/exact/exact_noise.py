@@ -119,6 +119,11 @@ class ExactStream(NoiseStream):
         self.tick, self._rows, self._state, self._before, self._start = self.tick + ticks, rows, state, before, start
         return out
 
+    def beside(self, first_cell: int, cells: int) -> ExactStream:
+        return ExactStream(
+            self.factorization, self.scale, cells, self._secret, first_cell, self.numeric_delta, self.limit
+        )
+
     def row(self, tick: int) -> FloatArray:
         """The noise of one tick, where that of no other tick is needed for it; nothing is taken."""
         assert not self.kernel.rows

@@ -1,0 +1,73 @@
+"""Weights of keys: a key of twice the weight has half the noise, and its events half the protection of ε."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count
+from evercount.errors import InputError, ParameterError
+from evercount.queries.publishing import Publishing
+
+LARGEST_WEIGHT = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class KeyWeights:
+    """One whole number for each cell: an event adds that to the cell, and what is published is divided by it.
+
+    **Guarantee.** Division is post-processing; S and Δ₁ are sums of the largest weights, squared or not. Proof:
+    `histogram.proof.md`, "Weights". Tests: tests/queries/test_every_sensitivity.py::test_claims_by_enumeration and
+    tests/queries/test_queries_histogram.py::test_planted_weights_are_caught.
+    """
+
+    cells: IntArray
+
+    @classmethod
+    def of(cls, given: Any, labels: Sequence[str]) -> KeyWeights | None:
+        """The weights of a table from key to weight; None where all are 1."""
+        if given is None:
+            return None
+        if not isinstance(given, Mapping):
+            raise ParameterError(f'weights must be a table such as {{"north": 3}}, got {given!r:.80}')
+        cells, place = np.ones(len(labels), np.int64), {label: cell for cell, label in enumerate(labels)}
+        for key, weight in given.items():
+            if str(key) not in place:
+                raise ParameterError(f"weights name {key!r:.80}, which is not a key of the list")
+            cells[place[str(key)]] = number = check_count(f"the weight of {key!r:.80}", weight)
+            if number > LARGEST_WEIGHT:
+                raise ParameterError(f"weights go from 1 to {LARGEST_WEIGHT}; {key!r:.80} has {number}")
+        return cls(cells) if np.any(cells > 1) else None
+
+    def table(self, labels: Sequence[str]) -> dict[str, int]:
+        """The weights above 1, by key."""
+        return {label: weight for label, weight in zip(labels, self.cells.tolist(), strict=True) if weight > 1}
+
+    def largest(self, number: int, power: int) -> float:
+        """Σ weight^power over the `number` largest weights."""
+        return float((np.sort(self.cells)[::-1][:number] ** power).sum())
+
+    def check_totals(self, totals: IntArray) -> None:
+        """Refuse totals that no events add up to: the caller may have forgotten the weights."""
+        if np.any(totals % self.cells):
+            raise InputError("the total of a key is its number of events times its weight; multiply them first")
+
+    @cached_property
+    def publishing(self) -> Publishing:
+        """Each noisy sum over its weight."""
+        return Publishing(self._decode, self._norms, covariance=self._covariance)
+
+    def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        return noisy / self.cells
+
+    def _norms(self) -> FloatArray:
+        return 1.0 / self.cells
+
+    def _covariance(self, outputs: Iterable[int]) -> FloatArray:
+        chosen = np.asarray(list(outputs))
+        return np.asarray((chosen[:, np.newaxis] == chosen) / self.cells[chosen] ** 2)
