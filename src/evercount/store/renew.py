@@ -62,7 +62,8 @@ def renew_stream(
     following = renewed(live.declaration, horizon, new_name)
     if live.successor is not None:
         heir = store.streams.get(live.successor)
-        if heir is None or (new_name or heir.name) != heir.name or (horizon or following.horizon) != following.horizon:
+        asked = (new_name or live.successor, horizon or (heir and heir.declaration.horizon))
+        if heir is None or asked != (heir.name, heir.declaration.horizon):
             raise Conflict(f"stream {name!r} is renewed already: {live.successor!r} goes on for it")
         return heir
     heir = store.declare(following, now, waits_for=live.waiting or HISTORY)
