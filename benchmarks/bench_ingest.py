@@ -70,9 +70,9 @@ def plain(folder: Path, name: str) -> dict[str, float]:
 
 def declared(folder: Path, caps: dict[str, Any] | None = None) -> StreamDeclaration:
     """Hourly counts per region; with `caps` users are protected."""
-    from evercount.cli.release_declaration import read_keys
     from evercount.declare.columns import Columns
     from evercount.declare.declaration import StreamDeclaration
+    from evercount.front_door.declare_stream import read_keys
     from evercount.privacy import Budget
     from evercount.queries import Histogram
 
@@ -103,7 +103,8 @@ def counted(folder: Path, name: str, caps: dict[str, Any] | None = None) -> dict
 
 def whole_command(folder: Path, name: str) -> dict[str, float]:
     """The whole command: count, exact noise, commit."""
-    from evercount.files.release_run import Job, release_file
+    from evercount.files.release_job import Job
+    from evercount.files.release_run import release_file
 
     declaration = declared(folder)
     with tempfile.TemporaryDirectory() as out:

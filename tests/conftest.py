@@ -180,3 +180,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         session = open_session("local[2]")
         yield session
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def nats_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A NATS server of the tests' own."""
+    pytest.importorskip("nats", reason="nats-py is not installed: pip install 'evercount[consume]'")
+    from log_servers import nats_server
+
+    with nats_server(tmp_path_factory.mktemp("nats")) as address:
+        yield address

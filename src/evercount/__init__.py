@@ -11,6 +11,7 @@ from __future__ import annotations
 from evercount.engine.release import Release, Releases
 from evercount.engine.stream import Stream
 from evercount.errors import EvercountError
+from evercount.front_door import declare, release
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger
 from evercount.queries import (
@@ -84,5 +85,7 @@ __all__ = [
     "TopK",
     "Triangles",
     "__version__",
+    "declare",
     "register_encoder",
+    "release",
 ]

@@ -7,6 +7,7 @@
     ├── InputError (ValueError)          data offered to a stream is not legal: the stream is unchanged
     │   ├── BadRows                      rows of a file that are no events; carries their number and the first few
     │   ├── EventRefused                 one event of it is not; carries its place, so that it can be numbered anew
+    │   ├── LogUnreachable               a log that messages are read from does not answer: try again
     │   └── TooEarly                     an event lies in a tick that has not begun
     ├── HorizonReached                   a step past the declared horizon: the stream is unchanged
     │   └── PrecisionReached             no horizon, but the proved price of finite arithmetic ends here
@@ -80,7 +81,7 @@ class BadRows(InputError):
         more = f"\n  … and {bad - len(shown)} more" if bad > len(shown) else ""
         super().__init__(
             f"{name} has {bad} bad {'row' if bad == 1 else 'rows'}; nothing was published:{listed}{more}\nFix them, "
-            "or skip them with --skip-bad; --rejects FILE writes all of them to a file."
+            "or skip them with `skip_bad`; `rejects` writes all of them to a file."
         )
 
 
@@ -110,6 +111,10 @@ class EventRefused(InputError):
             A new exception; this one is unchanged.
         """
         return EventRefused(number, self.reason, self.what, where)
+
+
+class LogUnreachable(InputError):
+    """A log that messages are read from does not answer; nothing was lost, and a later try goes on."""
 
 
 class TooEarly(InputError):

@@ -60,15 +60,6 @@ def csv_text(text: str) -> str:
     return f"'{text}" if text[:1] in _RUN else text
 
 
-def plain_csv_text(text: str) -> str:
-    """The label that `csv_text` wrote.
-
-    >>> plain_csv_text("'=1+1"), plain_csv_text("north")
-    ('=1+1', 'north')
-    """
-    return text[1:] if text[:1] == "'" else text
-
-
 def fault(text: str) -> str | None:
     """What is wrong with a public text and how to fix it; None where nothing is."""
     if not text:

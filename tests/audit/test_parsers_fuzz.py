@@ -19,7 +19,8 @@ from evercount.declare.declaration import StreamDeclaration, read_declarations
 from evercount.declare.schedule import Schedule, parse_instant, parse_tick, parse_time, zone_named
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import EvercountError, MessageRejected, SnapshotError
-from evercount.files.release_run import Job, release_file
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
 from evercount.files.run_state import State
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.genprot import GenProtServer

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from evercount import Budget, Histogram, Stream, __version__
 from evercount.cli import app
-from evercount.cli.options import parse_horizon, parse_parameters
+from evercount.cli.options import parse_parameters
 from evercount.errors import ParameterError
+from evercount.front_door.declare_stream import parse_horizon
 
 
 def evercount(*arguments):

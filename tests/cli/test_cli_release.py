@@ -213,7 +213,7 @@ def test_standard_input_and_output(folder: Path) -> None:
 
 def test_days_of_a_time_zone(folder: Path) -> None:
     Path("v.csv").write_text("ts\n2026-03-28T23:30:00\n2026-03-29T03:30:00\n2026-03-30T00:30:00+02:00\n")
-    options = {"key": None, "keys": None, "tz": "Europe/Vienna", "every": "1d", "start": "2026-03-28"}
+    options = {"key": None, "keys": None, "zone": "Europe/Vienna", "every": "1d", "start": "2026-03-28"}
     assert run("v.csv", end="2026-03-31", **options).exit_code == 0
     assert [row["start"] for row in rows()] == [
         "2026-03-28T00:00:00+01:00",
@@ -224,7 +224,7 @@ def test_days_of_a_time_zone(folder: Path) -> None:
 
 
 def test_sums(folder: Path) -> None:
-    options = {"key": None, "keys": None, "value": "score", "lo": 0, "hi": 10, "end": at(HOURS)}
+    options = {"key": None, "keys": None, "value": "score", "low": 0, "high": 10, "end": at(HOURS)}
     assert run(**options).exit_code == 0
     with Path("events.csv").open(newline="") as file:
         assert totals() == [sum(int(row["score"]) for row in csv.DictReader(file))]
@@ -333,7 +333,7 @@ def test_a_finished_horizon_says_so(folder: Path) -> None:
         ({"every": "2h"}, "tick was '1h' and is now '2h'"),
         ({"start": "2025-10-06T01:00+00:00"}, "start was"),
         ({"horizon": "none"}, "horizon was 64 and is now None"),
-        ({"tz": "Europe/Vienna"}, "zone was 'UTC'"),
+        ({"zone": "Europe/Vienna"}, "zone was 'UTC'"),
         ({"unknown": "other"}, "unknown was 'refuse'"),
         ({"late": "next"}, "late was 'drop'"),
         ({"keys": "others.txt"}, "keys holds other keys"),
@@ -384,9 +384,9 @@ def test_the_chart_shows_all_runs(folder: Path) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"every": "1y"}, "tick length"),
     ({"start": "tomorrow"}, "ISO 8601"),
-    ({"start": "2026-03-29T02:30", "tz": "Europe/Vienna"}, "does not exist"),
-    ({"start": "2026-10-25T02:30", "tz": "Europe/Vienna"}, "happens twice"),
-    ({"tz": "Mars/Olympus"}, "time zone"),
+    ({"start": "2026-03-29T02:30", "zone": "Europe/Vienna"}, "does not exist"),
+    ({"start": "2026-10-25T02:30", "zone": "Europe/Vienna"}, "happens twice"),
+    ({"zone": "Mars/Olympus"}, "time zone"),
     ({"end": "2025-01-01"}, "not after --start"),
     ({"time": "when"}, "no column 'when'; its columns: 'ts', 'region'"),
     ({"key": "colour"}, "no column 'colour'"),
@@ -409,8 +409,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"query": "discovered-keys"}, "--query discovered-keys does not go with --key and --keys"),
     ({"minimum": 5}, "--query histogram does not go with --minimum"),
     ({"query": "nothing"}, "unknown query"),
-    ({"value": "score"}, "--lo"),
-    ({"lo": 1.0}, "--value"),
+    ({"value": "score"}, "--low"),
+    ({"low": 1.0}, "--value"),
     ({"user": "user"}, "how many events of one user are counted"),
     ({"max_events": 3}, "--user"),
     ({"unit": "user"}, "--user"),
@@ -454,7 +454,7 @@ def test_the_chart_has_a_title_a_budget_and_a_time_axis(folder: Path) -> None:
     assert "start of the tick (UTC)" in text
     assert "ε = 1, δ = 1e-06 per event for all ticks together" in text
     Path("many.txt").write_text("\n".join([*flu.REGIONS, *(f"far {n}" for n in range(12))]))
-    many = run(end=at(5), keys="many.txt", out="many.csv", plot="chart.svg", tz="Europe/Vienna")
+    many = run(end=at(5), keys="many.txt", out="many.csv", plot="chart.svg", zone="Europe/Vienna")
     assert "The chart shows the first 8 of 20 cells." in many.stderr
     text = Path("chart.svg").read_text("utf-8")
     assert "the first 8 of 20 cells" in text

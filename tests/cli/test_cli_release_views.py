@@ -65,7 +65,7 @@ def test_views_are_the_librarys_and_grow_with_the_output() -> None:
 
 
 def test_views_of_other_formats_and_of_quantiles() -> None:
-    options = f"{BASE} --value score --lo 0 --hi 10 --bins 16 --view running --view quantile-0.4 --view per-day"
+    options = f"{BASE} --value score --low 0 --high 10 --bins 16 --view running --view quantile-0.4 --view per-day"
     code, told = run(options, "out.jsonl")
     assert code == 0, told
     medians = [json.loads(line) for line in Path("out.quantile-0.4.jsonl").read_text("utf-8").splitlines()]
@@ -117,8 +117,8 @@ def test_declared_views_are_written() -> None:
     [
         (f"{KEYED} --view daily", "Known: per-tick"),
         (f"{KEYED} --view quantile-0.5", "is for the query 'quantiles'"),
-        (f"{BASE} --bins 16", "--value COLUMN"),
-        (f"{BASE} --value score --lo 0 --hi 10 --bins 16 --grid 1", "--grid"),
+        (f"{BASE} --bins 16", "--value"),
+        (f"{BASE} --value score --low 0 --high 10 --bins 16 --grid 1", "--grid"),
         (f"{KEYED} --view running --view per-day --plot out.per-day.csv", "same file"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_view_that_is_named_later_changes_no_noise(tmp_path: Path, monkeypatch
     first = run("--out", "b.csv", "--end", "2026-01-01T02:00Z")
     said = "Published: new events per tick (std 1.36)."
     noise = "Noise: fresh, Laplace, chosen for them."
-    assert f"{said} {noise} For running totals or weeks declare --view running, --view last-7" in first
+    assert f"{said} {noise} For running totals or weeks declare --view running, last-7" in first
     assert "(epsilon=1, delta=0," in first
     later = run("--out", "b.csv", "--end", "2026-01-01T03:00Z", "--view", "last-2")
     assert f"{said[:-1]}, the last 2 ticks (std 1.92)." in later

@@ -17,7 +17,8 @@ import pytest
 
 from evercount import Budget, Count, DiscoveredKeys, Histogram, Ledger, Secret, Stream
 from evercount.declare.declaration import StreamDeclaration
-from evercount.files.release_run import Job, release_file
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
 from evercount.queries.base import Query
 from evercount.store import Batch, Store
 

@@ -26,7 +26,8 @@ from test_same_table import (
     secret_of,
 )
 
-from evercount.files.release_run import Job, release_file
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
 from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store

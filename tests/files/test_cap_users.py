@@ -19,7 +19,8 @@ from evercount.errors import InputError
 from evercount.files import cap_users
 from evercount.files.cap_users import UsedBefore, UserRule
 from evercount.files.count_rows import count
-from evercount.files.release_run import Job, release_file
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
 from evercount.files.run_state import Places, read_state
 from evercount.files.source import connect, open_source
 from evercount.queries import Count

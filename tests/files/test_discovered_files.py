@@ -17,7 +17,8 @@ from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import parse_time, zone_named
 from evercount.declare.view_names import all_of_view
 from evercount.errors import BadRows, ParameterError
-from evercount.files.release_run import Job, release_file
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
 from evercount.noise import Secret
 
 duckdb = pytest.importorskip("duckdb")

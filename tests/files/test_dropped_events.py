@@ -83,7 +83,7 @@ def test_shares_are_those_of_plain_python(unit: dict[str, Any], tmp_path: Path) 
 
 def test_a_check_shows_the_operator_and_nobody_else(tmp_path: Path) -> None:
     path = write(tmp_path)
-    options = "--time ts --tz UTC --every 1d --start 2026-01-01 --end 2026-03-12 --epsilon 1 --delta 1e-6 --user who"
+    options = "--time ts --zone UTC --every 1d --start 2026-01-01 --end 2026-03-12 --epsilon 1 --delta 1e-6 --user who"
     options += " --max-events 4"
     done = CliRunner().invoke(app, ["release", str(path), *options.split(), "--check"])
     assert done.exit_code == 0, done.output

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from evercount.cli import app
 from evercount.declare.declaration import StreamDeclaration
 from evercount.examples import flu
-from evercount.files.release_run import Job, release_file
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
 from evercount.store import Store
 
 duckdb = pytest.importorskip("duckdb", reason="pip install 'evercount[files]'")

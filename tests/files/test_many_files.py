@@ -352,7 +352,7 @@ def test_starts_in_parquet_are_timestamps_of_the_zone(folder: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     Path("log.csv").write_text("ts\n2026-01-01T01:00:00Z\n")
-    options = [*OPTIONS.split(), "--tz", "Europe/Vienna", "--out", "out.parquet"]
+    options = [*OPTIONS.split(), "--zone", "Europe/Vienna", "--out", "out.parquet"]
     for end in ("2026-01-01T04:00", "2026-01-01T06:00"):
         assert run("log.csv", *options, end=end).exit_code == 0
     table = pq.read_table("out.parquet")

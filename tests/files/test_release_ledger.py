@@ -18,7 +18,7 @@ from evercount.privacy import Budget, Ledger, compose
 from evercount.store import Store, StreamDeclaration
 
 pytest.importorskip("duckdb")
-EVENT = "--time ts --every 1d --tz UTC --epsilon 1 --delta 1e-6 --horizon 365 --view running"
+EVENT = "--time ts --every 1d --zone UTC --epsilon 1 --delta 1e-6 --horizon 365 --view running"
 PERSON = f"{EVENT} --user who --max-events 2"
 
 

@@ -12,7 +12,8 @@ import pytest
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import UTC, parse_instant
 from evercount.errors import StoreError
-from evercount.files.release_run import Job, Outcome, release_file
+from evercount.files.release_job import Job, Outcome
+from evercount.files.release_run import release_file
 
 Use = Callable[[str], None]
 

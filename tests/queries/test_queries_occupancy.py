@@ -17,7 +17,8 @@ from evercount.engine.build import choose_engine, sensitivity_on
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations import Direct, Factorization, factorization
 from evercount.factorizations.optimal import Optimal
-from evercount.files.release_run import Job, release_file
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
 from evercount.noise import Secret
 from evercount.planning.compare import plan
 from evercount.queries.base import Adjacency, Query

@@ -220,12 +220,12 @@ def test_a_live_update_arrives(service: Running, visit: Callable[..., Any]) -> N
         text = [plain(cell) for cell in rows.nth(i).locator("th, td").all_inner_texts()]
         expected = [made[key][i] for key in ("values", "std", "low", "high")]
         assert text == [region, *(rounded(number) for number in expected)]
-    assert f"{512 - made['tick']} ticks are left" in page.inner_text("#guarantee-length")
+    assert f"{512 - made['tick']} periods are left" in page.inner_text("#guarantee-length")
     page.click("#history summary")
     page.locator("#history-rows tr").first.wait_for()  # the rows are made when the fold opens
     newest = [plain(cell) for cell in page.locator("#history-rows tr >> nth=0").locator("th, td").all_inner_texts()]
-    assert newest[0] == str(made["tick"])
-    assert newest[2:] == [rounded(made[key][0]) for key in ("values", "std", "low", "high")]
+    assert newest[0] == f"Period {made['tick']}"
+    assert newest[1:] == [rounded(made[key][0]) for key in ("values", "std", "low", "high")]
 
 
 def test_a_key_that_becomes_public_appears_on_the_page(service: Running, visit: Callable[..., Any]) -> None:
@@ -255,8 +255,8 @@ def test_keys_of_the_day_come_and_go_on_the_page(service: Running, visit: Callab
     page = visit("#/stream/days/Oslo")
     wait_state(page, "live")
     assert float(shown(page, "#focus-value")) == made["values"][2]
-    assert "New per tick" in page.locator("#focus-eyebrow").inner_text()
-    assert page.locator("#span-view option").all_inner_texts() == ["New per tick"]
+    assert "New per period" in page.locator("#focus-eyebrow").inner_text()
+    assert page.locator("#span-view option").all_inner_texts() == ["New per period"]
     service.close("days", ["Bergen"] * 90)
     wait_tick(page, 2)
     assert page.evaluate("evercount.page.history.labels") == ["total", "other", "Oslo", "Bergen"]
@@ -318,11 +318,11 @@ def test_many_ticks_are_not_read_out_one_by_one(service: Running, visit: Callabl
         last = service.close("flu", ["Corse"])["tick"]
         wait_tick(page, last)
     page.wait_for_function(
-        "tick => document.querySelector('#focus-eyebrow').innerText.includes(`Tick ${tick}`)", arg=last
+        "tick => document.querySelector('#focus-eyebrow').innerText.includes(`period ${tick}`)", arg=last
     )
     said = page.evaluate("window.said")
     assert len(said) == 1
-    assert said[0].startswith("New tick. Alsace: ")
+    assert said[0].startswith("New number. Alsace: ")
 
 
 def test_a_gap_in_the_feed_is_filled(service: Running, visit: Callable[..., Any]) -> None:
@@ -405,17 +405,26 @@ def test_a_thousand_cells_come_in_pages(service: Running, visit: Callable[..., A
 # -- states ----------------------------------------------------------------------------------------------------------
 
 
+def test_numbers_look_as_in_the_readers_locale(service: Running, visit: Callable[..., Any]) -> None:
+    service.declare("many", ["a"], horizon=2)
+    service.close("many", ["a"] * 5_500)
+    page = visit("#/stream/many", locale="de-DE")
+    wait_tick(page, 1)
+    assert re.fullmatch(r"5\.\d\d\d(,\d+)?", shown(page, "#focus-value"))
+    assert "0,5" in page.inner_text("#facts")
+
+
 def test_empty_and_finished_streams_say_so(service: Running, visit: Callable[..., Any], artefacts: Path) -> None:
     service.declare("short", ["a", "b"], horizon=2)
     page = visit("#/stream/short")
     wait_state(page, "live")
     assert page.get_attribute("#focus-chart", "class") == "chart empty"
-    assert "has not closed yet" in page.get_attribute("#focus-chart", "data-empty")
+    assert "is not over yet" in page.get_attribute("#focus-chart", "data-empty")
     page.screenshot(path=artefacts / "empty.png")
     service.close("short", ["a"])
     service.close("short", ["b"])
     wait_state(page, "finished")
-    assert "All 2 ticks of the horizon are released" in page.inner_text("#stream-note")
+    assert "All 2 periods of this stream are published" in page.inner_text("#stream-note")
     assert page.get_attribute("#focus-chart", "class") == "chart"
     page.reload()
     wait_state(page, "finished")
@@ -427,8 +436,8 @@ def test_a_clocked_stream_has_a_time_axis(service: Running, visit: Callable[...,
     page = visit("#/stream/clocked", timezone_id="UTC")
     wait_state(page, "finished")  # the past ticks are closed at once, in order
     assert page.evaluate("evercount.page.view.timed") is True
-    assert page.inner_text("#focus-eyebrow") == "New per tick · Tick 30, from 2 Jan 2026, 05:00"
-    assert "1 hour" in page.inner_text("#facts")
+    assert page.inner_text("#focus-eyebrow") == "New per hour · Jan 2, 2026, 05:00 AM"
+    assert "every hour" in page.inner_text("#facts")
 
 
 def test_a_private_stream_needs_a_token_that_stays_in_the_tab(
@@ -472,7 +481,7 @@ def test_the_guarantee_is_said_in_plain_words(service: Running, visit: Callable[
     assert told["guarantee"] in page.text_content("#guarantee")
     assert "88 %" in text  # e²/(1+e²)
     assert "1 in 1 million" in text
-    assert "This stream has no last tick" in text
+    assert "This stream has no end" in text
     assert "What it does not protect" in text
     assert "weak promise" not in text
     page.goto(f"{service.address}/#/stream/flu")
@@ -555,7 +564,7 @@ def test_the_planner_reacts_to_its_sliders(service: Running, visit: Callable[...
     page.focus("#plan-horizon")
     page.keyboard.press("ArrowRight")
     page.wait_for_function("() => evercount.planner.plan.horizon === 8192")
-    assert "8,192 ticks" in page.inner_text("#plan-caption")
+    assert "8,192 days" in page.inner_text("#plan-caption")
     page.uncheck("#plan-log")
     assert page.evaluate("evercount.planner.view.chart.scales.y.distr") == 1
     page.keyboard.press("Tab")
@@ -574,7 +583,7 @@ def test_the_planner_chooses_noise_for_views_and_persons(
     page.wait_for_function(
         "reason => document.getElementById('views-summary').textContent === reason", arg=told["reason"]
     )
-    titles = ["Noise", "Delta", "New per tick", "Last 7 ticks", "Running total", "Epsilon of two"]
+    titles = ["Noise", "Delta", "New per day", "Last 7 days", "Running total", "Epsilon of two streams"]
     assert page.locator("#views-head th").all_inner_texts() == titles
     names = page.locator("#views-rows th").all_inner_texts()
     assert names == [row["name"] + (" (chosen)" if row["chosen"] else "") for row in told["rows"]]
@@ -650,7 +659,7 @@ def test_everything_works_from_the_keyboard(service: Running, visit: Callable[..
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")
     released = service.releases("flu")[-2]
-    assert shown(page, "#cursor-readout").startswith(f"Tick {released['tick']}: ")
+    assert shown(page, "#cursor-readout").startswith(f"Period {released['tick']}: ")
     page.reload()
     wait_state(page, "live")
     assert page.inner_text("#focus-name") == "Bretagne"

@@ -253,7 +253,8 @@ def test_users_are_capped_as_in_the_file_door(spark: Any, unknown: str, tmp_path
     counted = count_events(events, declaration, TICKS, TICKS)
     assert counted.bad == bad
     assert counted.users is not None
-    per_tick = Counter(zip(counted.users.tick.tolist(), counted.users.user, strict=True))
+    assert counted.users.place is not None
+    per_tick = Counter(zip(counted.users.tick.tolist(), counted.users.place.tolist(), strict=True))
     assert max(per_tick.values()) >= 3
 
 

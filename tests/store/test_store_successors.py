@@ -9,7 +9,8 @@ import pytest
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import BudgetExceeded, HorizonReached, ParameterError
-from evercount.files.release_run import Job, release_file
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
 from evercount.store import Cap, Conflict, Store, retire_stream, set_cap
 from evercount.store.retire import explain
 

@@ -14,9 +14,11 @@ from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError
 from evercount.noise import Secret
-from evercount.store import Store
+from evercount.service.read_events import read_batch
+from evercount.store import Accepted, Store
 from evercount.store.accept_totals import CountedBatch
-from evercount.store.schema import counted_events, users
+from evercount.store.known_users import ManyUsers, _read_all
+from evercount.store.schema import counted_events
 from evercount.store.user_events import UserEvents
 
 SECRET = Secret.from_hex("6d" * 32)
@@ -119,13 +121,49 @@ def test_the_cap_is_that_of_plain_python(tmp_path: Path, caps: dict[str, Any]) -
         closed = last
     found = released(store)
     with store.database.reading() as connection:
-        kept = connection.execute(select(func.count()).select_from(users)).scalar()
+        kept = {user for block in _read_all(connection, 1, store.sealer) for user in block.user.tolist()}
     store.close()
     rows = by_hand(events, caps)
     assert rows.sum() < len(events)
     assert found == expected(rows, declaration)
     last = {event[1] for event in events if event[0] > 4}  # of the period that is open
-    assert kept == {1: 0, 4: len(last)}.get(caps.get("period", 0), len({event[1] for event in events}))
+    assert len(kept) == {1: 0, 4: len(last)}.get(caps.get("period", 0), len({event[1] for event in events}))
+
+
+def test_the_service_and_batches_share_the_caps_of_a_user(tmp_path: Path) -> None:
+    """Rows of single users become a block when batches are closed, and rows again when the service asks for them."""
+    store = Store(tmp_path / "store.db", bytes(range(32)))
+    live = store.declare(DECLARATION, START, SECRET)
+    rows = np.zeros((6, CELLS), np.int64)
+    for tick, counted in enumerate(((1, 0), (1, 1), (1, 0), (0, 1), (0, 0), (0, 1)), 1):
+        if tick % 2:  # ann comes each time, and bob every second time; a cap of 3 for each
+            body = b'[{"key": 0, "user": "ann"}]'
+            (answer,) = store.accept([read_batch(DECLARATION, body)], START)
+            assert isinstance(answer, Accepted)
+        else:
+            assert store.accept_totals("capped", batch(tick // 2 - 1, [(tick, "ann", 5, 5, 0), (tick, "bob", 5, 5, 1)]))
+        store.close_ticks(live, 1, 0.0)
+        rows[tick - 1, :2] = counted
+    assert released(store) == expected(rows)
+    store.close()
+
+
+def test_many_ticks_leave_few_blocks(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store.db")
+    live = store.declare(DECLARATION, START, SECRET)
+    for tick in range(1, 31):
+        names = ["always", *(f"{tick}-{number}" for number in range(4))]
+        assert store.accept_totals("capped", batch(tick - 1, [(tick, name, 0, 0, 0) for name in names]))
+        store.close_ticks(live, 1, 0.0)
+    with store.database.reading() as connection:
+        blocks = _read_all(connection, 1, store.sealer)
+    used = ManyUsers(1, store.sealer)
+    with store.database.reading() as connection:
+        found = used.read(connection, np.sort(np.concatenate([block.user for block in blocks])))
+    store.close()
+    assert len(blocks) <= 6
+    assert len({user for block in blocks for user in block.user.tolist()}) == 1 + 30 * 4
+    assert set(found[:, 0].tolist()) == {1, MOST}
 
 
 def test_a_user_changes_at_most_the_cap() -> None:

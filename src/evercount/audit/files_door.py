@@ -22,7 +22,8 @@ from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.view_widths import RUNNING
 from evercount.errors import ParameterError
-from evercount.files.release_run import Job, release_file
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query

@@ -13,9 +13,10 @@ from evercount import __version__
 from evercount.cli.audit_command import audit
 from evercount.cli.bench_command import bench
 from evercount.cli.client_commands import push, streams, tail, tokens
+from evercount.cli.consume_command import consume
 from evercount.cli.example_command import example
 from evercount.cli.plan_command import plan
-from evercount.cli.release_command import release
+from evercount.cli.release_command import as_options, release
 from evercount.cli.reproduce_command import reproduce
 from evercount.cli.serve_command import serve
 from evercount.cli.spark_command import spark
@@ -32,6 +33,9 @@ EXTRA_OF_PACKAGE = {
     "uvicorn": "service",
     "psycopg": "postgres",
     "pyspark": "spark",
+    "nats": "consume",
+    "confluent_kafka": "consume",
+    "prometheus_client": "consume",
     "pandas": "frames",
     "polars": "frames",
     "hypothesis": "audit",
@@ -60,7 +64,8 @@ class Commands(TyperGroup):
             typer.echo(f"error: {extra}", err=True)
             raise typer.Exit(extra.exit_code) from None
         except EvercountError as error:
-            typer.echo(f"error: {error.for_operator() if isinstance(error, StoreError) else error}", err=True)
+            said = error.for_operator() if isinstance(error, StoreError) else str(error)
+            typer.echo(f"error: {as_options(said)}", err=True)
             raise typer.Exit(error.exit_code) from None
 
 
@@ -92,6 +97,7 @@ app.command()(plan)
 app.command()(release)
 app.command()(serve)
 app.command()(spark)
+app.command()(consume)
 app.add_typer(store, name="store")
 app.add_typer(streams, name="streams")
 app.command()(tail)

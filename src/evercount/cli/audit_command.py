@@ -64,8 +64,9 @@ def replay(
     from rich.progress import Progress
 
     from evercount.audit.doors import EXAMPLES, USUAL_EXAMPLES, find_program, open_door, run_replay
-    from evercount.cli.options import parse_horizon, parse_parameters, unit_of
+    from evercount.cli.options import parse_parameters
     from evercount.errors import ParameterError
+    from evercount.front_door.declare_stream import parse_horizon, unit_of
     from evercount.noise import Secret
     from evercount.privacy import Budget
     from evercount.queries import build_query
@@ -133,8 +134,9 @@ def mechanism(
     from evercount.audit.attack import AttackReport, attack_all
     from evercount.audit.library_door import LibraryProgram
     from evercount.audit.mechanism_grid import QUERIES, all_cases, chart, hardest_pairs, pool, run_cases, summarise
-    from evercount.cli.options import parse_horizon, parse_parameters
+    from evercount.cli.options import parse_parameters
     from evercount.errors import ParameterError
+    from evercount.front_door.declare_stream import parse_horizon
     from evercount.noise import Secret
     from evercount.privacy import Budget
     from evercount.queries import build_query
@@ -254,7 +256,8 @@ def discovery(
     from rich.progress import Progress
 
     from evercount.audit.discovery_attack import attack_discovery, library_program, neighbours
-    from evercount.cli.options import parse_parameters, unit_of
+    from evercount.cli.options import parse_parameters
+    from evercount.front_door.declare_stream import unit_of
     from evercount.noise import Secret
     from evercount.privacy import Budget
     from evercount.queries import DiscoveredKeys, build_query

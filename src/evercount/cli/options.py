@@ -1,4 +1,4 @@
-"""Options that several commands share: budgets, horizons, queries."""
+"""Options that several commands share: parameters of queries."""
 
 from __future__ import annotations
 
@@ -17,28 +17,6 @@ Missing = Annotated[
         "counted in the tick after them (next)."
     ),
 ]
-
-
-def parse_horizon(text: str) -> int | None:
-    """The horizon that a text writes.
-
-
-
-    >>> parse_horizon("2^16"), parse_horizon("1e6"), parse_horizon("none")
-    (65536, 1000000, None)
-    """
-    if text.strip().lower() in ("none", "unbounded", "inf"):
-        return None
-    try:
-        if "^" in text:
-            base, power = text.split("^")
-            return int(int(base) ** int(power))
-        number = float(text) if "e" in text.lower() else int(text)
-    except ValueError as error:
-        raise ParameterError(f"horizon must be a number of ticks such as 65536, 2^16 or none, got {text!r}") from error
-    if number != int(number):
-        raise ParameterError(f"horizon must be a whole number of ticks, got {text}")
-    return int(number)
 
 
 def parse_parameters(items: list[str]) -> dict[str, Any]:
@@ -61,23 +39,3 @@ def parse_parameters(items: list[str]) -> dict[str, Any]:
         except ValueError as error:
             raise ParameterError(f"{item!r:.80}: {error}") from None
     return parameters
-
-
-def unit_of(
-    unit: str | None,
-    max_events: int | None,
-    max_per_tick: int | None,
-    max_ticks: int | None,
-    period: str | None,
-    *,
-    user: bool = False,
-) -> dict[str, Any]:
-    """The fields of a budget that say whom it protects; a cap, a period or a column of users means users.
-
-    >>> unit_of(None, None, 2, None, "7"), unit_of(None, None, None, None, None)
-    ({'unit': 'user', 'max_per_tick': 2, 'period': 7}, {'unit': 'event'})
-    """
-    caps: dict[str, Any] = {"max_events": max_events, "max_per_tick": max_per_tick, "max_ticks": max_ticks}
-    caps["period"] = int(period) if period is not None and period.isdecimal() else period
-    given = {name: value for name, value in caps.items() if value is not None}
-    return {"unit": unit or ("user" if user or given else "event"), **given}

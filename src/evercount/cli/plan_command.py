@@ -76,7 +76,7 @@ def plan(
     user: Annotated[str | None, typer.Option(help="--from: column with the user.")] = None,
     every: Annotated[str, typer.Option(help="Length of a tick, for per-day, per-week, --period 1d and --from.")] = "1d",
     start: Annotated[str | None, typer.Option(help="--from: start of the first tick.")] = None,
-    tz: Annotated[str, typer.Option(help="Time zone of the days.")] = "UTC",
+    zone: Annotated[str, typer.Option(help="Time zone of the days.")] = "UTC",
     beta: Annotated[float, typer.Option(help="Failure probability of the simultaneous bound.")] = 0.05,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Show all columns; they need about 170 characters.")] = False,
@@ -94,7 +94,7 @@ def plan(
     """
     import json
 
-    from evercount.cli.options import parse_horizon, parse_parameters, unit_of
+    from evercount.cli.options import parse_parameters
     from evercount.declare.schedule import Schedule
     from evercount.declare.unit_periods import with_period_ticks
     from evercount.declare.view_names import noise_views
@@ -102,6 +102,7 @@ def plan(
     from evercount.factorizations import FACTORIZATIONS
     from evercount.factorizations.base import LARGEST_HORIZON
     from evercount.factorizations.laplace_choice import PURE, is_pure_name
+    from evercount.front_door.declare_stream import parse_horizon, unit_of
     from evercount.planning.compare import plan as make_plan
     from evercount.planning.discovery_plan import plan_discovery
     from evercount.planning.resources import measure_resources
@@ -120,10 +121,10 @@ def plan(
     else:
         tuned = cast("Calibration", calibration or "tight")
         budget = Budget(0.5 if epsilon is None else epsilon, delta, adjacency=who, calibration=tuned, **protected)
-    schedule = Schedule.of(every, start, tz)
+    schedule = Schedule.of(every, start, zone)
     budget = with_period_ticks(budget, schedule)
     if from_file is not None:
-        _show_dropped(budget, from_file, time, user, every, start, tz)
+        _show_dropped(budget, from_file, time, user, every, start, zone)
     for name in mechanism or []:
         if not budget.pure and name not in FACTORIZATIONS and not is_pure_name(name):
             raise UnknownName("factorization", name, (*FACTORIZATIONS, *PURE))
@@ -275,7 +276,7 @@ COLUMNS = (
 
 
 def _show_dropped(
-    budget: Budget, file: str, time: str | None, user: str | None, every: str, start: str | None, tz: str
+    budget: Budget, file: str, time: str | None, user: str | None, every: str, start: str | None, zone: str
 ) -> None:
     """Print what caps drop of a file's events, to stderr."""
     import time as system_time
@@ -290,10 +291,10 @@ def _show_dropped(
 
     if budget.unit != "user" or time is None or user is None or start is None:
         raise ParameterError("--from shows what caps of users drop: add --time, --user, --start, and a cap or --period")
-    schedule = Schedule.of(every, start, tz)
+    schedule = Schedule.of(every, start, zone)
     columns = Columns(time, user=user)
     declaration = StreamDeclaration(
-        "plan", build_query("count", {}), budget, every, start, tz, views=("running",), columns=columns
+        "plan", build_query("count", {}), budget, every, start, zone, views=("running",), columns=columns
     )
     with TemporaryDirectory(prefix="evercount-plan-") as folder:
         stop = max(2, schedule.tick_of(instant_of(system_time.time())))

@@ -1,32 +1,95 @@
-"""`evercount release`: an events file or standard input → private releases, once or from cron."""
+"""`evercount release`: an events file or standard input → private releases, once or from cron.
+
+A shell around `evercount.front_door`, whose functions say what its options are, what they mean and what is wrong.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evercount.cli.release_declaration import DECLARING, resolve_stream
-from evercount.errors import ParameterError
+from evercount.errors import ParameterError, UnknownName
+from evercount.front_door import release as release_data
+from evercount.front_door.declare_stream import Declared, declare, described_options
+from evercount.front_door.release_data import run
 
 if TYPE_CHECKING:
-    from evercount.files.release_run import Job, Outcome
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declare.file_places import FilePlaces
 
-_of_input = partial(typer.Option, rich_help_panel="Input")
-_of_query = partial(typer.Option, rich_help_panel="What is counted")
-_of_privacy = partial(typer.Option, rich_help_panel="Privacy")
-_of_output = partial(typer.Option, rich_help_panel="Output")
+STREAMS = Path("streams.toml")
+"""Where `evercount release NAME` looks for the stream NAME."""
+SPELLED = {"views": "view"}
+"""Options that are spelled otherwise than the parameter."""
+REPEATED = ("key", "views")
+PANELS = {
+    "Input": "time every start zone late end now delimiter skip_bad rejects check",
+    "What is counted": "query key rollup keys unknown minimum value low high grid bins",
+    "Privacy": "epsilon delta unit user period max_per_tick max_ticks max_events adjacency horizon factorization "
+    "new_noise_stream ledger total",
+}
+"""Of the help; what is in none of them goes to "Output"."""
+OF_PYTHON = ("data", "declaration", "secret", "progress")
+"""Parameters that are no options."""
 
 
+def option_of(name: str) -> str:
+    """How the command spells a parameter.
+
+    >>> option_of("skip_bad"), option_of("views")
+    ('--skip-bad', '--view')
+    """
+    return f"--{SPELLED.get(name, name)}".replace("_", "-")
+
+
+def as_options(message: str) -> str:
+    """A message of the library about its parameters as one about options.
+
+    >>> as_options("omit `views` and `new_noise_stream`; `x` stays")
+    'omit --view and --new-noise-stream; `x` stays'
+    """
+    return re.sub(r"`(\w+)`", lambda found: option_of(found[1]) if found[1] in PARAMETERS else found[0], message)
+
+
+PARAMETERS = {name: one for name, one in inspect.signature(release_data).parameters.items() if name not in OF_PYTHON}
+
+
+def _with_parameters(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command an option for each parameter of `evercount.release`."""
+    texts = described_options(declare, release_data)
+    panels = {name: panel for panel, names in PANELS.items() for name in names.split()}
+    options = []
+    for name, one in PARAMETERS.items():
+        kind: Any = next((kind for kind in (bool, float, int) if str(one.annotation) in _KINDS[kind]), str)
+        annotation = bool if kind is bool else list[str] | None if name in REPEATED else kind | None
+        shown = typer.Option(option_of(name), help=as_options(texts[name]), rich_help_panel=panels.get(name, "Output"))
+        options.append(one.replace(annotation=Annotated[annotation, shown]))
+    own = inspect.signature(command, eval_str=True)
+    kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    command.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[
+            *kept[:3],
+            *(one.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for one in options),
+            *kept[3:],
+        ]
+    )
+    return command
+
+
+_KINDS = {bool: ("bool",), float: ("float | None",), int: ("int | None",)}
+
+
+@_with_parameters
 def release(
-    ctx: typer.Context,
     files: Annotated[
         list[str] | None,
         typer.Argument(
@@ -35,97 +98,24 @@ def release(
             show_default=False,
         ),
     ] = None,
-    out: Annotated[str | None, _of_output(help="Release file: .csv, .jsonl, .parquet, or '-'.")] = None,
     streams: Annotated[
-        Path | None, _of_input(help="TOML file that declares the stream, instead of the options below.")
-    ] = None,
-    stream: Annotated[str | None, _of_input(help="Name of the stream in --streams, where it has several.")] = None,
-    show_declaration: Annotated[
-        bool, _of_output("--show-declaration", help="Print the stream as TOML and stop.")
-    ] = False,
-    time: Annotated[str | None, _of_input(help="Column with the time of an event.")] = None,
-    every: Annotated[str | None, _of_input(help="Tick length: 15m, 1h; 1d and 1w by the calendar of --tz.")] = None,
-    start: Annotated[str | None, _of_input(help="Start of the first tick, ISO 8601.")] = None,
-    tz: Annotated[
-        str | None, _of_input(help="Zone of days, weeks and times without offset (UTC, but days and weeks need one).")
-    ] = None,
-    epsilon: Annotated[float | None, _of_privacy(help="ε of all releases together.")] = None,
-    delta: Annotated[float | None, _of_privacy(help="δ of all releases together.")] = None,
-    end: Annotated[str | None, _of_input(help="Release no tick that ends after this.")] = None,
-    now: Annotated[str | None, _of_input(help="Take this for the present time (default: the clock).")] = None,
-    delimiter: Annotated[str | None, _of_input(help="Between the columns of a CSV (default: a comma).")] = None,
-    late: Annotated[
-        str | None,
-        _of_input(help="Rows whose tick is closed: drop, or count in the next tick (a file that only grows)."),
-    ] = None,
-    skip_bad: Annotated[bool, _of_input("--skip-bad", help="Leave bad rows out.")] = False,
-    rejects: Annotated[str | None, _of_input(help="Write all bad and all late rows to this private file.")] = None,
-    check: Annotated[bool, _of_input("--check", help="Look at options, files and state; publish nothing.")] = False,
-    query: Annotated[
-        str | None,
-        _of_query(
-            help="count, histogram (--key), discovered-keys (--key), rollup (--rollup), sum or quantiles (--value), "
-            "active-users or distinct-users (--user)."
-        ),
-    ] = None,
-    key: Annotated[
-        list[str] | None, _of_query(help="Column with the key; several columns together make one key.")
-    ] = None,
-    rollup: Annotated[str | None, _of_query(help="Columns of a rollup from the top, as in state,county.")] = None,
-    keys: Annotated[
         Path | None,
-        _of_query(
-            help="File with the public list of keys, one per line (of several columns or a rollup: CSV lines such as "
-            "Tyrol,Innsbruck)."
-        ),
+        typer.Option(help="TOML file that declares the stream, instead of the options below.", rich_help_panel="Input"),
     ] = None,
-    unknown: Annotated[
-        str | None, _of_query(help="Keys not in the list: refuse (default), or count as 'other'.")
-    ] = None,
-    minimum: Annotated[
-        int | None, _of_query(help="discovered-keys: true count below which a key is never listed.")
-    ] = None,
-    value: Annotated[str | None, _of_query(help="Column with the value to sum.")] = None,
-    lo: Annotated[float | None, _of_query(help="Smallest legal value.")] = None,
-    hi: Annotated[float | None, _of_query(help="Largest legal value.")] = None,
-    grid: Annotated[float | None, _of_query(help="Values are rounded to multiples of this (default: 1).")] = None,
-    bins: Annotated[int | None, _of_query(help="Number of bins for quantiles of --value (a power of two).")] = None,
-    unit: Annotated[
-        str | None, _of_privacy(help="What is protected: event, or user (the default with --user).")
-    ] = None,
-    user: Annotated[str | None, _of_privacy(help="Column with the user.")] = None,
-    period: Annotated[
+    stream: Annotated[
         str | None,
-        _of_privacy(help="Protect what a user does in one period: 1d, 1w, 4w, or ticks (default: all time)."),
+        typer.Option(help="Name of the stream in --streams, where it has several.", rich_help_panel="Input"),
     ] = None,
-    max_per_tick: Annotated[int | None, _of_privacy(help="Events counted per user and tick.")] = None,
-    max_ticks: Annotated[int | None, _of_privacy(help="Ticks in which a user counts, per period.")] = None,
-    max_events: Annotated[int | None, _of_privacy(help="Events counted per user and period.")] = None,
-    adjacency: Annotated[str | None, _of_privacy(help="add-remove (default) or replace.")] = None,
-    horizon: Annotated[str | None, _of_privacy(help="Number of ticks such as 8760 or 2^16, or none (default).")] = None,
-    factorization: Annotated[str | None, _of_privacy(help="How noise is correlated, or best: the least error.")] = None,
-    new_noise_stream: Annotated[
+    show_declaration: Annotated[
         bool,
-        _of_privacy("--new-noise-stream", help="Start again with new noise over the same data; the budgets add up."),
+        typer.Option("--show-declaration", help="Print the stream as TOML and stop.", rich_help_panel="Output"),
     ] = False,
-    ledger: Annotated[
-        str | None,
-        _of_privacy(help="Ledger file of all streams over the same events: the stream is entered, or refused."),
-    ] = None,
-    total: Annotated[
-        str | None, _of_privacy(help="ε,δ of a new ledger that all its streams keep together, such as 1,1e-6.")
-    ] = None,
-    state: Annotated[str | None, _of_output(help="State file (default: beside the output). Secret.")] = None,
-    plot: Annotated[str | None, _of_output(help="Chart of all releases: .png, .svg or .pdf.")] = None,
-    view: Annotated[
-        list[str] | None,
-        _of_output(
-            help="Publish this view, repeatable: per-tick, running, last-24, per-day, per-week, quantile-0.5. The "
-            "output shows the first one; each of the others has a file next to it."
-        ),
-    ] = None,
-    json_output: Annotated[bool, _of_output("--json", help="Print the summary as JSON on standard output.")] = False,
-    quiet: Annotated[bool, _of_output("--quiet", help="No summary, no progress.")] = False,
+    json_output: Annotated[
+        bool,
+        typer.Option("--json", help="Print the summary as JSON on standard output.", rich_help_panel="Output"),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No summary, no progress.", rich_help_panel="Output")] = False,
+    **options: Any,
 ) -> None:
     """Publish running statistics of event files under one (ε, δ) for all releases, past and future.
 
@@ -133,50 +123,29 @@ def release(
     noise stream. Without --key the events are counted; with --key per key; with --value their values are summed. The
     options are a way to write a declaration: --show-declaration prints it, --streams reads it.
     """
-    flags = {name: ctx.params[name.replace("-", "_")] for name in DECLARING}
-    flags["key"] = flags["key"] or None  # an option that may be repeated and is not given is an empty list
-    declaration, places, files = resolve_stream(files or [], streams, stream, flags, tuple(dict.fromkeys(view or ())))
+    given: dict[str, Any] = {name: None if value == [] else value for name, value in options.items()}
+    declared: Any = {name: given[name] for name in Declared.__annotations__}
+    found = resolve_stream(files or [], streams, stream, declared)
+    if found is None and declared["start"] is None:
+        raise ParameterError("missing: `start` (or --streams FILE)")
+    declaration, places, files = found or (None, None, files or [])
     if show_declaration:
-        typer.echo(declaration.to_toml(), nl=False)
+        typer.echo((declaration or declare(**declared)).to_toml(), nl=False)
         return
-    out = out or places.output
-    if out is None and not check:
-        raise ParameterError("--out is missing: name the release file (.csv, .jsonl or .parquet), or '-'")
-    if json_output and out == "-":
-        raise ParameterError("--json and --out - would both write to standard output: name a file by --out")
-    from evercount.declare.cautions import cautions
-    from evercount.declare.schedule import parse_time, zone_named
-    from evercount.files.release_run import Job, release_file
-    from evercount.files.source import expand_inputs
-
-    zone = zone_named(declaration.schedule.zone)
-    with TemporaryDirectory(prefix="evercount-check-") if out is None else nullcontext() as folder:
-        job = Job(
-            file=expand_inputs(files or places.input),
-            declaration=declaration,
-            out=out or f"{folder}/out.csv",
-            now=_now() if now is None else parse_time(now, zone, "--now"),
-            end=None if end is None else parse_time(end, zone, "--end"),
-            state=state or places.state,
-            rejects=rejects or places.rejects,
-            plot=plot or places.plot,
-            views=tuple(view or ()),
-            skip_bad=skip_bad,
-            new_noise_stream=new_noise_stream,
-            delimiter=delimiter or places.delimiter or ",",
-            check=check,
-            ledger=ledger,
-            total=None if total is None else parse_total(total),
-            zone_given=tz is not None or time is None,  # without --time a file declares the stream
-        )
-        for caution in cautions(declaration):
-            typer.echo(f"warning: {caution}", err=True)
-        try:
-            with _progress(quiet) as tell:
-                outcome = release_file(job, tell)
-        except KeyboardInterrupt:
-            typer.echo("stopped: this run published nothing, or all of it; run it again to continue", err=True)
-            raise typer.Exit(130) from None
+    if places is not None:
+        files = files or list(places.input)
+        kept = {"out": places.output, "state": places.state, "rejects": places.rejects, "plot": places.plot}
+        given |= {name: given[name] or place for name, place in (kept | {"delimiter": places.delimiter}).items()}
+    if given["out"] is None and not given["check"]:
+        raise ParameterError("`out` is missing: name the release file (.csv, .jsonl or .parquet), or '-'")
+    if json_output and given["out"] == "-":
+        raise ParameterError("--json and `out` - would both write to standard output: name a file by `out`")
+    try:
+        with _progress(quiet) as tell, _warnings_on_stderr():
+            outcome = run(files, declaration, progress=tell, **given)
+    except KeyboardInterrupt:
+        typer.echo("stopped: this run published nothing, or all of it; run it again to continue", err=True)
+        raise typer.Exit(130) from None
     if outcome.dropped is not None:
         typer.echo(str(outcome.dropped), err=True)
     for reject in outcome.shown:
@@ -184,92 +153,50 @@ def release(
     if outcome.bad > len(outcome.shown):
         typer.echo(f"skipped {outcome.bad} bad rows in all", err=True)
     if json_output:
-        typer.echo(json.dumps(facts(job, outcome), indent=1))
+        typer.echo(json.dumps(outcome.facts(), indent=1))
     elif not quiet:
-        typer.echo(summary(job, outcome), err=True)
+        typer.echo(as_options(outcome.summary()), err=True)
 
 
-def parse_total(text: str) -> tuple[float, float]:
-    """ε and δ, with a comma between them."""
-    try:
-        epsilon, delta = map(float, text.split(","))
-    except ValueError:
-        raise ParameterError(f"--total is epsilon and delta, such as 1,1e-6, not {text!r:.80}") from None
-    return epsilon, delta
+def resolve_stream(
+    files: list[str], streams: Path | None, stream: str | None, declared: dict[str, Any]
+) -> tuple[StreamDeclaration, FilePlaces, list[str]] | None:
+    """The declaration in a file, its places, and the event files that the command line names; None where the options
+    declare the stream.
+
+    A first argument that no file has for its name is the name of a stream: of --streams, or of streams.toml here.
+    """
+    named = (
+        bool(files) and files[0] != "-" and not any(mark in files[0] for mark in "*?[/") and not Path(files[0]).exists()
+    )
+    given = [option_of(name) for name, value in declared.items() if value is not None and name != "views"]
+    if streams is None and named and STREAMS.is_file() and not given:
+        streams = STREAMS
+    if streams is None:
+        return None
+    if stream is None and named:
+        stream, files = files[0], files[1:]
+    if given:
+        raise ParameterError(f"--streams declares the stream: omit {', '.join(given)}")
+    from evercount.declare.declaration import read_streams
+
+    known = {declaration.name: (declaration, places) for declaration, places in read_streams(streams)}
+    if stream is None and len(known) == 1:
+        stream = next(iter(known))
+    if stream is None:
+        raise ParameterError(f"{streams} declares {len(known)} streams: choose one of {', '.join(known)} by --stream")
+    if stream not in known:
+        raise UnknownName("stream", stream, known)
+    return *known[stream], files
 
 
-def _now() -> int:
-    import time as system_time
-
-    return system_time.time_ns() // 1000
-
-
-def facts(job: Job, outcome: Outcome) -> dict[str, Any]:
-    """The summary for programs. Public facts only: no number of rows."""
-    places = outcome.places
-    return {
-        "checked": job.check,
-        "released": outcome.released,
-        "first_tick": outcome.first if outcome.released else None,
-        "last_tick": outcome.last,
-        "horizon": job.declaration.horizon,
-        "complete": outcome.complete,
-        "next_tick_ends": None if outcome.complete else outcome.next_end,
-        "output": None if places.output is None else str(places.output),
-        "state": str(places.state),
-        "rejects": job.rejects,
-        "plot": job.plot,
-        "kept": [str(path) for path in outcome.archived],
-        "views": [str(path) for path in outcome.views],
-        "shows": outcome.declaration.shown,
-        "noise_for": list(outcome.declaration.noise_for),
-        "late": job.declaration.late,
-        "epsilon": job.declaration.budget.epsilon,
-        "delta": job.declaration.budget.delta,
-        "guarantee": outcome.guarantee,
-        "composed": outcome.composed,
-        "ledger": outcome.ledger,
-    }
-
-
-def summary(job: Job, outcome: Outcome) -> str:
-    """What the run has done and what it promises. Nothing here depends on the events."""
-    from evercount.declare.cautions import published_line
-    from evercount.privacy import counted_text
-
-    target = outcome.places.output or "standard output"
-    ticks = f"tick {outcome.first}" if outcome.released == 1 else f"ticks {outcome.first} to {outcome.last}"
-    if job.check:
-        lines = ["Checked: options, files and state fit together. Nothing was published."]
-    elif outcome.released:
-        lines = [f"Released {ticks} to {target}; state (secret): {outcome.places.state}"]
-    elif outcome.continued:
-        lines = [f"No tick has ended since the last run; {target} is unchanged."]
-    else:
-        schedule = outcome.declaration.schedule
-        begin = schedule.show(schedule.begin)
-        lines = [f"No tick has ended yet: the stream begins at {begin}. Nothing was written."]
-    if outcome.continued and job.declaration.late == "drop":
-        where = f"they are listed in {job.rejects}" if job.rejects else "--rejects FILE lists them"
-        lines.append(f"Late rows, of ticks before tick {outcome.first}, do not count (--late drop); {where}.")
-    if outcome.complete:
-        lines.append(
-            f"The horizon of {job.declaration.horizon} ticks is complete; this stream releases no more, and later runs "
-            f"exit with status 4. {outcome.following} Give it a later --start and another --out; with --horizon none a "
-            "stream has no end."
-        )
-    else:
-        lines.append(f"The next tick ends at {outcome.next_end}.")
-    if outcome.drawn is not None and outcome.drawn[0] < outcome.drawn[1]:
-        lines.append(f"The chart shows the first {outcome.drawn[0]} of {outcome.drawn[1]} cells.")
-    lines += [f"Kept: {path}" for path in outcome.archived]
-    lines += [f"View: {path}" for path in outcome.views]
-    lines.append(published_line(outcome.declaration, new=not outcome.continued))
-    if about := counted_text(outcome.declaration.budget):
-        lines.append(about)
-    lines.append(outcome.guarantee)
-    lines += [line for line in (outcome.composed, outcome.ledger) if line is not None]
-    return "\n".join(lines)
+@contextmanager
+def _warnings_on_stderr() -> Iterator[None]:
+    """What the library warns about as lines of the command."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
+        yield
 
 
 @contextmanager

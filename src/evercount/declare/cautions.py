@@ -67,7 +67,4 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True) -> str:
     if not new or declaration.views or asked.noise_for:
         return line
     other, first = ("running totals", RUNNING) if declaration.shown == PER_TICK else ("single ticks", PER_TICK)
-    return (
-        f"{line} For {other} or weeks declare --view {first}, --view last-7 (views in a declaration): they have other "
-        "noise."
-    )
+    return f"{line} For {other} or weeks declare `views` {first}, last-7: they have other noise."

@@ -76,7 +76,8 @@ def view_table(view: View, name: str, schedule: Schedule, level: float = LEVEL) 
     if match is None:
         return view.table(level, starts)
     value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
-    return ReleaseTable.of(view.last, starts, (match[1],), [value, np.full_like(value, np.nan), low, high], begin)
+    numbers = [value, np.full_like(value, np.nan), low, high]
+    return ReleaseTable.of(view.last, starts, (match[1],), numbers, begin, noise=view.noise)
 
 
 def all_of_view(releases: Releases, name: str, schedule: Schedule, level: float = LEVEL) -> ReleaseTable:
@@ -100,7 +101,7 @@ def shown_tables(
     rows = before
     for table in tables:
         rows, last = stack_rows(rows, table.numbers[:, 0]), stream.tick
-        spans = view_spans(name, schedule, last - len(table), last)
+        spans = view_spans(name, schedule, last - len(table.ticks), last)
         view = stream.read_back(rows, last - len(rows) + 1).spans(name, *spans)
         yield view_table(view, name, schedule, level)
         needed = _begin(name, schedule, last + 1)

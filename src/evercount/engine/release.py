@@ -220,7 +220,9 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
         numbers = [self._values, self.std_all, *self.limits(level)]
         marks = self._marks() if starts is None else {}  # a stream with a schedule has a declaration that says it
-        return ReleaseTable.of(self.ticks, starts, self.labels, numbers, marks=marks)
+        return ReleaseTable.of(
+            self.ticks, starts, self.labels, numbers, marks=marks, guarantee=self.guarantee, noise=self.noise
+        )
 
     def _marks(self) -> dict[str, str]:
         """What a reader of the numbers must know: noise that is not for publication, and post-processing."""

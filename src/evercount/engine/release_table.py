@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
+from evercount.engine.notebook_chart import chart_html
+from evercount.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TextTarget = str | Path | IO[str]
+"""A path, or an open text file."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MOST_SHOWN = 10
+"""Rows that `repr` shows."""
 
 LEVEL = 0.95
 """The level of the intervals that doors publish."""
@@ -21,8 +36,12 @@ LARGEST_STATED = 1e300
 
 
 @dataclass(frozen=True, eq=False)
-class ReleaseTable:
-    """Released numbers, one row per tick and cell; of a view, one row per span of ticks and cell."""
+class ReleaseTable(Sequence[Any]):
+    """Released numbers as a table: tick, start, cell, value, std, low and high, one row per tick and cell.
+
+    Of a view, one row per span of ticks and cell. It behaves as a sequence of rows, and as an Arrow table; `to_pandas`,
+    `to_polars` and `to_arrow` make data frames of it.
+    """
 
     ticks: IntArray
     """The tick that released each number: the last one of its span."""
@@ -39,6 +58,12 @@ class ReleaseTable:
     """What a reader must know besides: a column for each."""
     notes: Sequence[str] | None = None
     """What the operator says about the ticks of each row, empty where nothing; None where there is no note at all."""
+    clock: Any = field(default=None, repr=False)
+    """The schedule that shows starts in its zone."""
+    guarantee: str = ""
+    noise: str = "exact"
+    views: Mapping[str, ReleaseTable] = field(default_factory=dict, repr=False)
+    """Other views of the same ticks, by name."""
 
     @classmethod
     def of(
@@ -49,14 +74,210 @@ class ReleaseTable:
         numbers: Sequence[npt.ArrayLike],
         first: IntArray | None = None,
         marks: Mapping[str, str] | None = None,
+        guarantee: str = "",
+        noise: str = "exact",
     ) -> ReleaseTable:
         """The table of value, std, low and high, each (ticks, cells)."""
         stated = np.stack([np.asarray(part, np.float64) for part in numbers], axis=1)
         stated = np.clip(stated, -LARGEST_STATED, LARGEST_STATED) + 0.0  # no infinity, no negative zero
-        return cls(ticks, starts, cells, stated, first, marks or {})
+        return cls(ticks, starts, cells, stated, first, marks or {}, None, guarantee, noise)
+
+    # -- a sequence of rows ---------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return int(np.count_nonzero(~np.isnan(self.numbers[:, 0])))
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> ReleaseTable: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """A row, or the table of some rows."""
+        if isinstance(index, slice):
+            row, cell = np.nonzero(~np.isnan(self.numbers[:, 0]))
+            chosen = np.sort(np.arange(len(row))[index])  # rows stay in their order
+            kept = np.full_like(self.numbers, np.nan)
+            kept[row[chosen], :, cell[chosen]] = self.numbers[row[chosen], :, cell[chosen]]
+            some = np.unique(row[chosen])
+            return replace(
+                self,
+                ticks=self.ticks[some],
+                starts=None if self.starts is None else [self.starts[place] for place in some.tolist()],
+                numbers=kept[some],
+                first=None if self.first is None else self.first[some],
+                views={},
+            )
+        return next(iter(self[index : index + 1 or None])) if -len(self) <= index < len(self) else self._no_row(index)
+
+    def _no_row(self, index: int) -> Any:
+        raise IndexError(f"the table has {len(self)} rows, and row {index} is not one of them")
+
+    def __iter__(self) -> Iterator[Any]:
+        columns = self.columns()
+        row = namedtuple("Row", list(columns))  # type: ignore[misc]
+        lists = {name: column.tolist() for name, column in columns.items()}
+        if "start" in lists:
+            lists["start"] = [self._moment(start) for start in lists["start"]]
+        return (row(*values) for values in zip(*lists.values(), strict=True))
+
+    def _moment(self, start: int) -> datetime:
+        """The start of a tick, by the clock of its zone."""
+        if self.clock is not None:
+            return datetime.fromisoformat(self.clock.show(start))
+        return EPOCH + timedelta(microseconds=start)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """value, std, low and high, one row each."""
+        columns = self.columns()
+        return np.stack([columns[name] for name in NUMBERS], axis=1).astype(dtype or np.float64)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """For all that reads Arrow: `polars.DataFrame(table)`, `pyarrow.table(table)`, DuckDB."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        shown = [list(self.columns())]
+        rows = len(self)
+        for row in self if rows <= MOST_SHOWN else (*self[: MOST_SHOWN // 2], *self[rows - MOST_SHOWN // 2 :]):
+            shown.append([f"{part:.4g}" if isinstance(part, float) else str(part) for part in row])
+        widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+        lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in shown]
+        if rows > MOST_SHOWN:
+            lines.insert(1 + MOST_SHOWN // 2, "…".rjust(widths[0]))
+        others = f"; other views: {', '.join(self.views)}" if self.views else ""
+        return "\n".join([*lines, f"[{rows} rows{others}]", *([self.guarantee] if self.guarantee else [])])
+
+    def _repr_html_(self) -> str:
+        """A small chart and the newest numbers, for notebooks."""
+        values, _, low, high = (self.numbers[:, part] for part in range(len(NUMBERS)))
+        days = [self._moment(start) for start in (self.starts or ())[:: max(1, len(self.ticks) - 1)]]
+        since = f", {days[0]} to {days[-1]}" if days else ""
+        return chart_html(f"published numbers{since}", self.cells, values, low, high, self.guarantee, self.noise)
+
+    # -- files and frames -----------------------------------------------------------------------------------------
+
+    def to_csv(self, target: TextTarget | None = None) -> str | None:
+        """The table as CSV.
+
+        Args:
+            target: A path or an open text file; None for the text itself.
+
+        Returns:
+            The text, without a target.
+        """
+        return self._write("csv", target)
+
+    def to_jsonl(self, target: TextTarget | None = None) -> str | None:
+        """The table as one JSON object per line.
+
+        Args:
+            target: A path or an open text file; None for the text itself.
+
+        Returns:
+            The text, without a target.
+        """
+        return self._write("jsonl", target)
+
+    def _write(self, kind: Literal["csv", "jsonl"], target: TextTarget | None) -> str | None:
+        from evercount.engine.write_table import table_texts
+
+        text = "".join(table_texts(kind, [self], self.clock))
+        if target is None:
+            return text
+        if isinstance(target, str | Path):
+            Path(target).write_text(text, encoding="utf-8", newline="")
+        else:
+            target.write(text)
+        return None
+
+    def to_parquet(self, target: str | Path) -> None:
+        """The table as Parquet, with the guarantee in the file's metadata.
+
+        Args:
+            target: The path of the file.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        from evercount.engine.write_table import write_parquet
+
+        write_parquet(str(target), [self], self.clock, self._metadata)
+
+    def to_arrow(self) -> Any:
+        """The table as a `pyarrow.Table`, with the guarantee and the kind of noise in its metadata.
+
+        Returns:
+            The table.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        from evercount.engine.write_table import arrow_schema, arrow_table
+
+        return arrow_table(self, arrow_schema(self, self.clock, self._metadata))
+
+    @property
+    def _metadata(self) -> dict[str, str]:
+        return {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
+
+    def to_pandas(self) -> Any:
+        """The table as a `pandas.DataFrame`, with the guarantee and the kind of noise in its `attrs`.
+
+        Returns:
+            The data frame; starts are timestamps in the stream's zone.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        pandas, columns = _module("pandas"), self.columns()
+        frame = pandas.DataFrame(columns)
+        if "start" in columns and self.clock is not None:
+            starts = pandas.to_datetime(columns["start"], unit="us", utc=True).as_unit("us")
+            frame["start"] = starts.tz_convert(self.clock.arrow_zone)
+        frame.attrs.update(self._metadata)
+        return frame
+
+    def to_polars(self) -> Any:
+        """The table as a `polars.DataFrame`. It has no place for the guarantee: state it beside the numbers.
+
+        Returns:
+            The data frame; starts are timestamps in the stream's zone.
+
+        Raises:
+            MissingExtra: polars is not installed.
+        """
+        polars, columns = _module("polars"), self.columns().items()
+        frame = polars.DataFrame({name: list(one) if one.dtype == object else one for name, one in columns})
+        if self.starts is None or self.clock is None:
+            return frame
+        starts = polars.from_epoch("start", time_unit="us").dt.replace_time_zone("UTC")
+        return frame.with_columns(starts.dt.convert_time_zone(self.clock.arrow_zone))
+
+    def plot(self, target: str | Path | Axes | None = None, cells: int = 8) -> Axes:
+        """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned.
+
+        Args:
+            target: A path, axes, or None for new axes.
+            cells: How many cells are drawn at most.
+
+        Returns:
+            The axes.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        from evercount.plotting import band_plot
+
+        values, _, low, high = (self.numbers[:, part, :cells] for part in range(len(NUMBERS)))
+        times = None if self.starts is None else np.asarray(self.starts, "datetime64[us]")
+        zone = None if self.clock is None or self.clock.arrow_zone == "UTC" else self._moment(0).tzinfo
+        kind = "" if self.noise == "exact" else f"; noise: {self.noise}, for simulation only"
+        caption = f"band: interval per number{kind}"
+        return band_plot(self.ticks, values, low, high, self.cells[:cells], caption, target, times=times, zone=zone)
+
+    # -- for writers --------------------------------------------------------------------------------------------------
 
     def columns(self, show: Callable[[int], str] | None = None) -> dict[str, npt.NDArray[Any]]:
         """The columns by name, one row per tick and published cell; `show` makes texts of starts."""
@@ -105,7 +326,7 @@ class ReleaseTable:
         """The same numbers under these cells, which may be more and in another order."""
         place = {cell: number for number, cell in enumerate(cells)}
         width = self.numbers.shape[2]
-        numbers = np.full((len(self), len(NUMBERS), len(cells)), np.nan)
+        numbers = np.full((len(self.ticks), len(NUMBERS), len(cells)), np.nan)
         numbers[:, :, [place[cell] for cell in self.cells[:width]]] = self.numbers
         return replace(self, cells=cells, numbers=numbers)
 
@@ -114,3 +335,10 @@ def _plain(numbers: FloatArray) -> list[float | None]:
     """Numbers as JSON has them, null for NaN."""
     plain: list[float | None] = numbers.tolist()
     return [None if number != number else number for number in plain] if np.isnan(numbers).any() else plain
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtra(f"a table of {name}", name, package=True) from error

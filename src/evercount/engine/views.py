@@ -238,8 +238,9 @@ class View(TableExports):
         Returns:
             The table.
         """
+        numbers = [self.values, self.std, *self.interval(level)]
         return ReleaseTable.of(
-            self.last, starts, self.cells, [self.values, self.std, *self.interval(level)], self.first
+            self.last, starts, self.cells, numbers, self.first, guarantee=self.guarantee, noise=self.noise
         )
 
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:

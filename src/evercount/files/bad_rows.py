@@ -48,9 +48,11 @@ class Reject:
     text: str
     exact: bool = True
     file: str = ""
+    word: str = "line"
+    """What `line` counts; rows of a data frame from 0."""
 
     def __str__(self) -> str:
-        where = f"{self.file}, " * bool(self.file) + ("line" if self.exact else "about line")
+        where = f"{self.file}, " * bool(self.file) + (self.word if self.exact else f"about {self.word}")
         return f"{where} {self.line}: {self.reason}: {self.text[:120]!r}"
 
     @property
@@ -82,13 +84,13 @@ def find_rejects(
 def _rejects_of(
     source: Source, declaration: StreamDeclaration, scratch: Path, late: LateRows | None, name: str
 ) -> Iterator[Reject]:
-    with connect(scratch) as connection:
+    with connect(scratch, (source,)) as connection:
         prepare(connection, declaration, (source,))
         known, is_late = 0, LATE
         if late is not None:
             known, is_late = _read_before(connection, source, declaration, late)
-        names = {"csv": [f"c{i}" for i in range(len(source.columns))], "jsonl": [LINE], "parquet": ["t", "k", "v"]}
-        raw = ", ".join(names[source.kind])
+        names = {"csv": [f"c{i}" for i in range(len(source.columns))], "jsonl": [LINE]}
+        raw = ", ".join(names.get(source.kind, ["t", "k", "v"]))
         first = 1 if late is None else late.first
         # A table, so that DuckDB's own list of rejects is complete before it is read.
         connection.execute(
@@ -104,7 +106,8 @@ def _rejects_of(
         while rows := cursor.fetchmany(ROWS_AT_A_TIME):
             for n, reason, *fields in rows:
                 text = fields[0] if source.kind == "jsonl" else _joined(fields, source.delimiter)
-                yield Reject(lines.of(n), REASONS[reason] if reason > 0 else is_late, text, lines.exact, name)
+                said = REASONS[reason] if reason > 0 else is_late
+                yield Reject(lines.of(n), said, text, lines.exact, name, "row" if source.frame is not None else "line")
 
 
 def _read_before(
@@ -144,7 +147,7 @@ def write_rejects(path: Path, rejects: Iterable[Reject]) -> list[Reject]:
 
 def _broken(connection: DuckDBPyConnection, source: Source, name: str) -> list[Reject]:
     """The lines that DuckDB could not parse, with their physical line numbers."""
-    if source.kind == "parquet":
+    if source.typed:
         return []
     errors = connection.execute(
         "SELECT line_byte_position, any_value(csv_line), any_value(error_message) FROM reject_errors "
@@ -167,10 +170,10 @@ class _Lines:
     """From the number of a readable row to its line."""
 
     def __init__(self, source: Source, broken: list[int], connection: DuckDBPyConnection) -> None:
-        self._header = int(source.kind == "csv")
+        self._header = int(source.kind == "csv") - int(source.frame is not None)
         self.exact = True
         self._broken = sorted(broken)
-        if source.kind == "parquet":
+        if source.typed:
             return
         total, last = 0, b"\n"
         with source.open_bytes() as raw:

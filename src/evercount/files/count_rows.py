@@ -62,7 +62,7 @@ def count(
     files, query = listed(sources), declaration.query
     for source in files:
         source.require(*columns_of(declaration).used)
-    with connect(scratch) as connection:
+    with connect(scratch, files) as connection:
         import duckdb
 
         try:
@@ -188,7 +188,7 @@ def unreadable(connection: DuckDBPyConnection, sources: Sources) -> int:
     """The number of lines of the last scan that could not be parsed. InputError where it is not certain after such a
     line where the next row begins."""
     files = listed(sources)
-    if all(source.kind == "parquet" for source in files):
+    if all(source.typed for source in files):
         return 0
     errors = connection.execute(
         "SELECT line, file_path, error_type::VARCHAR FROM reject_errors JOIN reject_scans USING (scan_id, file_id) "
@@ -204,7 +204,7 @@ def unreadable(connection: DuckDBPyConnection, sources: Sources) -> int:
                 what = "a quote is opened and never closed"
             raise InputError(
                 f"{source.name}: about line {line} {what}, so that it is not certain where the next row begins; fix "
-                "that line (--skip-bad cannot help)"
+                "that line (`skip_bad` cannot help)"
             )
     return _scalar(connection, "SELECT count(DISTINCT (scan_id, file_id, line_byte_position)) FROM reject_errors")
 

@@ -1,8 +1,7 @@
-"""The chart of a release file: all released ticks over time, read back from the published file."""
+"""The chart of a release file: all released ticks over time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC
 from pathlib import Path
 
@@ -12,9 +11,8 @@ from evercount._safe_files import new_mode, replaced
 from evercount._validate import stated
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import zone_named
-from evercount.engine.stream import Stream
 from evercount.errors import EvercountError
-from evercount.files.sink import published_cells, read_numbers
+from evercount.files.published import Published
 from evercount.privacy import counted_text
 
 CHARTS = (".png", ".svg", ".pdf")
@@ -22,31 +20,28 @@ MOST_CELLS_DRAWN = 8
 """More lines could not be told apart; these are the first of the public list."""
 
 
-def draw_releases(
-    output: Path, target: Path, stream: Stream, declaration: StreamDeclaration, scratch: Path, level: float
-) -> tuple[int, int]:
-    """Draw the first cells of a release file, with a title that states the promise, over the starts of the ticks.
+def draw_releases(published: Published, target: Path, scratch: Path) -> tuple[int, int]:
+    """Draw the first cells of what is published, with a title that states the promise, over the starts of the ticks.
 
     Returns how many cells are drawn, and how many there are.
     """
     from evercount.plotting import band_plot
 
-    everything: Sequence[str] = tuple(stream.labels)
-    if stream.query.publishing.own_ticks:  # the stream knows those of the last tick only
-        everything = [*stream.query.labels, *sorted(set(published_cells(output)) - set(stream.query.labels))]
+    declaration, level = published.declaration, published.level
+    schedule, table = declaration.schedule, published.view(declaration.shown)
+    everything = table.cells
     labels = everything[:MOST_CELLS_DRAWN]
-    ticks, (values, low, high) = read_numbers(output, labels, ("value", "low", "high"))
-    schedule = declaration.schedule
-    starts = np.asarray([schedule.start_of(int(tick)) for tick in ticks], "datetime64[us]")
+    values, _, low, high = (table.numbers[:, part, : len(labels)] for part in range(4))
+    starts = np.asarray([schedule.start_of(tick) for tick in table.ticks.tolist()], "datetime64[us]")
     drawn = scratch / target.name
     zone = None if zone_named(schedule.zone) is UTC else zone_named(schedule.zone)
     try:
         caption = chart_title(declaration, len(labels), len(everything), level)
-        band_plot(ticks, values, low, high, labels, caption, drawn, times=starts, zone=zone)
+        band_plot(table.ticks, values, low, high, labels, caption, drawn, times=starts, zone=zone)
         with replaced(target, new_mode(target)) as file:
             file.write(drawn.read_bytes())
     except (OSError, ValueError) as error:
-        raise EvercountError(f"{output} is published; its chart could not be written: {error}") from error
+        raise EvercountError(f"the ticks are published; their chart could not be written: {error}") from error
     return len(labels), len(everything)
 
 

@@ -67,7 +67,7 @@ def dropped_events(
         f"AND 1 PRECEDING), 0) AS {_before(m)}"
         for m in sorted({cap[1] for cap in caps.values()}, key=str)
     )
-    with connect(scratch) as connection:
+    with connect(scratch, files) as connection:
         prepare(connection, declaration, files)
         rows = connection.execute(
             f"SELECT place, sum(n)::BIGINT, {kept} FROM (SELECT *, row_number() OVER (PARTITION BY who, period ORDER "

@@ -17,7 +17,7 @@ from evercount.errors import ParameterError
 from evercount.privacy import Budget, Cost, Ledger
 
 if TYPE_CHECKING:
-    from evercount.files.release_run import Job
+    from evercount.files.release_job import Job
 
 
 @dataclass(frozen=True)
@@ -47,21 +47,22 @@ def enter(job: Job, stream: Stream, known: str | None, new: bool, publishes: boo
     """
     if job.ledger is None:
         if job.total is not None:
-            raise ParameterError("--total is that of a ledger: give --ledger FILE")
+            raise ParameterError("`total` is that of a ledger: give `ledger`, too")
         return Entered(known)
     ledger = _open(Path(job.ledger), job.total, stream.budget, publishes)
     cleanup.callback(ledger.close)
     names = {entry.name for entry in ledger.entries}
+    own = job.out or job.state or job.declaration.name
     if not new:
         if known not in names:
             raise ParameterError(
-                f"the stream of {job.out} has released ticks and is not in the ledger {job.ledger}: a ledger is given "
+                f"the stream of {own} has released ticks and is not in the ledger {job.ledger}: a ledger is given "
                 "from the first run on. Start a new stream with it, or enter this one: Ledger(path=…).spend(…)"
             )
         sentence = ledger.sentence()
         ledger.close()
         return Entered(known, f"Ledger {job.ledger}: {sentence}")
-    name = next(one for number in count(1) if (one := job.out if number == 1 else f"{job.out} {number}") not in names)
+    name = next(one for number in count(1) if (one := own if number == 1 else f"{own} {number}") not in names)
     ledger.check(name, stream.cost)
     return Entered(name, f"Ledger {job.ledger}: {ledger.sentence([stream.cost])}", stream.cost, ledger)
 
@@ -70,7 +71,7 @@ def _open(path: Path, total: tuple[float, float] | None, budget: Budget, publish
     """The ledger of a file, or a new one about the unit of the stream."""
     if not path.exists():
         if total is None:
-            raise ParameterError(f"there is no ledger at {path}: --total EPSILON,DELTA starts one, such as 1,1e-6")
+            raise ParameterError(f"there is no ledger at {path}: `total` starts one, such as 1,1e-6")
         epsilon, delta = total
         whole = replace(budget, epsilon=epsilon, delta=delta, calibration="tight")
         return Ledger(whole, path if publishes else None)
@@ -79,7 +80,7 @@ def _open(path: Path, total: tuple[float, float] | None, budget: Budget, publish
     if total is not None and kept != total:
         ledger.close()
         raise ParameterError(
-            f"the ledger {path} has the total {kept[0]:g},{kept[1]:g}, which was fixed when it started: omit --total, "
+            f"the ledger {path} has the total {kept[0]:g},{kept[1]:g}, which was fixed when it started: omit `total`, "
             "or give the same"
         )
     return ledger

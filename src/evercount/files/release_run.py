@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 
 import numpy as np
@@ -19,9 +20,9 @@ from evercount._arrays import FloatArray
 from evercount._safe_files import refuse_link
 from evercount._validate import stated
 from evercount.declare.declaration import StreamDeclaration, changed_noise
-from evercount.declare.view_names import check_views, shown_tables, stack_rows
+from evercount.declare.view_names import shown_tables, stack_rows
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import BadRows, HorizonReached, ParameterError, StoreError
@@ -30,112 +31,17 @@ from evercount.files.count_rows import CountedRows, count
 from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.dropped_events import DroppedEvents, dropped_events
 from evercount.files.event_sql import columns_of
+from evercount.files.frame_source import frame_source
 from evercount.files.ledger_entry import Entered, enter
+from evercount.files.published import Published, keeps_tables, own_tables, view_path, write_views
+from evercount.files.release_job import Job, Outcome
 from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked, read_state
-from evercount.files.sink import output_kind, write_releases
+from evercount.files.sink import write_releases
 from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
-from evercount.files.write_views import view_path, write_views
-from evercount.noise import Secret
 from evercount.privacy import Cost, compose, successor_text
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how many ticks of it are done, of how many (0: not known)."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What one run is asked to do."""
-
-    file: str | tuple[str, ...]
-    """The events: one path, or several; patterns are not expanded here (`source.expand_inputs`)."""
-    declaration: StreamDeclaration
-    out: str
-    """The release file, or "-"."""
-    now: int
-    """The present time, in microseconds since 1970."""
-    end: int | None = None
-    """Release no tick that ends after this."""
-    state: str | None = None
-    """The state file; by default next to the output."""
-    rejects: str | None = None
-    """A private file for all rows that do not count: bad ones and, with late="drop", late ones."""
-    plot: str | None = None
-    views: tuple[str, ...] = ()
-    """Views in addition to those of the declaration."""
-    skip_bad: bool = False
-    """Leave bad rows out instead of refusing the file."""
-    new_noise_stream: bool = False
-    """Start again with new noise over the same data."""
-    delimiter: str = ","
-    level: float = LEVEL
-    check: bool = False
-    """Look at everything and publish nothing."""
-    secret: Secret | None = None
-    """The secret of a new stream; None draws one. For audits and tests: one secret serves one stream only."""
-    ledger: str | None = None
-    """The ledger file in which the stream is entered before its first tick is published."""
-    total: tuple[float, float] | None = None
-    """(ε, δ) of the ledger, where this run starts it."""
-    zone_given: bool = True
-    """Whether the operator named the zone; if not, a run that continues takes the one of its state."""
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The paths of the events, or "-"."""
-        return (self.file,) if isinstance(self.file, str) else self.file
-
-    @property
-    def all_views(self) -> tuple[str, ...]:
-        """The declared views and those of the run, checked, without the one that the output shows."""
-        one = self.declaration
-        names = check_views((*one.views, *self.views), one.query, one.schedule, one.postprocess)
-        return tuple(name for name in names if name != one.shown)
-
-    @property
-    def output_facts(self) -> dict[str, object]:
-        """What all runs of one output share besides the declaration, as the state keeps it."""
-        return {"out format": output_kind(self.out), "to stdout": self.out == "-"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a run has done: public, but for the bad rows."""
-
-    first: int
-    last: int
-    """1-based ticks released by this run; last < first where no tick had ended."""
-    declaration: StreamDeclaration
-    """The stream, with the zone of its state."""
-    guarantee: str
-    places: Places
-    composed: str | None
-    """What all noise streams over the same data promise together, where there were several."""
-    ledger: str | None
-    """What all streams of the ledger promise together."""
-    bad: int
-    shown: tuple[Reject, ...]
-    next_end: str
-    """When the next tick ends."""
-    continued: bool
-    """Whether an earlier run has released ticks."""
-    following: str
-    """What the next stream of this kind costs."""
-    archived: tuple[Path, ...] = ()
-    drawn: tuple[int, int] | None = None
-    """How many cells the chart shows, and of how many."""
-    views: tuple[Path, ...] = ()
-    dropped: DroppedEvents | None = None
-    """Of a check of users: what caps drop. Secret."""
-
-    @property
-    def released(self) -> int:
-        """The number of ticks that this run has released."""
-        return max(0, self.last - self.first + 1)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the last tick of the horizon is released."""
-        return self.declaration.horizon is not None and self.last >= self.declaration.horizon
 
 
 def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | None = None) -> Outcome:
@@ -147,11 +53,12 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
     these are for the operator. Tests: tests/cli/test_cli_release.py::test_runs_in_pieces_are_one_run.
     """
     tell = progress or (lambda what, done, total: None)
-    places = Places.of(job.out, job.state)
-    _check_paths(job, places)
-    _check_extras(job)
     columns_of(job.declaration)
-    with _interruptible(), locked(places) as scratch, ExitStack() as cleanup:
+    with TemporaryDirectory(prefix="evercount-") as folder, _interruptible(), ExitStack() as cleanup:
+        places = Places.of(job.out, job.state, Path(folder))
+        _check_paths(job, places)
+        _check_extras(job)
+        scratch = cleanup.enter_context(locked(places))
         run = _resume(job, places, scratch, cleanup)
         tell("counting", 0, 0)
         counted = _count(run, stdin)
@@ -196,7 +103,7 @@ def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run
     restarted = job.new_noise_stream and state is not None
     if job.new_noise_stream and state is not None:
         if state.entry is not None and job.ledger is None:
-            raise ParameterError("the stream is in a ledger: give --ledger FILE, which is charged for the new one, too")
+            raise ParameterError("the stream is in a ledger: give `ledger`, which is charged for the new one, too")
         old = Stream.load(state.stream, job.declaration.period_of)
         cleanup.callback(old.close)
         earlier, state = (*earlier, old.cost), None
@@ -220,12 +127,12 @@ def _settled(job: Job, state: State | None) -> Job:
         period = declaration.budget.period
         if isinstance(period, str) and not schedule.calendar and not job.zone_given:
             raise ParameterError(
-                f"periods of {period} follow the calendar of a time zone: add --tz Europe/Vienna or --tz UTC, or give "
-                "--period as a number of ticks"
+                f"periods of {period} follow the calendar of a time zone: add `zone` Europe/Vienna or `zone` UTC, or "
+                "give `period` as a number of ticks"
             )
         if schedule.calendar and not job.zone_given:
             raise ParameterError(
-                f"ticks of {schedule.tick} follow the calendar of a time zone: add --tz Europe/Vienna or --tz UTC; "
+                f"ticks of {schedule.tick} follow the calendar of a time zone: add `zone` Europe/Vienna or `zone` UTC; "
                 "for ticks of 86,400 seconds sharp write 24h"
             )
         return job
@@ -240,7 +147,7 @@ def _settled(job: Job, state: State | None) -> Job:
         raise ParameterError(
             "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the previous "
             f"parameters to continue it{changed_noise(known, declaration)}. A new stream is a successor with a later "
-            "--start and another --out; --new-noise-stream starts again with these and adds to the spent budget"
+            "`start` and another `out`; `new_noise_stream` starts again with these and adds to the spent budget"
         )
     declaration = declaration.as_known(known).with_schedule(known.schedule)
     if declaration.shown != known.shown:  # views may change, but not what an output shows
@@ -254,12 +161,12 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
     if horizon is not None and stream.tick >= horizon:
         raise HorizonReached(
             horizon,
-            f"{successor_text(stream.cost)} Give it a later --start and another --out; with --horizon none a stream "
+            f"{successor_text(stream.cost)} Give it a later `start` and another `out`; with `horizon` none a stream "
             "has no end.",
         )
     until = job.now if job.end is None else min(job.now, job.end)
     if job.end is not None and job.end <= schedule.begin:
-        raise ParameterError(f"--end {schedule.show(job.end)} is not after --start {schedule.show(schedule.begin)}")
+        raise ParameterError(f"`end` {schedule.show(job.end)} is not after `start` {schedule.show(schedule.begin)}")
     first = stream.tick + 1
     stop = max(schedule.tick_of(until), first) if until > schedule.begin else first
     return first, stop if horizon is None else min(stop, horizon + 1)
@@ -304,14 +211,14 @@ def _count(run: _Run, stdin: IO[bytes] | None) -> _Counted:
     job, before = run.job, run.before
     sources: tuple[Source, ...] = tuple(
         open_source(name, run.scratch, job.delimiter, stdin, number=number) for number, name in enumerate(job.files)
-    )
+    ) or (frame_source(job.file, columns_of(run.declaration).used, run.scratch),)
     shown, seen = _write_rejects(run, sources)
     late, consumed = None, None
     if run.declaration.late == "next":
-        if len(sources) > 1 or sources[0].kind == "parquet" or job.files == ("-",):
+        if len(sources) > 1 or sources[0].typed or job.files == ("-",):
             raise ParameterError(
-                "--late next needs one CSV or JSONL file that only grows, to tell late rows from rows that were "
-                "counted; use --late drop for several files, Parquet and standard input"
+                "`late` next needs one CSV or JSONL file that only grows, to tell late rows from rows that were "
+                "counted; use `late` drop for several files, Parquet, data frames and standard input"
             )
         frozen, late, consumed = freeze(sources[0], run.scratch, before.consumed if before else None)
         sources = (frozen,)
@@ -340,7 +247,7 @@ def _write_rejects(run: _Run, sources: tuple[Source, ...]) -> tuple[tuple[Reject
     try:
         shown = write_rejects(Path(job.rejects), find_rejects(sources, run.declaration, run.scratch, late))
     except OSError as error:
-        raise StoreError(f"--rejects {job.rejects} cannot be written: {error.strerror}") from error
+        raise StoreError(f"`rejects` {job.rejects} cannot be written: {error.strerror}") from error
     return tuple(shown), {} if late is None else late.now
 
 
@@ -351,25 +258,29 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
     """Commit the ticks and their rows, then draw what is read back from them."""
     job, places, stream, schedule = run.job, run.places, run.stream, run.declaration.schedule
     archived: tuple[Path, ...] = ()
-    numbers = run.published
+    numbers, tables = run.published, () if run.before is None else run.before.tables
     if not job.check and run.stop > run.first:
         if run.restarted:
             archived = tuple(archive(places))
         with _undone(places):
             state = _write(run, counted, tell)
             run.entered.spend()  # on the disk before anything is published
-        numbers = state.numbers
+        numbers, tables = state.numbers, state.tables
         try:
-            commit(places, state)
+            if job.kept:
+                commit(places, state)
         except OSError as error:
             raise StoreError(f"the run could not be published: {error.strerror or error}") from error
+    releases = stream.read_back(numbers, labels=stream.query.labels if stream.query.publishing.own_ticks else None)
+    published = Published(run.declaration, stream.guarantee, job.all_views, job.level, releases, tables)
     drawn, views = None, []
-    if not job.check and places.output is not None and places.output.exists():
+    if not job.check and stream.tick:
         if job.plot is not None:
-            drawn = draw_releases(places.output, Path(job.plot), stream, run.declaration, run.scratch, job.level)
-        if job.all_views:
-            views = write_views(places.output, stream.read_back(numbers), schedule, job.all_views, job.level)
+            drawn = draw_releases(published, Path(job.plot), run.scratch)
+        if places.output is not None:
+            views = write_views(places.output, published)
     return Outcome(
+        job=job,
         first=run.first,
         last=(run.first if job.check else run.stop) - 1,
         declaration=run.declaration,
@@ -386,6 +297,7 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         drawn=drawn,
         views=tuple(views),
         dropped=counted.dropped,
+        published=published.table,
     )
 
 
@@ -393,20 +305,25 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
     """Write the new output under its private name; the state that belongs to it."""
     job, before, stream, schedule = run.job, run.before, run.stream, run.declaration.schedule
     totals, numbers = counted.rows.totals, [run.published]
+    own: list[ReleaseTable] = []
     own_ticks = stream.query.publishing.own_ticks
 
     def closed() -> Iterator[ReleaseTable]:
         for table in close_ticks(stream, totals, schedule.starts_of, level=job.level):
-            if not own_ticks:  # keys of the day have no other view
+            if keeps_tables(stream.query):
+                own.append(table)
+            if not own_ticks:
                 numbers.append(table.numbers[:, 0])
             yield table
             tell("releasing", stream.tick + 1 - totals.first_tick, len(totals))
 
-    old = None if before is None else run.places.output
-    tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level)
-    write_releases(
-        output_kind(job.out), old, run.places.pending, tables, schedule, stream.guarantee, header=before is None
-    )
+    if job.kind is None:
+        for _ in closed():
+            pass
+    else:
+        old = None if before is None else run.places.output
+        tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level)
+        write_releases(job.kind, old, run.places.pending, tables, schedule, stream.guarantee, header=before is None)
     return State(
         declaration=run.declaration.to_dict(),
         output_facts=job.output_facts,
@@ -418,6 +335,7 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
         users=counted.rows.users,
         consumed=counted.consumed,
         seen=counted.seen,
+        tables=(*(() if before is None else before.tables), *own_tables(own)),
     )
 
 
@@ -447,8 +365,8 @@ def _undone(places: Places) -> Iterator[None]:
 
 def _check_paths(job: Job, places: Places) -> None:
     """No two of the files may be the same, and what is written is not a symbolic link (`_safe_files.py`)."""
-    written = {"--out": places.output, "--state": places.state, "--rejects": job.rejects, "--plot": job.plot}
-    written["--ledger"] = job.ledger
+    written = {"`out`": places.output, "`state`": places.state, "`rejects`": job.rejects, "`plot`": job.plot}
+    written["`ledger`"] = job.ledger
     named = [("the input", name) for name in job.files if name != "-"]
     seen: dict[Path, str] = {}
     if places.output is not None:
@@ -470,15 +388,15 @@ def _check_paths(job: Job, places: Places) -> None:
 
 def _check_extras(job: Job) -> None:
     """Refuse before the run what would fail after it: a missing library, a chart without a file to read."""
-    if output_kind(job.out) == "parquet":
+    if job.kind == "parquet":
         parquet_modules()
     if job.all_views and job.out == "-":
-        raise ParameterError("views need --out FILE: they are read back from all ticks of the output")
+        raise ParameterError("views need a file as `out`: they are read back from all ticks of the output")
     if job.plot is not None:
         from evercount.plotting import new_axes
 
         new_axes()
         if job.out == "-":
-            raise ParameterError("--plot needs --out FILE: the chart shows all ticks, read back from the output")
+            raise ParameterError("`plot` needs a file as `out`: the chart shows all ticks of it")
         if Path(job.plot).suffix.lower() not in CHARTS:
-            raise ParameterError(f"--plot {job.plot!r}: the name must end in {', '.join(CHARTS)}")
+            raise ParameterError(f"`plot` {job.plot!r}: the name must end in {', '.join(CHARTS)}")

@@ -64,7 +64,7 @@ class Closed(NamedTuple):
             raise StoreError(
                 f"the rules of the time zone {schedule.zone} for ticks that are released have changed since the last "
                 "run, so that rows which were counted could count again. Run with the previous time zone data "
-                "(PYTHONTZPATH), or start again with --new-noise-stream, which adds to the spent budget"
+                "(PYTHONTZPATH), or start again with `new_noise_stream`, which adds to the spent budget"
             )
 
 
@@ -91,6 +91,8 @@ class State:
     consumed: Prefix | None = None
     seen: dict[str, SeenRows] = field(default_factory=dict)
     """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
+    tables: tuple[dict[str, Any], ...] = ()
+    """The published tables, where they do not follow from `numbers` (`published.py`)."""
 
     def to_dict(self) -> dict[str, Any]:
         """The state as a tree that `pack` takes."""
@@ -104,7 +106,7 @@ class State:
             raise SnapshotError("this is not the state of a release, or it is one of another version")
         try:
             data["closed"] = Closed(*data["closed"])
-            data["earlier"] = tuple(data["earlier"])
+            data["earlier"], data["tables"] = tuple(data["earlier"]), tuple(data.get("tables", ()))
             data["consumed"] = None if data["consumed"] is None else Prefix(*data["consumed"])
             data["seen"] = {name: SeenRows(*seen) for name, seen in data["seen"].items()}
             return cls(**data)
@@ -114,7 +116,7 @@ class State:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the output (None: standard output) and the state lie, and the private files beside them.
+    """Where the output (None: standard output, or none) and the state lie, and the private files beside them.
 
     >>> Places.of("hourly.csv", None).state.name
     'hourly.csv.state'
@@ -122,14 +124,18 @@ class Places:
 
     output: Path | None
     state: Path
+    silent: bool = False
+    """Whether there is no output, not even standard output: the state alone has what was published."""
 
     @classmethod
-    def of(cls, out: str, state: str | None) -> Places:
-        """The places of a run; without a name the state lies next to the output."""
+    def of(cls, out: str | None, state: str | None, folder: Path = Path()) -> Places:
+        """The places of a run; without a name the state lies next to the output, or in a folder that is not kept."""
+        if out is None:
+            return cls(None, folder / "state" if state is None else Path(state), silent=True)
         if out == "-":
             if state is None:
                 raise ParameterError(
-                    "--out - needs --state FILE: without it a second run could not know what the first has released"
+                    "`out` - needs `state`: without it a second run could not know what the first has released"
                 )
             return cls(None, Path(state))
         return cls(Path(out), Path(state if state is not None else out + ".state"))
@@ -190,7 +196,7 @@ def read_state(places: Places) -> State | None:
     except FileNotFoundError:
         if places.output is not None and places.output.exists():
             raise StoreError(
-                f"{places.output} exists and its state {places.state} does not. Restore the state (--state FILE) to "
+                f"{places.output} exists and its state {places.state} does not. Restore the state (`state`) to "
                 "continue. A new stream over the same data would spend its budget a second time; if that is wanted and "
                 "the earlier spending is accounted for elsewhere, move the output away"
             ) from None
@@ -212,7 +218,7 @@ def commit(places: Places, state: State) -> None:
     release is lost, wherever the process is killed. It is assumed that a rename within a folder is atomic and that
     fsync reaches the disk. Tests: tests/files/test_run_state.py, which kills a process at every step.
     """
-    complete = replace(state, output=digest_of(places.pending))
+    complete = state if places.silent else replace(state, output=digest_of(places.pending))
     with new_private(places.new_state) as file:
         write(complete.to_dict(), file)
         file.flush()
@@ -263,6 +269,8 @@ def digest_of(path: Path) -> str:
 def _finish(places: Places, state: State) -> None:
     """Step 4, unless it is done."""
     pending = places.pending
+    if places.silent:
+        return
     if places.output is None:
         # The private copy is removed when all of it was written: until then every run begins by writing it (again).
         if pending.exists() and digest_of(pending) == state.output:
@@ -280,7 +288,7 @@ def _finish(places: Places, state: State) -> None:
         what = "is not what the last run has written" if places.output.exists() else "is missing"
         raise StoreError(
             f"{places.output} {what}, and its state {places.state} continues it: put the file back as it was, "
-            "or name the right --out and --state"
+            "or name the right `out` and `state`"
         )
     pending.chmod(new_mode(places.output))
     pending.replace(places.output)

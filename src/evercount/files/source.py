@@ -19,7 +19,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -31,7 +31,7 @@ from evercount.errors import InputError, MissingExtra, ParameterError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-Kind = Literal["csv", "jsonl", "parquet"]
+Kind = Literal["csv", "jsonl", "parquet", "frame"]
 Compression = Literal["none", "gzip", "zstd"]
 DUCKDB_MEMORY = "400MB"
 """What DuckDB may hold at a time; beyond it spills into the private scratch folder."""
@@ -39,6 +39,8 @@ MOST_THREADS = 8
 SAMPLE_LINES = 1000
 """Lines of a JSONL file that are read for the names of its fields."""
 LINE = "line"
+FRAME = "frame"
+"""What DuckDB calls the data frame of a source."""
 COPY_BYTES = 1 << 20
 """Bytes that are read, hashed and copied at a time."""
 MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -56,9 +58,18 @@ class Source:
     columns: tuple[str, ...]
     types: tuple[str, ...]
     delimiter: str = ","
+    frame: Any = field(default=None, repr=False, compare=False)
+    """The columns of a data frame that are used, as an Arrow table."""
+
+    @property
+    def typed(self) -> bool:
+        """Whether its columns have types, and every row can be read."""
+        return self.kind in ("parquet", "frame")
 
     def scan(self) -> str:
         """SQL: the table function that reads the file; rows that cannot be parsed go to DuckDB's reject tables."""
+        if self.kind == "frame":
+            return FRAME
         if self.kind == "parquet":
             return _reading("read_parquet", self.path)
         single = self.kind == "jsonl"
@@ -86,7 +97,7 @@ class Source:
 
     def type_of(self, name: str) -> str:
         """The SQL type of a column."""
-        return self.types[self.columns.index(name)] if self.kind == "parquet" else "VARCHAR"
+        return self.types[self.columns.index(name)] if self.typed else "VARCHAR"
 
     def require(self, *names: str) -> None:
         """Refuse when a column is missing, with the list of those that are there."""
@@ -129,8 +140,9 @@ class SeenRows(NamedTuple):
     digest: str
 
 
-def connect(scratch: Path) -> DuckDBPyConnection:
-    """DuckDB in memory, which downloads nothing and spills into `scratch` only; all times are in UTC."""
+def connect(scratch: Path, sources: Sequence[Source] = ()) -> DuckDBPyConnection:
+    """DuckDB in memory, which downloads nothing and spills into `scratch` only; all times are in UTC. It knows the data
+    frame of `sources`, if there is one."""
     try:
         import duckdb
     except ImportError as error:
@@ -146,6 +158,9 @@ def connect(scratch: Path) -> DuckDBPyConnection:
     )
     # `Schedule.sql_instant` turns times without an offset into instants; for DuckDB all times are in UTC.
     connection.execute("SET TimeZone = 'UTC'")
+    for source in sources:
+        if source.frame is not None:
+            connection.register(FRAME, source.frame)
     return connection
 
 
@@ -208,7 +223,7 @@ def open_source(
     """The `number`-th source, from a path or "-", by a link or a copy in `scratch`. Reads the header only, and a gzip
     file to its end. Whether text is JSON lines shows in its first character, unless `json_lines` says it."""
     if len(delimiter.encode()) != 1 or delimiter in '"\n\r\x01':
-        raise ParameterError(f"--delimiter must be one character such as ',' or ';' (a tab: $'\\t'), got {delimiter!r}")
+        raise ParameterError(f"`delimiter` must be one character such as ',' or ';' (a tab: $'\\t'), got {delimiter!r}")
     link = scratch / (f"input-{number}" if number else "input")
     shown = "standard input" if name == "-" else name
     try:
@@ -320,8 +335,8 @@ def freeze(source: Source, scratch: Path, earlier: Prefix | None) -> tuple[Sourc
             length += len(chunk)
     if not matched:
         raise InputError(
-            f"{source.name} does not begin with what the last run has read. --late next needs a file that only grows, "
-            "to tell late rows from counted ones; restore the file, or start a stream with --late drop"
+            f"{source.name} does not begin with what the last run has read. `late` next needs a file that only grows, "
+            "to tell late rows from counted ones; restore the file, or start a stream with `late` drop"
         )
     frozen = replace(source, path=complete, compression="none")
     later = None if earlier is None else replace(source, path=tail, compression="none")

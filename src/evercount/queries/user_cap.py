@@ -86,6 +86,20 @@ class Caps:
             room = np.minimum(room, self.events - events)
         return room if self.ticks is None else np.where(ticks < self.ticks, room, 0)
 
+    def afters(self, used: IntArray, tick: int, counted: IntArray) -> IntArray:
+        """As `after`, for many users: one row of `Used` for each."""
+        same = used[:, 2] == tick
+        after = np.zeros_like(used)
+        if self.events is not None:
+            after[:, 0] = used[:, 0] + counted
+        if self.ticks is not None:
+            after[:, 1] = used[:, 1] + ~same
+        if self.per_tick is not None or self.ticks is not None:
+            after[:, 2] = tick
+        if self.per_tick is not None:
+            after[:, 3] = np.where(same, used[:, 3], 0) + counted
+        return after
+
 
 def cap_per_user(
     events: Iterable[tuple[str, Any]], caps: Caps, state: Mapping[str, Used], tick: int

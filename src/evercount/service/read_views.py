@@ -10,8 +10,8 @@ import numpy as np
 
 from evercount.declare.view_names import QUANTILE, check_views, newest_spans, view_table
 from evercount.engine.key_views import needed_columns
+from evercount.engine.notebook_chart import without_trend
 from evercount.engine.release_table import LEVEL, ReleaseTable
-from evercount.engine.table_exports import without_trend
 from evercount.engine.view_widths import PER_TICK, RUNNING
 from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
@@ -79,7 +79,7 @@ def _read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> Relea
 def describe_view(live: Shown, name: str, table: ReleaseTable) -> dict[str, Any]:
     """A view as JSON; `flat` says for each cell whether the noise is wider than all ups and downs."""
     values, _, low, high = table.numbers.transpose(1, 0, 2)
-    flat = without_trend(values, low, high).tolist() if len(table) > 1 else [False] * len(table.cells)
+    flat = without_trend(values, low, high).tolist() if len(table.ticks) > 1 else [False] * len(table.cells)
     return {
         "stream": live.name,
         "view": name,

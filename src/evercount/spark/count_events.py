@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from pyspark.sql import Column, DataFrame, Window, types
+from pyspark.sql import Column, DataFrame, Observation, Window, types
 from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray
@@ -102,20 +102,22 @@ def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
 
 
 def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
-    """Two jobs, how many rows are bad and the events, over rows that are kept so that the source is read once."""
-    rows = rows.persist()
-    try:
-        sizes = {
-            row["place"]: row["count"] for row in rows.groupBy(fn.expr("least(place, 0) AS place")).count().collect()
-        }
-        events = first_of_users(rows, declaration).toArrow()
-    finally:
-        rows.unpersist()
-    bad = {BAD[-place]: size for place, size in sizes.items() if place}
-    tick, time, order, cell, units = (_numbers(events, name) for name in ("place", "us", "o", "cell", "units"))
-    users = UserEvents(tick, events.column("who").to_pylist(), time, order, cell, units)
+    """One job: the events go to the driver, and bad rows are counted on the way."""
+    sizes, place = Observation(), fn.col("place")
+    reasons = [fn.count_if(place == -reason).alias(str(reason)) for reason in BAD]
+    rows = rows.observe(sizes, fn.count(fn.lit(1)).alias("rows"), *reasons)
+    if "value" not in rows_of(declaration.query).columns:
+        rows = rows.drop("units")
+    events = rows.where(place > 0).toArrow()
+    found = sizes.get
+    who = events.column("who").combine_chunks().dictionary_encode()
+    units = _numbers(events, "units") if "units" in rows.columns else np.zeros(len(events), np.int64)
+    tick, time, order, cell = (_numbers(events, name) for name in ("place", "us", "o", "cell"))
+    at = np.asarray(who.indices, np.int64)
+    users = UserEvents(tick, who.dictionary.to_pylist(), time, order, cell, units, at)
+    bad = {text: int(found[str(reason)]) for reason, text in BAD.items() if found[str(reason)]}
     none = np.empty(0, np.int64)
-    return CountedEvents(TickTotals(1, 0, declaration.query.cells, none, none, none), users, bad, sum(sizes.values()))
+    return CountedEvents(TickTotals(1, 0, declaration.query.cells, none, none, none), users, bad, int(found["rows"]))
 
 
 def _numbers(table: Any, name: str) -> IntArray:
@@ -136,10 +138,10 @@ def refuse_bad(bad: dict[str, int]) -> None:
 
 
 def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """One row for each row of a table or of a stream: place, units, cell or k, and where users are named who, us and o.
+    """One row for each row of a table or of a stream: place, cell, units, and where users are named who, us and o.
 
-    place is a tick, −reason for rows that are not events, NULL after the horizon. With many keys the rows have the text
-    of their key, k, instead of their cell: it is looked up later, by a join.
+    place is a tick, −reason for rows that are not events, NULL after the horizon. With many keys a row finds its cell
+    by a join that every task does by itself: what is shuffled later has numbers, not texts.
     """
     rows = _placed(events, declaration, last, horizon)
     columns = rows_of(declaration.query)
@@ -147,7 +149,7 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
         if not is_keyed(declaration):
             rows = rows.withColumn("cell", fn.lit(0).cast("long"))
         elif len(columns.keys[0]) > FEW_KEYS:
-            return rows
+            rows = _with_cell(rows.join(fn.broadcast(_cells(rows, columns.keys[0])), "k", "left"), declaration)
         else:
             slot, cell = key_lookup(columns.keys[0])
             rows = _with_cell(rows.withColumn("slot", slot).withColumn("cell", cell), declaration)
@@ -160,23 +162,18 @@ def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 
 def group_placed(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """`group_events` of rows that have their place; with many keys, they are looked up once for each group."""
+    """`group_events` of rows that have their place."""
     valued = "value" in rows_of(declaration.query).columns
     units = fn.coalesce(fn.sum("units"), fn.lit(0)) if valued else fn.lit(0)
-    sums = fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units")
-    if "cell" in rows.columns:
-        return rows.groupBy("place", "cell").agg(*sums)
-    joined = _join_keys(rows.groupBy("place", "k").agg(*sums), declaration)
-    return joined.groupBy("place", "cell").agg(fn.sum("events").alias("events"), fn.sum("units").alias("units"))
+    return rows.groupBy("place", "cell").agg(fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units"))
 
 
-def _join_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """Rows with a key get their cell by a join."""
+def _cells(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """The cell of each key."""
     pa, _ = parquet_modules()
-    names = rows_of(declaration.query).keys[0]
-    table = pa.table({"k": pa.array(list(names), pa.string()), "cell": np.arange(len(names))})
-    keys = rows.sparkSession.createDataFrame(table)
-    return _with_cell(rows.join(fn.broadcast(keys), "k", "left"), declaration)
+    return rows.sparkSession.createDataFrame(
+        pa.table({"k": pa.array(list(names), pa.string()), "cell": np.arange(len(names))})
+    )
 
 
 def _with_cell(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
@@ -221,17 +218,9 @@ def _constant(values: Sequence[Any], kind: str) -> Column:
 
 def event_rows(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
     """One row for each placed row: place, cell, units, who, us and o; a row without user or order is not an event."""
-    rows = rows if "cell" in rows.columns else _join_keys(rows, declaration)
     no_user = fn.when(fn.coalesce(fn.col("who"), fn.lit("")) == "", -8).when(fn.col("o").isNull(), -NO_ORDER)
     place = fn.when(fn.col("place") > 0, fn.coalesce(no_user, fn.col("place"))).otherwise(fn.col("place"))
     return rows.select(place.cast("long").alias("place"), "cell", "units", "who", "us", "o")
-
-
-def first_of_users(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """The events of `event_rows` without those after so many others of their user and tick that no cap keeps them."""
-    most, each, _ = declaration.budget.caps
-    turn = fn.rank().over(Window.partitionBy("place", "who").orderBy("us", "o"))
-    return rows.where("place > 0").withColumn("turn", turn).where(f"turn <= {min(filter(None, (most, each)))}")
 
 
 def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Totals that were counted elsewhere (by Spark): accepted once for each batch, kept until their ticks close.
+"""Totals that were counted elsewhere (by Spark, from a log): accepted once for each batch, kept until ticks close.
 
 A batch is named by (query, batch): the id of the streaming query, which its checkpoint keeps, and the batch's number.
 """
@@ -14,17 +14,20 @@ import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select
 
 from evercount._arrays import AnyArray, BoolArray, IntArray
+from evercount.declare.schedule import UNITS
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError, StreamStopped
 from evercount.store.early_events import add_totals, stored_totals
 from evercount.store.open_stream import LiveStream
 from evercount.store.saturation import Totals
-from evercount.store.schema import counted_batches, counted_events, counted_totals
+from evercount.store.schema import counted_batches, counted_events, counted_totals, meta
 from evercount.store.sealing import Sealer
-from evercount.store.user_events import CappedTicks, UserEvents, cap_ticks, in_one_order, keep_events
+from evercount.store.user_events import CappedTicks, UserEvents, by_tick, cap_ticks, keep_events
 
 REMEMBERED = 10_000
 """Batches of a query whose digests are kept."""
+MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
+"""Ticks and microseconds ahead of the open tick that an event may lie in."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class CountedBatch:
     """The caller promises that a query which the store does not know brings no event that another has brought."""
     users: UserEvents | None = None
     """The events themselves, where the budget protects users; `totals` are then empty."""
+    position: bytes | None = None
+    """Where the source goes on after this batch, for a source that does not remember it."""
 
 
 def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: CountedBatch) -> bool:
@@ -48,8 +53,8 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
     """
     if (one.users is not None) != (live.declaration.budget.unit == "user"):
         raise ParameterError("events go with their users where the budget protects users, and nowhere else")
-    records = None if one.users is None else one.users.hashed(live)
-    digest = _digest(live, one, records)
+    users = None if one.users is None else one.users.stored(live)
+    digest = _digest(live, one, users)
     known = _known(connection, live, one)
     if known is not None:
         if known != digest:
@@ -61,15 +66,17 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
     _check_next(connection, live, one)
     if live.stopped:
         raise StreamStopped(f"stream {live.name!r} is stopped: {live.stopped}")
-    if one.users is not None and records is not None:
-        tick, counted = _place(live, one.users.tick)
-        keep_events(connection, live, sealer, one.query, one.batch, tick[counted], records[counted])
+    if users is not None:
+        tick, counted = _place(live, users[0])
+        keep_events(connection, live, sealer, one.query, one.batch, tick[counted], users[1][counted])
     _add(connection, live, sealer, one.totals)
     connection.execute(
         insert(counted_batches).values(
             stream=live.id, query=one.query, batch=one.batch, digest=digest, accepted=time.time()
         )
     )
+    if one.position is not None:
+        _write_position(connection, live, sealer, one.query, one.position)
     table = counted_batches
     old = (table.c.stream == live.id) & (table.c.query == one.query) & (table.c.batch < one.batch - REMEMBERED)
     connection.execute(delete(table).where(old))
@@ -82,6 +89,29 @@ def last_batches(connection: Connection, stream: int) -> dict[str, int]:
         select(table.c.query, func.max(table.c.batch)).where(table.c.stream == stream).group_by(table.c.query)
     )
     return {query: int(batch) for query, batch in rows}
+
+
+def read_position(connection: Connection, live: LiveStream, sealer: Sealer, query: str) -> bytes | None:
+    """The position that came with the last batch of a query; None where it has none."""
+    kept = connection.execute(select(meta.c.value).where(meta.c.key == _position_key(live, query))).scalar()
+    return None if kept is None else sealer.open(bytes.fromhex(kept), "position", live.id, 0, query.encode())
+
+
+def _write_position(connection: Connection, live: LiveStream, sealer: Sealer, query: str, position: bytes) -> None:
+    key = _position_key(live, query)
+    connection.execute(delete(meta).where(meta.c.key == key))
+    sealed = sealer.seal(position, "position", live.id, 0, query.encode()).hex()
+    connection.execute(insert(meta).values(key=key, value=sealed))
+
+
+def _position_key(live: LiveStream, query: str) -> str:
+    return f"at {live.id} {query}"
+
+
+def last_tick(live: LiveStream) -> int:
+    """The last tick that may have events now: every tick ahead of the open one has totals in the store."""
+    schedule, closed = live.declaration.schedule, live.closed
+    return max(closed + 1, min(closed + MOST_AHEAD, schedule.tick_of(schedule.start_of(closed + 1) + LONGEST_AHEAD)))
 
 
 def has_totals(connection: Connection, stream: int) -> bool:
@@ -151,8 +181,7 @@ def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickT
     tick, counted = _place(live, totals.tick)
     tick, cell, total = tick[counted], totals.cell[counted], totals.total[counted]
     rows = {}
-    for one in np.unique(tick).tolist():
-        here = tick == one
+    for one, here in by_tick(tick):
         rows[one] = np.zeros(live.stream.query.cells, np.int64)
         np.add.at(rows[one], cell[here], total[here])
     add_totals(connection, live, sealer, rows)
@@ -172,14 +201,13 @@ def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
     return tick, counted
 
 
-def _digest(live: LiveStream, one: CountedBatch, records: AnyArray | None) -> bytes:
+def _digest(live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray] | None) -> bytes:
     """A keyed hash of what a batch holds: it tells a repetition from a change and nothing else."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/counted").hex())
     digest = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.counts")
     order = np.lexsort((one.totals.cell, one.totals.tick))
     for column in (one.totals.tick, one.totals.cell, one.totals.total):
         digest.update(len(column).to_bytes(8, "little") + column[order].astype("<i8").tobytes())
-    if one.users is not None and records is not None:
-        order = in_one_order(one.users.tick, records)
-        digest.update(one.users.tick[order].astype("<i8").tobytes() + records[order].tobytes())
+    for part in users or ():
+        digest.update(part.tobytes())
     return digest.digest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -138,10 +138,11 @@ class Group:
             row = batch.row if len(kept) == batch.size and batch.row is not None else live.encode(kept)
             self.totals[live.name] = add_exactly(self.totals.get(live.name, live.totals), row)
         if changes:
-            self._known(live).change({user_hash(live, user): used for user, used in changes.items()})
+            self._known(live).change(dict(zip(user_hashes(live, changes), changes.values(), strict=True)))
 
     def _used_by(self, live: LiveStream, users: list[str]) -> UserState:
-        hashes = {user: user_hash(live, user) for user in set(users)}
+        names = list(set(users))
+        hashes = dict(zip(names, user_hashes(live, names), strict=True))
         seen = self._known(live).read(self.connection, set(hashes.values()))
         return {user: seen[hashed] for user, hashed in hashes.items()}
 
@@ -214,7 +215,13 @@ class Mark:
         return cls(live.id, key, digest)
 
 
-def user_hash(live: LiveStream, user: str) -> bytes:
-    """A keyed hash of a user's id: the id itself is never stored."""
+def user_hashes(live: LiveStream, users: Iterable[str]) -> list[bytes]:
+    """Keyed hashes of the ids of users: an id itself is never stored."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/users").hex())
-    return hashlib.blake2b(user.encode(), digest_size=32, key=secret, person=b"evercount.user").digest()
+    keyed = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.user")
+    hashes = []
+    for user in users:
+        one = keyed.copy()
+        one.update(user.encode())
+        hashes.append(one.digest())
+    return hashes

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from evercount._arrays import IntArray
 from evercount.errors import StoreError
+from evercount.store.database import insert_rows
 from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
 from evercount.store.schema import counted_totals, early_events
 from evercount.store.sealing import Sealer
@@ -40,12 +41,11 @@ def add_totals(connection: Connection, live: LiveStream, sealer: Sealer, rows: M
         if tick in stored:
             changed.append({"at": tick, "sealed": sealed})
         else:
-            fresh.append({"stream": live.id, "tick": tick, "sealed": sealed})
+            fresh.append((live.id, tick, sealed))
     if changed:
         where = (counted_totals.c.stream == live.id) & (counted_totals.c.tick == bindparam("at"))
         connection.execute(update(counted_totals).where(where).values(sealed=bindparam("sealed")), changed)
-    if fresh:
-        connection.execute(insert(counted_totals), fresh)
+    insert_rows(connection, counted_totals, fresh)
 
 
 def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, ticks: Sequence[int]) -> dict[int, Totals]:

@@ -1,14 +1,22 @@
-"""What each user of a stream has used of the caps: read when asked for, written with what changes it."""
+"""What each user of a stream has used of the caps: read when asked for, written with what changes it.
+
+The table `users` has a row for each user where a service counts a few events at a time (`KnownUsers`), or blocks of
+many users where totals are counted elsewhere (`ManyUsers`): a row of its own for each of a million users of a tick
+would take longer than to count their events. Each of the two takes over what the other has left.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import Connection, delete, insert, select, update
+import numpy as np
+from sqlalchemy import Connection, delete, select, update
 
+from evercount._arrays import AnyArray, IntArray
 from evercount.queries.user_cap import NOTHING, Used
+from evercount.store.database import insert_rows
 from evercount.store.schema import users
 from evercount.store.sealing import Sealer
 
@@ -16,8 +24,90 @@ if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
 
 RECORD = struct.Struct(">4q")
+HASH = np.dtype("S32")
+"""The keyed hash of a user; arrays of them are compared as texts, and all have the same length."""
+BLOCK = np.dtype([("user", HASH), ("used", "<i8", 4)])
 PART = 500
 """Users that are read with one statement."""
+BLOCK_KEYS = 2**32
+"""The key of a block is a number below this in eight bytes, four zeros first; the key of a user has 32 bytes."""
+
+
+class Block(NamedTuple):
+    """Users in the order of their hashes, with what each has used: a row of `Used`. `number` is None before it is
+    written, and for users that have rows of their own."""
+
+    number: int | None
+    user: AnyArray
+    used: IntArray
+
+    def under(self, newer: Block) -> Block:
+        """Both together; where they differ, `newer` is true."""
+        user = np.concatenate([newer.user, self.user])
+        distinct, first = np.unique(user, return_index=True)  # the first place of a user is that in `newer`
+        return Block(None, distinct, np.concatenate([newer.used, self.used])[first])
+
+
+class ManyUsers:
+    """The entries of one stream for many users at a time; what changed is kept apart until `write`."""
+
+    def __init__(self, stream: int, sealer: Sealer) -> None:
+        self._stream, self._sealer = stream, sealer
+        self._stored: list[Block] | None = None
+        self._fresh: list[Block] = []
+        self._forgot = False
+
+    def read(self, connection: Connection, wanted: AnyArray) -> IntArray:
+        """A row of `Used` for each hash."""
+        if self._stored is None:
+            self._stored = _read_all(connection, self._stream, self._sealer)
+        used = np.zeros((len(wanted), len(NOTHING)), np.int64)
+        missing = np.arange(len(wanted))
+        for block in reversed((*self._stored, *self._fresh)):
+            if not len(missing) or not len(block.user):
+                continue
+            place = np.minimum(np.searchsorted(block.user, wanted[missing]), len(block.user) - 1)
+            found = block.user[place] == wanted[missing]
+            used[missing[found]] = block.used[place[found]]
+            missing = missing[~found]
+        return used
+
+    def change(self, user: AnyArray, used: IntArray) -> None:
+        """`user` is sorted, and no two are equal."""
+        self._fresh.append(Block(None, user, used))
+
+    def forget(self) -> None:
+        """Forget everybody, because a period is over."""
+        self._stored, self._fresh, self._forgot = [], [], True
+
+    def write(self, connection: Connection) -> None:
+        """Write what changed as one more block, with the blocks before it that are not much larger.
+
+        So there are few blocks, and over time an entry is written again a few times, not with every tick.
+        """
+        stored = self._stored or []
+        rows = bool(stored) and stored[0].number is None
+        if self._forgot:
+            connection.execute(delete(users).where(users.c.stream == self._stream))
+        if not self._fresh:
+            return
+        new, *more = self._fresh
+        for block in more:
+            new = new.under(block)
+        replaced: list[bytes] = []
+        while stored and (rows or len(stored[-1].user) <= 2 * len(new.user)):
+            block = stored.pop()
+            new = block.under(new)
+            replaced += [] if block.number is None else [_key(block.number)]
+        if rows:
+            connection.execute(delete(users).where(users.c.stream == self._stream))
+        elif replaced:
+            connection.execute(delete(users).where((users.c.stream == self._stream) & users.c.user.in_(replaced)))
+        key = _key(1 + max((block.number or 0 for block in stored), default=0))
+        content = np.empty(len(new.user), BLOCK)
+        content["user"], content["used"] = new.user, new.used
+        sealed = self._sealer.seal(content.tobytes(), "users", self._stream, 0, key)
+        insert_rows(connection, users, [(self._stream, key, sealed)])
 
 
 class KnownUsers:
@@ -28,10 +118,15 @@ class KnownUsers:
         self._used: dict[bytes, Used] = {}
         self._stored: set[bytes] = set()
         self._changed: set[bytes] = set()
-        self._forgot = False
+        self._rows = False
+        """Whether no user is in a block."""
 
     def read(self, connection: Connection, wanted: Collection[bytes]) -> dict[bytes, Used]:
-        unread = [] if self._forgot else [user for user in wanted if user not in self._used]
+        """In the transaction that writes: blocks become rows."""
+        if not self._rows:
+            _split_blocks(connection, self._stream, self._sealer)
+            self._rows = True
+        unread = [user for user in wanted if user not in self._used]
         for start in range(0, len(unread), PART):
             part = unread[start : start + PART]
             query = select(users.c.user, users.c.sealed).where(
@@ -39,8 +134,7 @@ class KnownUsers:
             )
             for row in connection.execute(query):
                 user = bytes(row.user)
-                record = self._sealer.open(row.sealed, "user", self._stream, 0, user)
-                self._used[user] = Used(*RECORD.unpack(record))
+                self._used[user] = _open(self._sealer, self._stream, user, row.sealed)
                 self._stored.add(user)
         return {user: self._used.get(user, NOTHING) for user in wanted}
 
@@ -48,13 +142,7 @@ class KnownUsers:
         self._used.update(used)
         self._changed.update(used)
 
-    def forget(self) -> None:
-        """Forget everybody, because a period is over."""
-        self._used, self._stored, self._changed, self._forgot = {}, set(), set(), True
-
     def write(self, connection: Connection) -> None:
-        if self._forgot:
-            connection.execute(delete(users).where(users.c.stream == self._stream))
         fresh = []
         for user in self._changed:
             sealed = self._sealer.seal(RECORD.pack(*self._used[user]), "user", self._stream, 0, user)
@@ -62,9 +150,8 @@ class KnownUsers:
                 where = (users.c.stream == self._stream) & (users.c.user == user)
                 connection.execute(update(users).where(where).values(sealed=sealed))
             else:
-                fresh.append({"stream": self._stream, "user": user, "sealed": sealed})
-        if fresh:
-            connection.execute(insert(users), fresh)
+                fresh.append((self._stream, user, sealed))
+        insert_rows(connection, users, fresh)
 
 
 def forget_users(connection: Connection, live: LiveStream, closing: range) -> None:
@@ -72,3 +159,49 @@ def forget_users(connection: Connection, live: LiveStream, closing: range) -> No
     caps = live.declaration.user_caps
     if caps is not None and any(map(caps.forgets_after, closing)):
         connection.execute(delete(users).where(users.c.stream == live.id))
+
+
+def _key(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def _open(sealer: Sealer, stream: int, user: bytes, sealed: bytes) -> Used:
+    return Used(*RECORD.unpack(sealer.open(sealed, "user", stream, 0, user)))
+
+
+def _read_all(connection: Connection, stream: int, sealer: Sealer, most: bytes | None = None) -> list[Block]:
+    """The blocks of a stream in the order in which they were written; before them users with rows of their own, if any.
+
+    With `most`, only what has a smaller key.
+    """
+    where = users.c.stream == stream
+    if most is not None:
+        where &= users.c.user < most
+    blocks, entries = [], {}
+    for key, sealed in connection.execute(select(users.c.user, users.c.sealed).where(where).order_by(users.c.user)):
+        key = bytes(key)
+        if len(key) == HASH.itemsize:
+            entries[key] = _open(sealer, stream, key, sealed)
+            continue
+        content = np.frombuffer(sealer.open(sealed, "users", stream, 0, key), BLOCK)
+        user = np.ascontiguousarray(content["user"])
+        blocks.append(Block(int.from_bytes(key, "big"), user, content["used"].astype(np.int64)))
+    if not entries:
+        return blocks
+    return [Block(None, np.asarray(list(entries), HASH), np.asarray(list(entries.values()), np.int64)), *blocks]
+
+
+def _split_blocks(connection: Connection, stream: int, sealer: Sealer) -> None:
+    """Make rows of blocks."""
+    blocks = [block for block in _read_all(connection, stream, sealer, _key(BLOCK_KEYS)) if block.number is not None]
+    if not blocks:
+        return
+    whole, *more = blocks
+    for block in more:
+        whole = whole.under(block)
+    connection.execute(delete(users).where(users.c.stream == stream))  # a stream has blocks or rows, never both
+    hashes = np.ascontiguousarray(whole.user).view("V32").tolist()
+    rows = []
+    for user, used in zip(hashes, whole.used.tolist(), strict=True):
+        rows.append((stream, user, sealer.seal(RECORD.pack(*used), "user", stream, 0, user)))
+    insert_rows(connection, users, rows)

@@ -5,26 +5,25 @@ The cap keeps the first events of each user by (time, declared order), whatever 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, select
 
 from evercount._arrays import AnyArray, IntArray
 from evercount.errors import StoreError
 from evercount.queries.capabilities import rows_of
 from evercount.queries.user_cap import last_turns
-from evercount.store.commit_batches import user_hash
-from evercount.store.known_users import KnownUsers
+from evercount.store.commit_batches import user_hashes
+from evercount.store.database import insert_rows
+from evercount.store.known_users import HASH, ManyUsers
 from evercount.store.open_stream import LiveStream
 from evercount.store.schema import counted_events
 from evercount.store.sealing import Sealer
 
-HASH = np.dtype("V32")
-COLUMNS = (("user", HASH), ("time", "<i8"), ("order", "<i8"), ("cell", "<i8"), ("units", "<i8"))
+RECORD = np.dtype([("user", HASH), ("time", "<i8"), ("order", "<i8"), ("cell", "<i8"), ("units", "<i8")])
 """What is kept of an event: the keyed hash of its user, never the user."""
-RECORD = np.dtype(list(COLUMNS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,36 +36,66 @@ class UserEvents:
     order: IntArray
     cell: IntArray
     units: IntArray
+    place: IntArray | None = None
+    """Where `user` names each user once: the place there of each event's user."""
 
     def __len__(self) -> int:
         return len(self.tick)
 
-    def hashed(self, live: LiveStream) -> AnyArray:
-        """The events as they are stored, in the given order, with the users' hashes in place of their names."""
-        names, place = np.unique(np.asarray(self.user, dtype=object), return_inverse=True)
-        hashes = np.frombuffer(b"".join(user_hash(live, name) for name in names), HASH)
+    def stored(self, live: LiveStream) -> tuple[IntArray, AnyArray]:
+        """Ticks and events as they are stored, in one order: the same events have the same form, however they came.
+
+        Of one user and tick no event is kept that comes after more others than any cap leaves.
+        """
+        names, place = self.user, self.place
+        if place is None:
+            known: dict[str, int] = {}
+            place = np.fromiter((known.setdefault(name, len(known)) for name in self.user), np.int64, len(self))
+            names = list(known)
+        hashes = np.frombuffer(b"".join(user_hashes(live, names)), HASH)
+        by_hash = np.argsort(hashes)
+        rank = np.empty(len(hashes), np.int64)
+        rank[by_hash] = np.arange(len(hashes))
+        code = rank[place]
+        sorting = np.lexsort((code, self.tick))
+        near = (self.tick[sorting][1:] == self.tick[sorting][:-1]) & (code[sorting][1:] == code[sorting][:-1])
+        several = np.r_[near, False] | np.r_[False, near]  # most users have one event in a tick
+        part = sorting[several]
+        columns = (self.units, self.cell, self.order, self.time, code, self.tick)
+        sorting[several] = part[np.lexsort([column[part] for column in columns])]
         records = np.empty(len(self), RECORD)
-        records["user"] = hashes[place]
-        records["time"], records["order"] = self.time, self.order
-        records["cell"], records["units"] = self.cell, self.units
-        return records
+        records["user"] = hashes[place[sorting]]
+        for name in ("time", "order", "cell", "units"):
+            records[name] = getattr(self, name)[sorting]
+        kept = _earlier(records, near) < min(filter(None, live.declaration.budget.caps[:2]))
+        return self.tick[sorting][kept], records[kept]
 
 
-def in_one_order(tick: IntArray, records: AnyArray) -> IntArray:
-    """The positions that sort the events: the same events have the same sorted form, however they were given."""
-    keys = [records[name] for name in ("units", "cell", "order", "time")]
-    return np.lexsort((*keys, _codes(records["user"]), tick))
+def _earlier(records: AnyArray, near: AnyArray) -> IntArray:
+    """How many events of its user and tick come before the place of each event. `near`: which follow one of the same
+    user and tick."""
+    number = np.arange(len(records))
+    same_place = near & np.logical_and.reduce([records[name][1:] == records[name][:-1] for name in ("time", "order")])
+    begins, differs = np.r_[True, ~near][: len(records)], np.r_[True, ~same_place][: len(records)]
+    first = np.maximum.accumulate(np.where(begins, number, 0))
+    return np.maximum.accumulate(np.where(differs, number, 0)) - first
+
+
+def by_tick(tick: IntArray) -> Iterator[tuple[int, AnyArray]]:
+    """Each tick with the places of its entries, sorted once."""
+    sorting = np.argsort(tick, kind="stable")
+    ticks, starts = np.unique(tick[sorting], return_index=True)
+    return zip(ticks.tolist(), np.split(sorting, starts[1:]), strict=True) if len(ticks) else iter(())
 
 
 def keep_events(
     connection: Connection, live: LiveStream, sealer: Sealer, query: str, batch: int, tick: IntArray, records: AnyArray
 ) -> None:
     rows = []
-    for one in np.unique(tick).tolist():
-        sealed = sealer.seal(records[tick == one].tobytes(), "user events", live.id, one)
-        rows.append({"stream": live.id, "tick": one, "query": query, "batch": batch, "sealed": sealed})
-    if rows:
-        connection.execute(insert(counted_events), rows)
+    for one, here in by_tick(tick):
+        sealed = sealer.seal(records[here].tobytes(), "user events", live.id, one)
+        rows.append((live.id, one, query, batch, sealed))
+    insert_rows(connection, counted_events, rows)
 
 
 @dataclass(eq=False)
@@ -74,7 +103,7 @@ class CappedTicks:
     """What the kept events of some ticks add after the cap, and the users whose number of events changes."""
 
     totals: dict[int, IntArray] = field(default_factory=dict)
-    users: KnownUsers | None = None
+    users: ManyUsers | None = None
 
     def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
         """Write the users' numbers and delete the events up to `tick`, in the transaction that releases them."""
@@ -94,21 +123,19 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
     tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
     tests/contracts/test_same_table.py::test_spark_publishes_the_same_table.
     """
-    capped = CappedTicks(users=KnownUsers(live.id, sealer))
-    assert capped.users is not None
+    users = ManyUsers(live.id, sealer)
+    capped = CappedTicks(users=users)
     query, rule = live.declaration.query, live.declaration.user_caps
     assert rule is not None
     caps, filled = rule.caps, set(_ticks_with_events(connection, live, ticks))
     for tick in ticks:
         if tick > ticks.start and rule.forgets_after(tick - 1):
-            capped.users.forget()
+            users.forget()
         if tick not in filled:
             continue
         records = _records(connection, live, sealer, tick)
-        code = _codes(records["user"])
-        names = [bytes(user) for user in records["user"][np.unique(code, return_index=True)[1]]]
-        seen = capped.users.read(connection, names)
-        before = np.asarray([seen[name] for name in names], np.int64).reshape(-1, 4)
+        hashes, code = np.unique(records["user"], return_inverse=True)
+        before = users.read(connection, hashes)
         room = caps.rooms(before[:, 0], before[:, 1])
         kept = records[last_turns(code, records["time"], records["order"]) <= room[code]]
         cells, place = np.unique(kept["cell"], return_inverse=True)
@@ -120,17 +147,11 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
         _, cell, total = rows_of(query).totals(at, cells.astype(np.int64), events, units)
         np.add.at(row, cell, total)
         capped.totals[tick] = row
-        counted = np.minimum(room, np.bincount(code, minlength=len(names))).tolist()
-        capped.users.change(
-            {name: caps.after(seen[name], tick, number) for name, number in zip(names, counted, strict=True)}
-        )
+        counted = np.minimum(room, np.bincount(code, minlength=len(hashes)))
+        users.change(hashes, caps.afters(before, tick, counted))
     if rule.forgets_after(ticks.stop - 1):
-        capped.users.forget()
+        users.forget()
     return capped
-
-
-def _codes(users: AnyArray) -> IntArray:
-    return np.unique(np.ascontiguousarray(users).view("S32"), return_inverse=True)[1].reshape(-1)
 
 
 def _ticks_with_events(connection: Connection, live: LiveStream, ticks: range) -> list[int]:

@@ -1,7 +1,7 @@
 // All cells of a stream, a page at a time: small charts and a table with one common filter, order and page.
 
 import { tinyChart } from "./charts.js";
-import { byId, decimals, element, number, setText } from "./format.js";
+import { began, byId, decimals, element, number, setText, tickWord } from "./format.js";
 
 const PAGE = 24;
 const TINY_TICKS = 120;
@@ -108,8 +108,8 @@ export class Cells {
       this.tile(this.tiles[slot], cell);
       this.row(this.rows[slot], cell);
     });
-    const tick = this.history.lastTick;
-    setText(byId("table-caption"), `Published numbers of tick ${tick}, with standard deviation and 95 % interval. ${this.counted}`);
+    const { last } = this.history;
+    setText(byId("table-caption"), `Published numbers of ${last ? began(last.time, last.tick) : tickWord(false)}, with standard deviation and 95 % interval. ${this.counted}`);
   }
 
   pager(pages, count) {

@@ -2,11 +2,11 @@
 
 import { listStreams, viewOf } from "./api.js";
 import { compareChart, focusChart } from "./charts.js";
-import { byId, element, setText } from "./format.js";
+import { byId, element, setText, setTick } from "./format.js";
 import { NO_TREND, firstView, reading, save, spanColumns, viewTitle, when } from "./views.js";
 
-const SPANS = 240;
-const NOTHING = "No span is complete yet.";
+const SPANS = 366;
+const NOTHING = "No number is complete yet.";
 
 export class ComparePage {
   /** `onAddress(parts)` keeps the choice in the address; `onRefused(error)` when there is nothing to read. */
@@ -84,6 +84,7 @@ export class ComparePage {
       byId(id).replaceChildren(...facts.labels.map((label) => element("option", { value: label }, label)));
       byId(id).value = facts.labels.includes(kept) ? kept : (facts.labels[other] ?? facts.labels[0]);
     }
+    setTick(a.tick);
     const totals = a.query.own_ticks || b.query.own_ticks ? [] : ["running"];
     const views = [...a.views.filter((name) => b.views.includes(name) && !name.startsWith("quantile")), ...totals];
     const kept = view ?? byId("compare-view").value;
@@ -153,7 +154,7 @@ export class ComparePage {
     for (const [id, columns] of [["compare-chart", left], ["apart-chart", { data }]]) {
       byId(id).classList.toggle("empty", columns.data[0].length === 0);
       byId(id).dataset.empty = NOTHING;
-      byId(id).setAttribute("aria-label", `${names.join(" and ")}, ${columns.data[0].length} spans`);
+      byId(id).setAttribute("aria-label", `${names.join(" and ")}, ${columns.data[0].length} numbers`);
     }
   }
 

@@ -2,7 +2,7 @@
 
 import { stayAnonymous, streamFacts, viewOf } from "./api.js";
 import { focusChart } from "./charts.js";
-import { byId, kindOf, setText, setZone } from "./format.js";
+import { byId, kindOf, setText, setTick, setZone } from "./format.js";
 import { NO_TREND, firstView, reading, spanColumns, viewTitle, when } from "./views.js";
 
 const AGAIN = 30_000;
@@ -14,9 +14,10 @@ async function show() {
   try {
     const facts = await streamFacts(name);
     setZone(facts.tick === "manual" ? null : facts.zone);
+    setTick(facts.tick);
     const label = facts.labels.includes(cell) ? cell : facts.labels[0];
     const view = wanted || firstView(facts);
-    const answer = await viewOf(name, { view, limit: 240, ...(view.startsWith("quantile") ? {} : { cell: label }) });
+    const answer = await viewOf(name, { view, limit: 366, ...(view.startsWith("quantile") ? {} : { cell: label }) });
     const { timed, flat, data } = spanColumns(answer);
     const title = facts.views?.length ? viewTitle(view) : kindOf(facts.query);
     if (!chart || chart.timed !== timed) {
@@ -26,7 +27,7 @@ async function show() {
     chart.set(data);
     const last = answer.releases.at(-1);
     setText(byId("embed-title"), `${facts.name}: ${label}`);
-    setText(byId("embed-text"), last ? `${title}, ${when(last)}: ${reading(last).value}, ${reading(last).error}` : "Nothing is released yet.");
+    setText(byId("embed-text"), last ? `${title}, ${when(last, view)}: ${reading(last).value}, ${reading(last).error}` : "Nothing is released yet.");
     setText(byId("embed-note"), `${flat ? NO_TREND : "Band: 95 % interval. Published with differential privacy."} ${facts.counted}`);
     document.title = byId("embed-title").textContent;
   } catch (error) {

@@ -1,5 +1,15 @@
-// Numbers, times and small pieces of the page, written the same way everywhere.
+// Numbers, times and small pieces of the page, written the same way everywhere. Numbers look as the reader's locale has them;
+// the page is in English, so dates are in the reader's English, or in British.
 
+const SPOKEN = (navigator.languages ?? []).filter((name) => {
+  try {
+    return Intl.NumberFormat.supportedLocalesOf(name).length > 0;
+  } catch {
+    return false; // some systems name locales that no browser knows
+  }
+});
+const LOCALE = SPOKEN[0] ?? "en";
+const ENGLISH = SPOKEN.find((name) => name.startsWith("en")) ?? "en-GB";
 const MINUS = "\u2212";
 export const DASH = "\u2013";
 const formats = new Map();
@@ -8,7 +18,7 @@ function fixed(digits) {
   if (!formats.has(digits)) {
     formats.set(
       digits,
-      new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }),
+      new Intl.NumberFormat(LOCALE, { minimumFractionDigits: digits, maximumFractionDigits: digits }),
     );
   }
   return formats.get(digits);
@@ -23,8 +33,8 @@ export function decimals(std) {
 /** A number with `digits` decimals, grouped; a dash when there is none. */
 export function number(value, digits = 0) {
   if (value === null || value === undefined || !Number.isFinite(value)) return DASH;
-  const text = fixed(digits).format(value);
-  return (Number(text.replaceAll(",", "")) === 0 ? text.replace("-", "") : text).replace("-", MINUS);
+  const nothing = Math.abs(value) < 0.5 * 10 ** -digits;
+  return fixed(digits).format(nothing ? 0 : value).replace("-", MINUS);
 }
 
 /** A positive number with three significant digits. */
@@ -34,14 +44,17 @@ export function significant(value) {
   return number(value, Math.min(6, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value))))));
 }
 
+/** A number as it was declared. */
+export const plain = (value) => new Intl.NumberFormat(LOCALE, { maximumSignificantDigits: 15 }).format(value);
+
 /** A small probability in powers of ten. */
 export function probability(value) {
   if (!Number.isFinite(value)) return DASH;
-  if (value >= 0.001 || value === 0) return String(Number(value.toPrecision(3)));
+  if (value >= 0.001 || value === 0) return new Intl.NumberFormat(LOCALE, { maximumSignificantDigits: 3 }).format(value);
   const [mantissa, exponent] = value.toExponential().split("e");
   const power = [...String(-Number(exponent))].map((d) => "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[d]).join("");
   const front = Number(Number(mantissa).toPrecision(3));
-  return `${front === 1 ? "" : `${front} × `}10\u207b${power}`;
+  return `${front === 1 ? "" : `${new Intl.NumberFormat(LOCALE).format(front)} × `}10\u207b${power}`;
 }
 
 /** "1 in 10 billion": the same small probability in words. */
@@ -65,7 +78,7 @@ export const shownZone = () => zone ?? Intl.DateTimeFormat().resolvedOptions().t
 
 function stampOf(parts) {
   const key = JSON.stringify(parts);
-  if (!stamps.has(key)) stamps.set(key, new Intl.DateTimeFormat("en-GB", { ...parts, ...(zone ? { timeZone: zone } : {}) }));
+  if (!stamps.has(key)) stamps.set(key, new Intl.DateTimeFormat(ENGLISH, { ...parts, ...(zone ? { timeZone: zone } : {}) }));
   return stamps.get(key);
 }
 
@@ -78,10 +91,28 @@ export const zoned = (seconds) => (zone ? uPlot.tzDate(new Date(seconds * 1000),
 
 const UNITS = { ms: "millisecond", s: "second", m: "minute", h: "hour", d: "day", w: "week" };
 
-/** "15m" as "15 minutes"; anything else as it is. */
-export function duration(text) {
-  const found = /^(\d+)(ms|s|m|h|d|w)$/.exec(text ?? "");
-  return found ? `${found[1]} ${UNITS[found[2]]}${found[1] === "1" ? "" : "s"}` : (text ?? "");
+let tick = { one: "period", many: "periods", whole: false };
+
+/** What one tick of the shown stream is called: a day, an hour, a period of 15 minutes; a period where ticks are closed by hand. */
+export function setTick(text) {
+  const [, size, unit] = /^(\d+)(ms|s|m|h|d|w)$/.exec(text ?? "") ?? [];
+  const alone = size === "1" ? UNITS[unit] : unit ? `period of ${size} ${UNITS[unit]}s` : "period";
+  tick = { one: alone, many: size === "1" || !unit ? `${alone}s` : alone.replace("period", "periods"), whole: unit === "d" || unit === "w" };
+}
+
+/** "1 day", "365 days": so many ticks in words. */
+export const ticks = (count) => `${number(count)} ${count === 1 ? tick.one : tick.many}`;
+
+/** The word for one tick or for many. */
+export const tickWord = (many = true) => (many ? tick.many : tick.one);
+
+/** A word as the first of a line. */
+export const capital = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
+
+/** How often a number comes, in words. */
+export function every(text) {
+  const [, size, unit] = /^(\d+)(ms|s|m|h|d|w)$/.exec(text ?? "") ?? [];
+  return unit ? `every ${size === "1" ? UNITS[unit] : `${size} ${UNITS[unit]}s`}` : "by hand";
 }
 
 /** A moment in the shown time zone, from seconds since 1970. */
@@ -89,6 +120,12 @@ export function moment(seconds) {
   if (seconds === null) return DASH;
   const date = new Date(seconds * 1000);
   return stampOf({ ...DAY, year: "numeric", ...(seconds % 60 === 0 ? CLOCK : SECONDS) }).format(date);
+}
+
+/** When a tick or span began: a date where they are days or weeks, else with the time; a number where there is no clock. */
+export function began(seconds, number_, whole = tick.whole) {
+  if (seconds === null || !Number.isFinite(seconds)) return `${tick.one} ${number(number_)}`;
+  return whole ? stampOf({ weekday: "short", ...DAY, year: "numeric" }).format(new Date(seconds * 1000)) : moment(seconds);
 }
 
 /** Labels of a time axis: the day appears where it changes. */
@@ -109,8 +146,8 @@ export function timeLabels(splits, increment) {
 export function axisNumber(value) {
   if (value === null) return null;
   const size = Math.abs(value);
-  if (size >= 1e5) return new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 }).format(value).replace("-", MINUS);
-  return new Intl.NumberFormat("en", { maximumFractionDigits: size < 1 ? 4 : 2 }).format(value).replace("-", MINUS);
+  if (size >= 1e5) return new Intl.NumberFormat(LOCALE, { notation: "compact", maximumFractionDigits: 2 }).format(value).replace("-", MINUS);
+  return new Intl.NumberFormat(LOCALE, { maximumFractionDigits: size < 1 ? 4 : 2 }).format(value).replace("-", MINUS);
 }
 
 /** An element with properties and children; text is always text, never markup. */
@@ -134,7 +171,7 @@ export const byId = (id) => document.getElementById(id);
 
 const KINDS = {
   count: "Running count", histogram: "Running count", "top-k": "Running count", rollup: "Running count", marginals: "Running count", "discovered-keys": "Running count",
-  sum: "Running sum", quantiles: "Values so far", "distinct-users": "Different users", "active-users": "Active users, all ticks added up", occupancy: "Inside now",
+  sum: "Running sum", quantiles: "Values so far", "distinct-users": "Different persons", "active-users": "Active persons, added up", occupancy: "Inside now",
   substrings: "Occurrences so far", episodes: "Occurrences so far", cuts: "Weight of this edge so far", prefix: "Running number",
   edges: "Edges of the graph", triangles: "Triangles of the graph", "k-stars": "Stars of the graph", components: "Connected parts of the graph",
   "degree-histogram": "Vertices of this degree", "degree-sequence": "Degrees, largest first", "high-degree": "Vertices of at least this degree", "min-degree": "Smallest degree of a vertex",
@@ -143,8 +180,8 @@ const KINDS = {
 
 /** What the published number is, in words. */
 export function kindOf({ name, parameters, own_ticks: ownTicks }) {
-  if (ownTicks) return "Count of this tick";
-  if (name === "average") return `Average per ${parameters.per ?? "tick"}`;
-  if (name === "window" || name === "window-of") return `Last ${number(parameters.width)} ticks`;
+  if (ownTicks) return `Count of this ${tick.one}`;
+  if (name === "average") return `Average per ${parameters.per === "event" ? "event" : tick.one}`;
+  if (name === "window" || name === "window-of") return `Last ${ticks(parameters.width)}`;
   return KINDS[name] ?? "Running number";
 }

@@ -1,6 +1,6 @@
 // The guarantee of a stream in plain words: who is protected, from what, how strongly, how long, and what is not covered.
 
-import { byId, element, number, oneIn, probability, setText } from "./format.js";
+import { byId, element, number, oneIn, plain, probability, setText, tickWord, ticks } from "./format.js";
 
 /**
  * The largest chance of guessing right which of two equally likely cases holds: (e^ε + δ)/(1 + e^ε).
@@ -15,19 +15,19 @@ const percent = (share) => `${number(share * 100, share > 0.995 && share < 1 ? 2
 
 function duration(facts, tick) {
   if (facts.horizon === null || facts.horizon === undefined) {
-    return "All releases together, for ever. This stream has no last tick, and the promise does not wear out with time.";
+    return "All releases together, for ever. This stream has no end, and the promise does not wear out with time.";
   }
   const left = facts.horizon - tick;
-  const all = `All ${number(facts.horizon)} ticks together, not each one separately. `;
+  const all = `All ${ticks(facts.horizon)} together, not each one separately. `;
   return left > 0
-    ? `${all}${number(left)} ${left === 1 ? "tick is" : "ticks are"} left; then the stream stops by itself.`
-    : `${all}They are all released: nothing more is published from this stream.`;
+    ? `${all}${ticks(left)} ${left === 1 ? "is" : "are"} left; then the stream stops by itself.`
+    : `${all}They are all published: nothing more is published from this stream.`;
 }
 
 /** What noise does to a count that may look like a mistake. */
 function oddities(tidied) {
   const odd = ["may be a little too high or too low"];
-  if (!tidied.includes("monotone")) odd.push("may fall from one tick to the next");
+  if (!tidied.includes("monotone")) odd.push(`may fall from one ${tickWord(false)} to the next`);
   if (!tidied.includes("nonnegative")) odd.push("may even be negative");
   return `A number ${odd.length > 1 ? `${odd.slice(0, -1).join(", ")} and ${odd.at(-1)}` : odd[0]}.`;
 }
@@ -50,7 +50,7 @@ function guessBar(share) {
   return svg;
 }
 
-/** Say how many ticks are left now; the rest of the panel does not change with time. */
+/** Say how much is left now; the rest of the panel does not change with time. */
 export function renderLength(facts, tick) {
   setText(byId("guarantee-length"), duration(facts, tick));
 }
@@ -90,7 +90,7 @@ export function renderGuarantee(box, facts, tick, ledger) {
       element(
         "dl",
         { class: "pair" },
-        element("div", {}, element("dt", {}, "Epsilon"), element("dd", { class: "num" }, String(budget.epsilon))),
+        element("div", {}, element("dt", {}, "Epsilon"), element("dd", { class: "num" }, plain(budget.epsilon))),
         element("div", {}, element("dt", {}, "Delta"), element("dd", { class: "num" }, probability(budget.delta))),
       ),
       words(`Of two equally likely cases, the right one can be guessed with a chance of at most ${percent(share)}. Blind guessing gives 50 %.`),

@@ -2,7 +2,7 @@
 
 import { planFor } from "./api.js";
 import { curveStyle, planChart } from "./charts.js";
-import { byId, element, number, probability, setText, significant } from "./format.js";
+import { byId, element, number, plain, probability, setText, setTick, significant, tickWord, ticks } from "./format.js";
 import { viewTitle } from "./views.js";
 
 const ENDLESS = 21;
@@ -18,7 +18,7 @@ function epsilonAt(position) {
 
 const CAPS = ["period", "max_per_tick", "max_ticks", "max_events"];
 const SLIDERS = ["plan-epsilon", "plan-delta", "plan-horizon"];
-const CHOICES = ["plan-per-tick", "plan-last", "plan-last-ticks", "plan-running", "plan-unit", ...CAPS.map((name) => `plan-${name}`)];
+const CHOICES = ["plan-every", "plan-per-tick", "plan-last", "plan-last-ticks", "plan-running", "plan-unit", ...CAPS.map((name) => `plan-${name}`)];
 
 /**
  * One card whose numbers the service computes. One request at a time: a plan that is being computed is not given up for
@@ -40,8 +40,13 @@ class Computed {
     const request = (this.request = new AbortController());
     const [card, busy] = [byId(`${this.name}-card`), byId(`${this.name}-busy`)];
     card.setAttribute("aria-busy", "true");
-    // A plan that is ready within the pause of a slider needs no word.
-    const told = setTimeout(() => setText(busy, this.doing), PAUSE);
+    // A plan that is ready within the pause of a slider needs no word; a longer one counts its seconds.
+    const begun = performance.now();
+    const told = setInterval(() => {
+      const seconds = Math.floor((performance.now() - begun) / 1000);
+      setText(busy, this.doing);
+      busy.dataset.seconds = seconds < 2 ? "" : ` ${number(seconds)} s`; // drawn, not read out
+    }, PAUSE);
     for (let asked = null; asked !== this.wanted && request === this.request; ) {
       asked = this.wanted;
       const key = JSON.stringify(asked);
@@ -52,7 +57,7 @@ class Computed {
         if (asked === this.wanted && request === this.request) setText(byId(`${this.name}-summary`), `No plan: ${error.message}. ${error.remedy ?? ""}`);
       }
     }
-    clearTimeout(told);
+    clearInterval(told);
     if (request === this.request) this.close();
   }
 
@@ -61,6 +66,7 @@ class Computed {
     this.request = null;
     byId(`${this.name}-card`).removeAttribute("aria-busy");
     setText(byId(`${this.name}-busy`), "");
+    delete byId(`${this.name}-busy`).dataset.seconds;
   }
 }
 
@@ -114,8 +120,10 @@ export class Planner {
 
   labels() {
     const { epsilon, delta, horizon } = Object.fromEntries(this.parameters());
-    const length = horizon ? `${number(Number(horizon))} ticks` : "without end";
-    for (const [name, text] of [["epsilon", epsilon], ["delta", probability(Number(delta))], ["horizon", length]]) {
+    setTick(byId("plan-every").value);
+    for (const word of document.querySelectorAll("#planner-page [data-tick]")) setText(word, tickWord(word.dataset.tick === "many"));
+    const length = horizon ? ticks(Number(horizon)) : "without end";
+    for (const [name, text] of [["epsilon", plain(Number(epsilon))], ["delta", probability(Number(delta))], ["horizon", length]]) {
       setText(byId(`plan-${name}-out`), text);
       byId(`plan-${name}`).setAttribute("aria-valuetext", name === "delta" ? delta : text);
     }
@@ -146,7 +154,7 @@ export class Planner {
   drawViews(plan) {
     this.views = plan;
     const views = Object.keys(plan.rows[0].stds);
-    const head = ["Noise", "Delta", ...views.map(viewTitle), "Epsilon of two"];
+    const head = ["Noise", "Delta", ...views.map(viewTitle), "Epsilon of two streams"];
     byId("views-head").replaceChildren(...head.map((text, i) => element("th", { scope: "col", ...(i ? { class: "n" } : {}) }, text)));
     const cell = (text) => element("td", { class: "n num" }, text);
     byId("views-rows").replaceChildren(
@@ -184,10 +192,10 @@ export class Planner {
     const drawn = curves.filter((curve) => logarithmic || curve.worst_std <= FAR * best.worst_std);
     const absent = curves.filter((curve) => !drawn.includes(curve)).map((curve) => curve.name);
     this.view = planChart(byId("plan-chart"), drawn, floor, logarithmic);
-    const far = `Smallest error: ${best.name}. Its worst tick has a standard deviation of ${significant(best.worst_std)}`;
+    const far = `Smallest error: ${best.name}. In its worst ${tickWord(false)} the standard deviation is ${significant(best.worst_std)}`;
     const bound = floor === null ? "." : this.beside(best, floor);
     setText(byId("plan-summary"), far + bound);
-    setText(byId("plan-caption"), `Exact errors for epsilon ${plan.epsilon}, delta ${probability(plan.delta)}, ${length(plan)}${absent.length ? `. Too large for this scale, in the table only: ${absent.join(", ")}` : ""}`);
+    setText(byId("plan-caption"), `Exact errors for epsilon ${plain(plan.epsilon)}, delta ${probability(plan.delta)}, ${length(plan)}${absent.length ? `. Too large for this scale, in the table only: ${absent.join(", ")}` : ""}`);
     const rows = plan.mechanisms.map((row) => this.row(row));
     if (floor !== null) rows.push(this.bound(floor));
     byId("plan-rows").replaceChildren(...rows);
@@ -228,7 +236,7 @@ export class Planner {
   }
 }
 
-const length = (plan) => (plan.horizon === null ? "a stream without end" : `${number(plan.horizon)} ticks`);
+const length = (plan) => (plan.horizon === null ? "a stream without end" : ticks(plan.horizon));
 
 function bytes(count) {
   return count < 10_000 ? `${number(count)} B` : count < 1e7 ? `${number(count / 1024, 1)} KiB` : `${number(count / 2 ** 20, 1)} MiB`;

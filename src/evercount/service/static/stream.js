@@ -3,7 +3,7 @@
 import { ServiceError, releasesAfter, streamFacts } from "./api.js";
 import { Cells } from "./cells.js";
 import { focusChart } from "./charts.js";
-import { DASH, byId, decimals, duration, element, kindOf, moment, number, probability, setText, setZone, shownZone } from "./format.js";
+import { DASH, began, byId, capital, decimals, element, every, kindOf, moment, number, plain, probability, setText, setTick, setZone, shownZone, tickWord, ticks } from "./format.js";
 import { renderGuarantee, renderLength } from "./guarantee.js";
 import { History, ticksAsked } from "./history.js";
 import { follow } from "./live.js";
@@ -104,6 +104,9 @@ export class StreamPage {
     }
     byId("cells-card").hidden = facts.labels.length === 1;
     setZone(facts.tick === "manual" ? null : facts.zone);
+    setTick(facts.tick);
+    setText(byId("history-tick"), facts.tick === "manual" ? capital(tickWord(false)) : "Start");
+    for (const option of byId("range").options) if (option.value !== "0") setText(option, `last ${ticks(Number(option.value))}`);
     this.view?.destroy();
     this.view = null;
     this.cells.counted = facts.counted;
@@ -228,7 +231,7 @@ export class StreamPage {
     setText(byId("connection-text"), text);
     if (state === "waiting" && !this.saidLost) this.say("Connection lost. The page reconnects by itself.");
     if (state === "live" && this.saidLost) this.say("Live again.");
-    if (state === "finished" && this.history) this.say("All ticks of this stream are released.");
+    if (state === "finished" && this.history) this.say("All numbers of this stream are published.");
     this.saidLost = state === "waiting" || (this.saidLost && state === "connecting");
   }
 
@@ -253,7 +256,7 @@ export class StreamPage {
     const { last, labels } = this.history;
     const label = labels[this.cell];
     setText(byId("focus-name"), label);
-    setText(byId("focus-eyebrow"), last ? `${this.facts.shown === "running" ? kindOf(this.facts.query) : viewTitle(this.facts.shown)} · Tick ${number(last.tick)}${last.time === null ? "" : `, from ${moment(last.time)}`}` : "Waiting for the first tick");
+    setText(byId("focus-eyebrow"), last ? `${this.facts.shown === "running" ? kindOf(this.facts.query) : viewTitle(this.facts.shown)} · ${this.at(last)}` : `Waiting for the first ${tickWord(false)}`);
     document.title = `${this.facts.name}: ${label} · evercount`;
     const digits = last ? decimals(last.std[this.cell]) : 0;
     setText(byId("focus-value"), last ? number(last.values[this.cell], digits) : DASH);
@@ -272,8 +275,8 @@ export class StreamPage {
     this.shownRows = rows;
     this.view.set(data);
     box.classList.toggle("empty", rows.length === 0);
-    box.dataset.empty = this.finished ? "Nothing was released." : "The first tick has not closed yet. Its numbers appear here by themselves.";
-    box.setAttribute("aria-label", `${label}, ${rows.length} ticks. ${rows.length ? this.sentence() : "No release yet."}`);
+    box.dataset.empty = this.finished ? "Nothing was released." : `The first ${tickWord(false)} is not over yet. Its numbers appear here by themselves.`;
+    box.setAttribute("aria-label", `${label}, ${ticks(rows.length)}. ${rows.length ? this.sentence() : "No release yet."}`);
     if (this.view.chart.cursor.left < 0 || this.view.chart.cursor.idx === null) this.readout(null);
   }
 
@@ -281,10 +284,9 @@ export class StreamPage {
     const { facts, history, tick } = this;
     const bounded = facts.horizon !== null && facts.horizon !== undefined;
     const items = [
-      ["Ticks released", bounded ? `${number(tick)} of ${number(facts.horizon)}` : number(tick)],
-      ["Ticks left", bounded ? number(Math.max(0, facts.horizon - tick)) : "no end"],
-      ["One tick", facts.tick === "manual" ? "manual" : duration(facts.tick)],
-      ["Epsilon", String(facts.budget.epsilon)],
+      [`${capital(tickWord())} published`, bounded ? `${number(tick)} of ${number(facts.horizon)}` : number(tick)],
+      ["Published", every(facts.tick)],
+      ["Epsilon", plain(facts.budget.epsilon)],
       ["Delta", probability(facts.budget.delta)],
       ["Protects", facts.explained.who.split(/[.(]/)[0].trim()],
       ["Access", facts.public ? "public" : "by token"],
@@ -292,7 +294,7 @@ export class StreamPage {
     if (facts.tick !== "manual") items.push(["Times in", shownZone()]);
     if (facts.state === "scheduled" && !history.last) items.push(["Starts at", moment(Date.parse(facts.start) / 1000)]);
     const next = this.nextTick();
-    if (next !== null) items.push(["Next tick at", moment(next)]);
+    if (next !== null) items.push(["Next number at", moment(next)]);
     const list = byId("facts");
     if (list.children.length !== items.length) {
       list.replaceChildren(...items.map(([name]) => element("div", {}, element("dt", {}, name), element("dd", { class: "num" }))));
@@ -303,7 +305,7 @@ export class StreamPage {
     });
     const note = byId("stream-note");
     const over = this.finished
-      ? `All ${number(facts.horizon)} ticks of the horizon are released. These numbers do not change any more; a new stream would be a new promise that adds to this one.`
+      ? `All ${ticks(facts.horizon)} of this stream are published. These numbers do not change any more; a new stream would be a new promise that adds to this one.`
       : facts.state === "stopped"
         ? "The service has stopped this stream. What was released stays as it is."
         : facts.noise && facts.noise !== "exact"
@@ -334,7 +336,7 @@ export class StreamPage {
 
   drawHistory(label) {
     const rows = this.history.rows.slice(-HISTORY_ROWS).reverse();
-    setText(byId("history-caption"), `${label}: the newest ${rows.length} ticks, newest first. ${this.facts.counted}`);
+    setText(byId("history-caption"), `${label}: the newest ${ticks(rows.length)}, newest first. ${this.facts.counted}`);
     byId("history-rows").replaceChildren(
       ...rows.map((row) => {
         const digits = decimals(row.std[this.cell]);
@@ -342,8 +344,7 @@ export class StreamPage {
         return element(
           "tr",
           {},
-          element("th", { scope: "row", class: "n num" }, number(row.tick)),
-          element("td", { class: "num" }, row.note ? `${moment(row.time)} (${row.note})` : moment(row.time)),
+          element("th", { scope: "row", class: "num" }, row.note ? `${capital(this.at(row))} (${row.note})` : capital(this.at(row))),
           ...[row.values, row.std, row.low, row.high].map((list) => cell(number(list[this.cell], digits))),
         );
       }),
@@ -357,14 +358,13 @@ export class StreamPage {
     const held = this.history;
     if (!row) {
       const partial = held && held.rows.length && held.rows[0].tick > 1;
-      setText(byId("cursor-readout"), partial ? `Ticks ${number(held.rows[0].tick)} to ${number(held.lastTick)} are loaded.` : "");
+      setText(byId("cursor-readout"), partial ? `Loaded: ${this.at(held.rows[0])} to ${this.at(held.last)}.` : "");
       return;
     }
     const digits = decimals(row.std[this.cell]);
     const [value, std, low, high] = [row.values, row.std, row.low, row.high].map((list) => number(list[this.cell], digits));
-    const when = row.time === null ? "" : `, ${moment(row.time)}`;
     const said = row.note ? `  ·  ${row.note}` : "";
-    setText(byId("cursor-readout"), `Tick ${number(row.tick)}${when}: ${value}, std ${std}, 95 % interval ${low} to ${high}${said}`);
+    setText(byId("cursor-readout"), `${capital(this.at(row))}: ${value}, std ${std}, 95 % interval ${low} to ${high}${said}`);
   }
 
   key(event) {
@@ -381,14 +381,19 @@ export class StreamPage {
     const { last, labels } = this.history;
     if (!last) return `${labels[this.cell]}: no release yet.`;
     const digits = decimals(last.std[this.cell]);
-    return `${labels[this.cell]}: ${number(last.values[this.cell], digits)}, standard deviation ${number(last.std[this.cell], digits)}, at tick ${last.tick}.`;
+    return `${labels[this.cell]}: ${number(last.values[this.cell], digits)}, standard deviation ${number(last.std[this.cell], digits)}, ${this.at(last)}.`;
+  }
+
+  /** Which tick a row is about, in words. */
+  at(row) {
+    return began(row.time, row.tick, ["per-day", "per-week"].includes(this.facts.shown) ? true : undefined);
   }
 
   announce() {
     const now = performance.now();
     if (now - this.heardAt < QUIET) return;
     this.heardAt = now;
-    this.say(`New tick. ${this.sentence()}`);
+    this.say(`New number. ${this.sentence()}`);
   }
 
   say(text) {

@@ -2,30 +2,31 @@
 
 import { fileOf, viewOf } from "./api.js";
 import { focusChart } from "./charts.js";
-import { DASH, byId, decimals, element, moment, number, setText } from "./format.js";
+import { DASH, began, byId, decimals, element, number, setText, tickWord, ticks } from "./format.js";
 
-const SPANS = 240;
+const SPANS = 366; // a year of days
 const PAUSE = 1000; // a live stream is asked at most this often (ms)
-const NAMES = { "per-tick": "per tick", "per-day": "per day", "per-week": "per week", running: "Running total" };
 export const NO_TREND =
-  "The noise is wider than every rise and fall here: one constant number would fit all of these bands. The line is left out, because it would show a trend that nobody can know. Longer spans show more.";
+  "The noise is larger than every rise and fall here: one constant number would fit all of these bands. The line is omitted, because it would show a trend that nobody can know. Longer periods show more.";
 
-/** A view's name in words: "New per day", "Last 24 ticks", "Median". */
+/** A view's name in words: "New per day", "Last 24 hours", "Median". */
 export function viewTitle(name) {
   const last = /^last-(\d+)$/.exec(name);
-  if (last) return `Last ${last[1]} ticks`;
+  if (last) return `Last ${ticks(Number(last[1]))}`;
   const quantile = /^quantile-(.+)$/.exec(name);
   if (quantile) return quantile[1] === "0.5" ? "Median so far" : `Quantile ${quantile[1]} so far`;
-  return name in NAMES ? (name === "running" ? NAMES.running : `New ${NAMES[name]}`) : name;
+  if (name === "running") return "Running total";
+  return name.startsWith("per-") ? `New per ${name === "per-tick" ? tickWord(false) : name.slice(4)}` : name;
 }
 
-/** The view to begin with: what the stream shows; of running totals days, where a day has more than one tick, else ticks, where there are views. */
+/** The view to begin with: days, where a day has more than one tick and some days are over; else what the stream shows, or single ticks where that is a total. */
 export function firstView(facts) {
-  if (facts.shown !== "running") return facts.shown;
   const views = facts.views ?? [];
   const short = /^(\d+(ms|s|m|h))$/.test(facts.tick ?? "");
   const enough = views.includes("per-day") && short && facts.released * (parseTick(facts.tick) / 86400) > 4;
-  return enough ? "per-day" : views.includes("per-tick") ? "per-tick" : (views[0] ?? "running");
+  if (enough) return "per-day";
+  if (facts.shown !== "running") return facts.shown;
+  return views.includes("per-tick") ? "per-tick" : (views[0] ?? "running");
 }
 
 function parseTick(text) {
@@ -54,7 +55,7 @@ export function spanColumns(answer, cell = 0) {
 /** One number with its errors in words that say which is which; what is missing, where a key was not public. */
 export function reading(span, cell = 0) {
   if (span.values[cell] === null)
-    return { value: DASH, error: span.note ?? "not known: the key was not public yet when this span began" };
+    return { value: DASH, error: span.note ?? "not known: the key was not public yet at that time" };
   const std = span.std[cell];
   const digits = decimals(std ?? (span.high[cell] - span.low[cell]) / 4);
   const error = std === null ? "" : `std ${number(std, digits)}  ·  `;
@@ -64,12 +65,14 @@ export function reading(span, cell = 0) {
   };
 }
 
-/** When a span was: its first moment, or its ticks. */
-export function when(span) {
+/** When a span was: its day, the moment at which it began, or its number where there is no clock. */
+export function when(span, view = "per-tick") {
   const start = span.start === null ? null : Date.parse(span.start) / 1000;
   const said = span.note ? `: ${span.note}` : "";
-  const ticks = span.first === span.tick ? `tick ${number(span.tick)}` : `ticks ${number(span.first)} to ${number(span.tick)}`;
-  return (start === null ? ticks : `from ${moment(start)} (${ticks})`) + said;
+  const whole = ["per-day", "per-week"].includes(view) ? true : undefined;
+  if (span.first === span.tick || whole) return began(start, span.tick, whole) + said;
+  const since = start === null ? `${tickWord()} ${number(span.first)} to ${number(span.tick)}` : `since ${began(start, span.first)}`;
+  return since + said;
 }
 
 /** Save a view as a file, with this tab's token. */
@@ -178,15 +181,15 @@ export class SpanCard {
     const last = answer.releases.at(-1);
     const shown = last ? reading(last) : { value: DASH, error: "" };
     setText(byId("span-name"), this.view.startsWith("quantile") ? this.facts.name : this.label);
-    setText(byId("span-eyebrow"), last ? `${viewTitle(this.view)}, ${when(last)}` : viewTitle(this.view));
+    setText(byId("span-eyebrow"), last ? `${viewTitle(this.view)}, ${when(last, this.view)}` : viewTitle(this.view));
     setText(byId("span-value"), shown.value);
     setText(byId("span-error"), shown.error);
     setText(byId("span-note"), flat ? NO_TREND : "");
     byId("span-note").hidden = !flat;
     box.classList.toggle("empty", !last);
-    box.dataset.empty = "Nothing to show yet: the first span is not complete.";
+    box.dataset.empty = "Nothing to show yet: the first number is not complete.";
     const size = answer.releases.length;
-    box.setAttribute("aria-label", last ? `${viewTitle(this.view)}, ${this.label}, ${size} spans. Newest: ${shown.value}, ${shown.error}. ${flat ? "No trend can be read." : ""}` : "No span yet.");
+    box.setAttribute("aria-label", last ? `${viewTitle(this.view)}, ${this.label}, ${number(size)} numbers. Newest: ${shown.value}, ${shown.error}. ${flat ? "No trend can be read." : ""}` : "No number yet.");
     if (this.chart.chart.cursor.left < 0 || this.chart.chart.cursor.idx === null) this.readout(null);
   }
 
@@ -197,6 +200,6 @@ export class SpanCard {
       return;
     }
     const { value, error } = reading(span);
-    setText(byId("span-readout"), `${when(span)}: ${value}, ${error}`);
+    setText(byId("span-readout"), `${when(span, this.view)}: ${value}, ${error}`);
   }
 }

@@ -1,0 +1,152 @@
+"""Counting: messages of a log, each a JSON object → what each tick adds to each cell, by the SQL of the file door."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import IntArray
+from evercount.consume.log_source import Messages
+from evercount.declare.declaration import StreamDeclaration
+from evercount.engine.tick_totals import TickTotals
+from evercount.errors import ParameterError
+from evercount.files.event_sql import NO_ORDER, REASONS, columns_of, is_valued, placed, prepare
+from evercount.files.source import Source, arrow, connect
+from evercount.queries.capabilities import rows_of
+from evercount.store.user_events import UserEvents
+
+TOO_FAR, AFTER_END = NO_ORDER + 1, NO_ORDER + 2
+BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one", AFTER_END: "after the end of the stream"}
+
+
+@dataclass(frozen=True, eq=False)
+class CountedMessages:
+    """What messages add up to. Secret."""
+
+    totals: TickTotals
+    users: UserEvents | None = None
+    """The events themselves, where the budget protects users; `totals` are then empty."""
+    bad: Sequence[tuple[int, str]] = field(default_factory=tuple)
+    """The number (from 0) and the reason of each message that is not an event."""
+
+
+def check_declaration(declaration: StreamDeclaration) -> None:
+    """ParameterError for what a log cannot serve."""
+    columns_of(declaration)
+    if declaration.schedule.manual:
+        raise ParameterError("a log closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
+    if declaration.query.people is not None or declaration.query.discovery is not None:
+        raise ParameterError(
+            f"{declaration.query.name!r} needs the users or the keys of all events, and a log hands over totals: use "
+            "`evercount release` or the service"
+        )
+
+
+class _Batch(Source):
+    """The messages as a file of JSON lines that is in memory."""
+
+    def scan(self) -> str:
+        """SQL: the registered table."""
+        return "messages"
+
+
+class MessageCounter:
+    """One declaration, any number of batches."""
+
+    def __init__(self, declaration: StreamDeclaration, scratch: Path) -> None:
+        check_declaration(declaration)
+        self._declaration = declaration
+        used = columns_of(declaration).used
+        self._source = _Batch(scratch / "none", "the log", "jsonl", "none", used, ("VARCHAR",) * len(used))
+        self._connection = connect(scratch)
+        prepare(self._connection, declaration, (self._source,))
+
+    def close(self) -> None:
+        """Free what DuckDB holds."""
+        self._connection.close()
+
+    def count(self, messages: Messages, last: int) -> CountedMessages:
+        """Add up messages: those of ticks after `last` or after the horizon are bad.
+
+        **Guarantee.** One message adds to one cell of one tick, by its own time, key and value alone: the promise of
+        `files.count_rows.count`, with its SQL. Test: tests/consume/test_consume_log.py.
+        """
+        pa: Any = arrow()
+        self._connection.register("messages", pa.table({"line": pa.array(_lines(messages.bodies), pa.string())}))
+        try:
+            if self._declaration.budget.unit == "user":
+                return self._users(messages, last)
+            return self._totals(last)
+        finally:
+            self._connection.unregister("messages")
+
+    def _placed(self, last: int, number: bool) -> str:
+        """SQL: the rows with their place: a tick or −reason."""
+        horizon = self._declaration.horizon
+        until = last if horizon is None else min(last, horizon)
+        rows = placed(self._source, self._declaration, 1, until + 1, number=number)
+        beyond = AFTER_END if until == horizon else TOO_FAR
+        return f"SELECT * REPLACE (coalesce(place, -{beyond}) AS place) FROM ({rows})"
+
+    def _totals(self, last: int) -> CountedMessages:
+        units = "sum(units)::BIGINT" if is_valued(self._declaration) else "0::BIGINT"
+        found = self._connection.execute(
+            f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({self._placed(last, False)}) "
+            "GROUP BY place, cell ORDER BY place, cell"
+        ).fetchnumpy()
+        place, cell, events, total = (_numbers(found[name]) for name in ("place", "cell", "events", "total"))
+        good = place > 0
+        sums = rows_of(self._declaration.query).totals(place[good], cell[good], events[good], total[good])
+        return CountedMessages(self._as_totals(*sums), None, () if good.all() else self._bad(last))
+
+    def _users(self, messages: Messages, last: int) -> CountedMessages:
+        """The events with their users, without those after so many others of their tick that no cap keeps them."""
+        own_order = columns_of(self._declaration).order is not None
+        most, each, _ = self._declaration.budget.caps
+        limit = min(filter(None, (most, each)), default=len(messages.bodies))
+        found = self._connection.execute(
+            f"SELECT place, cell, units, who, us, n, o FROM ({self._placed(last, True)}) "
+            f"QUALIFY place < 0 OR rank() OVER (PARTITION BY place, who ORDER BY us, {'o' if own_order else 'n'}) "
+            f"<= {limit} ORDER BY n"
+        ).fetchnumpy()
+        place, number = _numbers(found["place"]), _numbers(found["n"])
+        good = place > 0
+        order = _numbers(found["o"]) if own_order else np.asarray(messages.orders, np.int64)[number - 1]
+        columns = [_numbers(found[name])[good] for name in ("us", "cell", "units")]
+        users = UserEvents(place[good], found["who"][good].tolist(), columns[0], order[good], *columns[1:])
+        none = np.empty(0, np.int64)
+        return CountedMessages(self._as_totals(none, none, none), users, () if good.all() else self._bad(last))
+
+    def _bad(self, last: int) -> list[tuple[int, str]]:
+        rows = self._connection.execute(
+            f"SELECT n, place FROM ({self._placed(last, True)}) WHERE place < 0 ORDER BY n"
+        ).fetchall()
+        return [(n - 1, BAD[-place]) for n, place in rows]
+
+    def _as_totals(self, tick: IntArray, cell: IntArray, total: IntArray) -> TickTotals:
+        first, end = (int(tick[0]), int(tick[-1]) + 1) if len(tick) else (1, 1)
+        return TickTotals(first, end - first, self._declaration.query.cells, tick, cell, total)
+
+
+def _numbers(column: Any) -> IntArray:
+    return np.ma.filled(column, 0).astype(np.int64)
+
+
+def _lines(bodies: Sequence[bytes]) -> list[str]:
+    """Each message as one line; what is not UTF-8 or blank becomes a line that is not JSON."""
+    lines = []
+    for body in bodies:
+        try:
+            line = body.decode()
+            if "\n" in line:
+                json.loads(line)  # then line ends are between the parts of the JSON text, not inside a string
+                line = line.replace("\n", " ")
+        except (ValueError, RecursionError):
+            line = ""
+        lines.append(line if line.strip(" \t\r\n") else "?")
+    return lines

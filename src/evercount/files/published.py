@@ -1,0 +1,91 @@
+"""All that a stream of files or frames has published: the table of its main view, and further views.
+
+They follow from the published numbers, which the state keeps. `hourly.csv` has its view per-day in
+`hourly.per-day.csv`, written anew by every run: it can be lost, deleted and made again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evercount._safe_files import new_mode, replaced
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.view_names import all_of_view
+from evercount.engine.release import Releases
+from evercount.engine.release_table import ReleaseTable
+from evercount.engine.write_table import write_tables
+from evercount.errors import StoreError
+from evercount.files.sink import output_kind
+from evercount.queries.base import Query
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a stream has published so far."""
+
+    declaration: StreamDeclaration
+    guarantee: str
+    names: tuple[str, ...]
+    """Views besides the main one."""
+    level: float
+    releases: Releases
+    """All ticks; none where each tick has keys of its own."""
+    own: tuple[dict[str, Any], ...] = ()
+    """The tables as they were released, where `keeps_tables`."""
+
+    def view(self, name: str) -> ReleaseTable:
+        """A view of all ticks."""
+        schedule = self.declaration.schedule
+        table = all_of_view(self.releases, name, schedule, self.level)
+        if self.own:
+            first = self.declaration.query.labels
+            found = sorted({cell for part in self.own for cell in part["cells"]} - set(first))
+            parts = [ReleaseTable(part["ticks"], None, part["cells"], part["numbers"]) for part in self.own]
+            numbers = np.concatenate([part.among([*first, *found]).numbers for part in parts])
+            ticks = np.concatenate([part.ticks for part in parts])
+            starts = [schedule.start_of(tick) for tick in ticks.tolist()]
+            table = ReleaseTable(ticks, starts, [*first, *found], numbers)
+        return replace(table, clock=schedule, guarantee=self.guarantee)
+
+    def table(self) -> ReleaseTable:
+        """The main view with the others."""
+        return replace(self.view(self.declaration.shown), views={name: self.view(name) for name in self.names})
+
+
+def keeps_tables(query: Query) -> bool:
+    """Whether released tables do not follow from their values: each tick has keys of its own, or errors follow from
+    sums that are not published."""
+    return query.publishing.own_ticks or (query.publishing.kept is not None and query.discovery is None)
+
+
+def own_tables(tables: Iterable[ReleaseTable]) -> tuple[dict[str, Any], ...]:
+    """Released tables, as a state keeps them."""
+    return tuple({"ticks": one.ticks, "cells": list(one.cells), "numbers": one.numbers} for one in tables)
+
+
+def view_path(output: Path, name: str) -> Path:
+    """Where a view of a release file lies.
+
+    >>> view_path(Path("hourly.csv"), "per-day").name
+    'hourly.per-day.csv'
+    """
+    return output.with_name(f"{output.stem}.{name}{output.suffix}")
+
+
+def write_views(output: Path, published: Published) -> list[Path]:
+    """Write the further views next to the output, each complete or as it was before."""
+    paths = [view_path(output, name) for name in published.names]
+    for name, path in zip(published.names, paths, strict=True):
+        metadata = {"evercount.guarantee": published.guarantee}
+        schedule = published.declaration.schedule
+        try:
+            with replaced(path, new_mode(path)) as file:
+                write_tables(output_kind(output.name), file, [published.view(name)], schedule, metadata)
+        except OSError as error:
+            raise StoreError(f"{output} is published; its view {path} cannot be written: {error.strerror}") from error
+    return paths

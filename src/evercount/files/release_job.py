@@ -1,0 +1,199 @@
+"""What one run of a release is asked to do, and what it has done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from evercount.declare.cautions import published_line
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.view_names import check_views
+from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.files.bad_rows import Reject
+from evercount.files.dropped_events import DroppedEvents
+from evercount.files.run_state import Places
+from evercount.files.sink import OutputKind, output_kind
+from evercount.noise import Secret
+from evercount.privacy import counted_text
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one run is asked to do."""
+
+    file: Any
+    """The events: one path, or several (patterns are not expanded here: `source.expand_inputs`), or a data frame."""
+    declaration: StreamDeclaration
+    out: str | None
+    """The release file, "-", or None: the state alone keeps what is published."""
+    now: int
+    """The present time, in microseconds since 1970."""
+    end: int | None = None
+    """Release no tick that ends after this."""
+    state: str | None = None
+    """The state file; by default next to the output. With neither, a run keeps nothing."""
+    rejects: str | None = None
+    """A private file for all rows that do not count: bad ones and, with late="drop", late ones."""
+    plot: str | None = None
+    views: tuple[str, ...] = ()
+    """Views in addition to those of the declaration."""
+    skip_bad: bool = False
+    """Leave bad rows out instead of refusing the file."""
+    new_noise_stream: bool = False
+    """Start again with new noise over the same data."""
+    delimiter: str = ","
+    level: float = LEVEL
+    check: bool = False
+    """Look at everything and publish nothing."""
+    secret: Secret | None = None
+    """The secret of a new stream; None draws one. For audits and tests: one secret serves one stream only."""
+    ledger: str | None = None
+    """The ledger file in which the stream is entered before its first tick is published."""
+    total: tuple[float, float] | None = None
+    """(ε, δ) of the ledger, where this run starts it."""
+    zone_given: bool = True
+    """Whether the operator named the zone; if not, a run that continues takes the one of its state."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the events, or "-"; none for a data frame."""
+        if isinstance(self.file, str):
+            return (self.file,)
+        return self.file if isinstance(self.file, tuple) else ()
+
+    @property
+    def all_views(self) -> tuple[str, ...]:
+        """The declared views and those of the run, checked, without the one that the output shows."""
+        one = self.declaration
+        names = check_views((*one.views, *self.views), one.query, one.schedule, one.postprocess)
+        return tuple(name for name in names if name != one.shown)
+
+    @property
+    def kept(self) -> bool:
+        """Whether a later run can go on."""
+        return self.out is not None or self.state is not None
+
+    @property
+    def kind(self) -> OutputKind | None:
+        """The format of the output."""
+        return None if self.out is None else output_kind(self.out)
+
+    @property
+    def output_facts(self) -> dict[str, object]:
+        """What all runs of one output share besides the declaration, as the state keeps it."""
+        return {"out format": self.kind, "to stdout": self.out == "-"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """What a run has done: public, but for the bad rows."""
+
+    job: Job
+    first: int
+    last: int
+    """1-based ticks released by this run; last < first where no tick had ended."""
+    declaration: StreamDeclaration
+    """The stream, with the zone of its state."""
+    guarantee: str
+    places: Places
+    composed: str | None
+    """What all noise streams over the same data promise together, where there were several."""
+    ledger: str | None
+    """What all streams of the ledger promise together."""
+    bad: int
+    shown: tuple[Reject, ...]
+    next_end: str
+    """When the next tick ends."""
+    continued: bool
+    """Whether an earlier run has released ticks."""
+    following: str
+    """What the next stream of this kind costs."""
+    archived: tuple[Path, ...] = ()
+    drawn: tuple[int, int] | None = None
+    """How many cells the chart shows, and of how many."""
+    views: tuple[Path, ...] = ()
+    dropped: DroppedEvents | None = None
+    """Of a check of users: what caps drop. Secret."""
+    published: Callable[[], ReleaseTable]
+    """Makes `table`."""
+
+    @cached_property
+    def table(self) -> ReleaseTable:
+        """What the stream has published so far, in the view that its output shows."""
+        return self.published()
+
+    @property
+    def released(self) -> int:
+        """The number of ticks that this run has released."""
+        return max(0, self.last - self.first + 1)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last tick of the horizon is released."""
+        return self.declaration.horizon is not None and self.last >= self.declaration.horizon
+
+    def facts(self) -> dict[str, Any]:
+        """The summary for programs. Public facts only: no number of rows."""
+        job, places = self.job, self.places
+        return {
+            "checked": job.check,
+            "released": self.released,
+            "first_tick": self.first if self.released else None,
+            "last_tick": self.last,
+            "horizon": job.declaration.horizon,
+            "complete": self.complete,
+            "next_tick_ends": None if self.complete else self.next_end,
+            "output": None if places.output is None else str(places.output),
+            "state": str(places.state),
+            "rejects": job.rejects,
+            "plot": job.plot,
+            "kept": [str(path) for path in self.archived],
+            "views": [str(path) for path in self.views],
+            "shows": self.declaration.shown,
+            "noise_for": list(self.declaration.noise_for),
+            "late": job.declaration.late,
+            "epsilon": job.declaration.budget.epsilon,
+            "delta": job.declaration.budget.delta,
+            "guarantee": self.guarantee,
+            "composed": self.composed,
+            "ledger": self.ledger,
+        }
+
+    def summary(self) -> str:
+        """What the run has done and what it promises. Nothing here depends on the events."""
+        job, target = self.job, self.places.output or "standard output"
+        ticks = f"tick {self.first}" if self.released == 1 else f"ticks {self.first} to {self.last}"
+        if job.check:
+            lines = ["Checked: options, files and state fit together. Nothing was published."]
+        elif self.released:
+            lines = [f"Released {ticks} to {target}; state (secret): {self.places.state}"]
+        elif self.continued:
+            lines = [f"No tick has ended since the last run; {target} is unchanged."]
+        else:
+            schedule = self.declaration.schedule
+            begin = schedule.show(schedule.begin)
+            lines = [f"No tick has ended yet: the stream begins at {begin}. Nothing was written."]
+        if self.continued and job.declaration.late == "drop":
+            where = f"they are listed in {job.rejects}" if job.rejects else "`rejects` FILE lists them"
+            lines.append(f"Late rows, of ticks before tick {self.first}, do not count (`late` drop); {where}.")
+        if self.complete:
+            lines.append(
+                f"The horizon of {job.declaration.horizon} ticks is complete; this stream releases no more, and later "
+                f"runs exit with status 4. {self.following} Give it a later `start` and another `out`; with `horizon` "
+                "none a stream has no end."
+            )
+        else:
+            lines.append(f"The next tick ends at {self.next_end}.")
+        if self.drawn is not None and self.drawn[0] < self.drawn[1]:
+            lines.append(f"The chart shows the first {self.drawn[0]} of {self.drawn[1]} cells.")
+        lines += [f"Kept: {path}" for path in self.archived]
+        lines += [f"View: {path}" for path in self.views]
+        lines.append(published_line(self.declaration, new=not self.continued))
+        if about := counted_text(self.declaration.budget):
+            lines.append(about)
+        lines.append(self.guarantee)
+        lines += [line for line in (self.composed, self.ledger) if line is not None]
+        return "\n".join(lines)

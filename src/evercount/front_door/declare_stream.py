@@ -1,0 +1,316 @@
+"""`declare`: a stream by named options, in Python and of the command `evercount release`.
+
+An option of a stream is a line of `Declared` and a line of the docstring of `declare`: the command makes its options of
+these, with name, type and help. Names in backquotes in messages are parameters; the command writes them as options.
+"""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+
+from evercount.errors import ParameterError, UnknownName
+from evercount.text_rules import check_public_text
+
+if TYPE_CHECKING:
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.queries import Query
+
+Moment = str | date | datetime | float
+"""A time as texts, Python and pandas have it; without an offset it is a time of the stream's zone."""
+RANGE = ("low", "high", "grid", "bins")
+PARAMETERS = ("unknown", "minimum", *RANGE)
+"""The options that are parameters of queries, by their names; `keys` is `keys` or, with `rollup`, `paths`."""
+QUERY_NAMES = {"low": "lo", "high": "hi"}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Declared(TypedDict, total=False):
+    """What `declare` takes; its docstring says what each option means."""
+
+    time: str | None
+    every: str | None
+    start: Moment | None
+    zone: str | None
+    late: str | None
+    query: str | Query | None
+    key: str | Sequence[str] | None
+    rollup: str | Sequence[str] | None
+    keys: str | Path | Sequence[Any] | None
+    unknown: str | None
+    minimum: int | None
+    value: str | None
+    low: float | None
+    high: float | None
+    grid: float | None
+    bins: int | None
+    epsilon: float | None
+    delta: float | None
+    unit: str | None
+    user: str | None
+    period: int | str | None
+    max_per_tick: int | None
+    max_ticks: int | None
+    max_events: int | None
+    adjacency: str | None
+    horizon: int | str | None
+    factorization: str | None
+    views: str | Sequence[str] | None
+    name: str | None
+
+
+def with_options(options: Any) -> Callable[[F], F]:
+    """Show the options in the signature of a function, for help and completion."""
+
+    def shown(function: F) -> F:
+        own = inspect.signature(function)
+        named = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        for base in (Declared, options):
+            for name, hint in base.__annotations__.items():
+                if name not in {one.name for one in named}:
+                    text = getattr(hint, "__forward_arg__", hint)
+                    default = False if text == "bool" else None
+                    named.append(
+                        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=text)
+                    )
+        function.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
+        if "        options: " in (function.__doc__ or ""):
+            lines = "\n".join(f"        {name}: {text}" for name, text in described_options(declare).items())
+            function.__doc__ = re.sub(r"        options: .*", lambda _: lines, function.__doc__ or "")
+        return function
+
+    return shown
+
+
+@with_options(Declared)
+def declare(**options: Unpack[Declared]) -> StreamDeclaration:
+    """The declaration of a stream: what is counted, for whom it is private, and when it is published.
+
+    Args:
+        time: Column with the time of an event.
+        every: Tick length: 15m, 1h; 1d and 1w by the calendar of `zone`.
+        start: Start of the first tick, ISO 8601.
+        zone: Zone of days, weeks and times without offset (UTC, but days and weeks need one).
+        late: Rows whose tick is closed: drop, or count in the next tick (a file that only grows).
+        query: count, histogram (`key`), discovered-keys (`key`), rollup (`rollup`), sum or quantiles (`value`),
+            active-users or distinct-users (`user`).
+        key: Column with the key; several columns together make one key.
+        rollup: Columns of a rollup from the top, as in state,county.
+        keys: File with the public list of keys, one per line (of several columns or a rollup: CSV lines such as
+            Tyrol,Innsbruck).
+        unknown: Keys not in the list: refuse (default), or count as 'other'.
+        minimum: discovered-keys: true count below which a key is never listed.
+        value: Column with the value to sum.
+        low: Smallest legal value.
+        high: Largest legal value.
+        grid: Values are rounded to multiples of this (default: 1).
+        bins: Number of bins for quantiles of `value` (a power of two).
+        epsilon: ε of all releases together.
+        delta: δ of all releases together (default: 0, which is Laplace noise).
+        unit: What is protected: event, or user (the default with `user`).
+        user: Column with the user.
+        period: Protect what a user does in one period: 1d, 1w, 4w, or ticks (default: all time).
+        max_per_tick: Events counted per user and tick.
+        max_ticks: Ticks in which a user counts, per period.
+        max_events: Events counted per user and period.
+        adjacency: add-remove (default) or replace.
+        horizon: Number of ticks such as 8760 or 2^16, or none (default).
+        factorization: How noise is correlated, or best: the least error.
+        views: Publish this view, repeatable: per-tick, running, last-24, per-day, per-week, quantile-0.5. The output
+            shows the first one; each of the others has a file next to it.
+        name: Name of the stream, for charts and for streams.toml.
+
+    Returns:
+        The declaration. `to_toml` writes it; `release` and a service take it.
+
+    Raises:
+        ParameterError: An option is missing, or two do not go together.
+
+    In Python `query` may be a query such as `Histogram(["north", "south"])`, and `keys` a list.
+
+    >>> daily = declare(time="when", every="1d", zone="Europe/Vienna", start="2026-01-01", epsilon=1)
+    >>> daily.query.name, daily.schedule.tick, daily.budget.delta
+    ('count', '1d', 0.0)
+    """
+    from evercount.declare.columns import Columns
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.privacy import Budget
+    from evercount.queries import Query, build_query
+
+    given: dict[str, Any] = {name: options.pop(name, None) for name in Declared.__annotations__}  # type: ignore[misc]
+    if options:
+        raise UnknownName("option", next(iter(options)), Declared.__annotations__)
+    missing = [f"`{name}`" for name in ("time", "every", "epsilon") if given[name] is None]
+    if missing:
+        raise ParameterError(
+            f"missing: {', '.join(missing)}. A declaration needs a line such as "
+            'time="when", every="1d", zone="UTC", start="2026-01-01", epsilon=1'
+        )
+    caps = (given[name] for name in ("unit", "max_events", "max_per_tick", "max_ticks", "period"))
+    unit = unit_of(*caps, user=given["user"] is not None)
+    if unit["unit"] == "user" and given["user"] is None:
+        raise ParameterError("users are protected, so their column is needed: `user`")
+    query = given["query"] if isinstance(given["query"], Query) else build_query(*_query(given))
+    horizon = given["horizon"]
+    return StreamDeclaration(
+        name=given["name"] or "release",
+        query=query,
+        budget=Budget(given["epsilon"], given["delta"] or 0, adjacency=given["adjacency"] or "add-remove", **unit),
+        tick=given["every"],
+        start=given["start"],
+        zone=given["zone"] or "UTC",
+        horizon=parse_horizon(horizon) if isinstance(horizon, str) else horizon,
+        factorization=given["factorization"],
+        columns=Columns(given["time"], _one_or_more(given["key"]), given["value"], given["user"], _levels(given)),
+        late=given["late"] or "drop",
+        views=listed_names(given["views"]),
+    )
+
+
+def parse_horizon(text: str) -> int | None:
+    """The horizon that a text writes.
+
+
+
+    >>> parse_horizon("2^16"), parse_horizon("1e6"), parse_horizon("none")
+    (65536, 1000000, None)
+    """
+    if text.strip().lower() in ("none", "unbounded", "inf"):
+        return None
+    try:
+        if "^" in text:
+            base, power = text.split("^")
+            return int(int(base) ** int(power))
+        number = float(text) if "e" in text.lower() else int(text)
+    except ValueError as error:
+        raise ParameterError(f"horizon must be a number of ticks such as 65536, 2^16 or none, got {text!r}") from error
+    if number != int(number):
+        raise ParameterError(f"horizon must be a whole number of ticks, got {text}")
+    return int(number)
+
+
+def unit_of(
+    unit: str | None,
+    max_events: int | None,
+    max_per_tick: int | None,
+    max_ticks: int | None,
+    period: int | str | None,
+    *,
+    user: bool = False,
+) -> dict[str, Any]:
+    """The fields of a budget that say whom it protects; a cap, a period or a column of users means users.
+
+    >>> unit_of(None, None, 2, None, "7"), unit_of(None, None, None, None, None)
+    ({'unit': 'user', 'max_per_tick': 2, 'period': 7}, {'unit': 'event'})
+    """
+    caps: dict[str, Any] = {"max_events": max_events, "max_per_tick": max_per_tick, "max_ticks": max_ticks}
+    caps["period"] = int(period) if isinstance(period, str) and period.isdecimal() else period
+    given = {name: value for name, value in caps.items() if value is not None}
+    return {"unit": unit or ("user" if user or given else "event"), **given}
+
+
+def _query(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and the parameters of the query; an option goes with every query that has the parameter."""
+    from evercount.queries import query_parameters
+
+    by_column = {"rollup": "rollup", "key": "histogram", "value": "sum" if given["bins"] is None else "quantiles"}
+    default = next((query for column, query in by_column.items() if given[column] is not None), "count")
+    name = given["query"] or default
+    known = query_parameters(name)
+    if given["key"] is not None and given["rollup"] is not None:
+        raise ParameterError("`key` is one column of keys and `rollup` several levels: give only one of them")
+    column, parameter = ("key", "keys") if given["rollup"] is None else ("rollup", "paths")
+    if given["keys"] is not None and given[column] is not None and parameter not in known:
+        raise ParameterError(f"`query` {name} does not go with `{column}` and `keys`")
+    if (given["keys"] is None) == (parameter in known and given[column] is not None):
+        raise ParameterError(
+            "`key` (or `rollup`) and `keys` go together: the list of keys is public and declared. Without a list, use "
+            "the query discovered-keys"
+        )
+    asked = {option: given[option] for option in PARAMETERS if given[option] is not None}
+    valued = given["value"] is not None
+    if valued != ({"low", "high"} <= asked.keys()) or (not valued and not asked.keys().isdisjoint(RANGE)):
+        raise ParameterError("`value`, `low` and `high` go together: the range of a value is public and declared")
+    parameters = {QUERY_NAMES.get(option, option): value for option, value in asked.items()}
+    unfit = [f"`{option}`" for option in asked if QUERY_NAMES.get(option, option) not in known]
+    if unfit:
+        raise ParameterError(f"`query` {name} does not go with {' and '.join(unfit)}")
+    if given["keys"] is not None:
+        parameters[parameter] = _keys(given)
+    return name, parameters
+
+
+def _keys(given: dict[str, Any]) -> list[Any]:
+    """The public list: texts, or the paths of a rollup."""
+    from evercount.declare.columns import combined_key
+
+    keys, columns = given["keys"], given["key"]
+    if isinstance(keys, str | Path):
+        lines = read_keys(Path(keys), 1 if isinstance(columns, str) else len(columns or [""]))
+        return list(csv.reader(lines, skipinitialspace=True)) if given["rollup"] else list(lines)
+    return [combined_key(list(key)) if isinstance(key, tuple) and not given["rollup"] else key for key in keys]
+
+
+def _levels(given: dict[str, Any]) -> tuple[str, ...]:
+    """The columns of a rollup."""
+    text = given["rollup"]
+    columns = text.split(",") if isinstance(text, str) else text or ()
+    return tuple(column.strip() for column in columns)
+
+
+def listed_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One name or several, each once."""
+    return tuple(dict.fromkeys((names,) if isinstance(names, str) else names or ()))
+
+
+def _one_or_more(columns: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
+    """One column by its name, several as a tuple."""
+    if columns is None or isinstance(columns, str):
+        return columns
+    return columns[0] if len(columns) == 1 else tuple(columns) or None
+
+
+def read_keys(path: Path, columns: int = 1) -> tuple[str, ...]:
+    """The keys of a file, one per line; spaces around a key and empty lines do not count."""
+    from evercount.declare.columns import combined_key
+
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"`keys` {path} is not UTF-8 text") from error
+    except OSError as error:
+        raise ParameterError(f"`keys` {path} cannot be read: {error.strerror}") from error
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        key = line.strip()
+        if columns > 1 and key:
+            values = [value.strip() for value in next(csv.reader([key], skipinitialspace=True))]
+            if len(values) != columns:
+                raise ParameterError(
+                    f"`keys` {path}: line {number} has {len(values)} values, and there are {columns} columns of `key`; "
+                    "separate them with commas, as in Tyrol,f"
+                )
+            key = combined_key(values)
+        if key in line_of:
+            raise ParameterError(f"`keys` {path}: the key {key!r} is duplicated on lines {line_of[key]} and {number}")
+        if key:
+            line_of[check_public_text(f"`keys` {path}: the key", key)] = number
+    if not line_of:
+        raise ParameterError(f"`keys` {path} holds no key: write one per line")
+    return tuple(line_of)
+
+
+def described_options(*functions: Any) -> dict[str, str]:
+    """What the docstrings say about each parameter."""
+    found: dict[str, str] = {}
+    for function in functions:
+        listed = (inspect.getdoc(function) or "").partition("Args:")[2].partition("Returns:")[0]
+        found |= {
+            name: " ".join(text.split()) for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed, re.M)
+        }
+    return found

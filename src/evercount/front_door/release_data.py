@@ -1,0 +1,172 @@
+"""`release`: a data frame or files in, a table out. The command `evercount release` calls `run`.
+
+An option of a run is a line of `ReleaseOptions` and a line of the docstring of `release`, as in `declare_stream.py`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from evercount.errors import InputError, ParameterError, UnknownName
+from evercount.front_door.declare_stream import Declared, Moment, declare, listed_names, with_options
+
+if TYPE_CHECKING:
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.engine.release_table import ReleaseTable
+    from evercount.files.release_job import Outcome
+    from evercount.noise import Secret
+
+PATHS = ("out", "state", "rejects", "ledger", "plot")
+FLAGS = ("skip_bad", "check", "new_noise_stream")
+
+
+class ReleaseOptions(Declared, total=False):
+    """What `release` takes; its docstring says what the other options mean."""
+
+    out: str | Path | None
+    state: str | Path | None
+    end: Moment | None
+    now: Moment | None
+    delimiter: str | None
+    skip_bad: bool
+    rejects: str | Path | None
+    check: bool
+    new_noise_stream: bool
+    ledger: str | Path | None
+    total: str | tuple[float, float] | None
+    plot: str | Path | None
+    secret: Secret | None
+    progress: Callable[[str, int, int], None] | None
+
+
+def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpack[ReleaseOptions]) -> Outcome:
+    """What `release` does, with all that is to be said about it. The table is made when it is asked for."""
+    from evercount.declare.cautions import cautions
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declare.schedule import parse_time, zone_named
+    from evercount.files.release_job import Job
+    from evercount.files.release_run import release_file
+    from evercount.files.source import expand_inputs
+
+    declared: Declared = {name: options[name] for name in options.keys() & Declared.__annotations__}  # type: ignore
+    zone_given = declaration is not None or declared.get("zone") is not None
+    if declaration is None:
+        declaration = declare(**declared)
+    elif not isinstance(declaration, StreamDeclaration):
+        raise ParameterError(
+            f"`declaration` must be a StreamDeclaration, got {type(declaration).__name__}: declare(time=…, every=…, "
+            "epsilon=…) makes one, and release(data, time=…, every=…, epsilon=…) needs none"
+        )
+    elif said := [f"`{name}`" for name, value in declared.items() if value is not None and name != "views"]:
+        raise ParameterError(f"the declaration says that already: omit {', '.join(said)}")
+    given: dict[str, Any] = {name: options.get(name) for name in ReleaseOptions.__annotations__}
+    if unknown := [name for name in options if name not in given]:
+        raise UnknownName("option", unknown[0], given)
+    if isinstance(data, str | Path):
+        data = [data]
+    if isinstance(data, list | tuple):
+        data = expand_inputs([str(name) if isinstance(name, Path) else _path(name) for name in data])
+    zone = zone_named(declaration.schedule.zone)
+    plain: dict[str, Any] = {name: given[name] and str(given[name]) for name in PATHS}
+    plain |= {name: bool(given[name]) for name in FLAGS}
+    job = Job(
+        file=data,
+        declaration=declaration,
+        now=_now() if given["now"] is None else parse_time(given["now"], zone, "`now`"),
+        end=None if given["end"] is None else parse_time(given["end"], zone, "`end`"),
+        views=listed_names(given["views"]),
+        delimiter=given["delimiter"] or ",",
+        total=_total(given["total"]) if isinstance(given["total"], str) else given["total"],
+        zone_given=zone_given,
+        secret=given["secret"],
+        **plain,
+    )
+    for caution in cautions(declaration):
+        warnings.warn(caution, stacklevel=3)
+    return release_file(job, given["progress"])
+
+
+@with_options(ReleaseOptions)
+def release(data: Any, declaration: StreamDeclaration | None = None, **options: Unpack[ReleaseOptions]) -> ReleaseTable:
+    """Publish statistics of events as a table, under one (ε, δ) for all its rows together.
+
+    It is what the command `evercount release` does, with the same numbers for the same secret. Which rows the table has
+    follows from `start`, `every`, `end` and the clock, never from the events.
+
+    With `state`, call it again later with more events: ticks that have ended since are added, with the same noise
+    stream, each once, also if the program was killed in between. Without `state` (and without `out`) every call is a
+    new stream and spends its budget again.
+
+    Args:
+        data: Events, one per row: a frame of pandas or Polars, an Arrow table, a relation of DuckDB, a path, or a list
+            of paths (CSV, JSONL, Parquet; plain, gzip or zstd).
+        declaration: The stream, instead of the options of `declare`.
+        out: Release file: .csv, .jsonl, .parquet, or '-'.
+        state: State file (default: beside the output). Secret.
+        end: Release no tick that ends after this.
+        now: Take this for the present time (default: the clock).
+        delimiter: Between the columns of a CSV (default: a comma).
+        skip_bad: Leave bad rows out.
+        rejects: Write all bad and all late rows to this private file.
+        check: Look at options, files and state; publish nothing.
+        new_noise_stream: Start again with new noise over the same data; the budgets add up.
+        ledger: Ledger file of all streams over the same events: the stream is entered, or refused.
+        total: ε,δ of a new ledger that all its streams keep together, such as 1,1e-6.
+        plot: Chart of all releases: .png, .svg or .pdf.
+        secret: The secret of a new stream. None draws one; one secret serves one stream only.
+        progress: Called with what is being done, how many ticks are done, and of how many.
+        options: Those of `declare`: `time`, `every`, `start`, `epsilon` and so on.
+
+    Returns:
+        All ticks of the stream so far: tick, start, cell, value, std, low and high. `to_pandas`, `to_polars`,
+        `to_arrow`, `to_csv` and `plot` give it away; `views` has the other views.
+
+    Raises:
+        ParameterError: An option is missing, or does not go with the others or with the state.
+        InputError: The data cannot be read, or some rows are not events. Nothing is published or spent.
+        StoreError: The state or the output cannot be read or written.
+        HorizonReached: All ticks of the horizon are released.
+        BudgetExceeded: The ledger has no room for the stream.
+
+    >>> import pandas as pd
+    >>> visits = pd.DataFrame({"when": pd.to_datetime(["2026-03-01 08:15", "2026-03-01 17:40", "2026-03-02 09:05"])})
+    >>> table = release(visits, time="when", every="1d", zone="UTC", start="2026-03-01", end="2026-03-03", epsilon=1)
+    >>> table.to_pandas()[["start", "cell"]]
+                          start   cell
+    0 2026-03-01 00:00:00+00:00  count
+    1 2026-03-02 00:00:00+00:00  count
+    """
+    outcome = run(data, declaration, **options)
+    if not outcome.last and not outcome.job.kept:
+        raise InputError(
+            f"no tick has ended: the first one ends at {outcome.next_end}. Give an earlier `start`, a shorter `every`, "
+            "or `state` to go on later; nothing was spent"
+        )
+    return outcome.table
+
+
+def _path(name: object) -> str:
+    if not isinstance(name, str):
+        raise InputError(
+            f"a list of data must hold paths, and this one holds {type(name).__name__}: concatenate frames first, as "
+            "in pd.concat(frames)"
+        )
+    return name
+
+
+def _total(text: str) -> tuple[float, float]:
+    """ε and δ, with a comma between them."""
+    try:
+        epsilon, delta = map(float, text.split(","))
+    except ValueError:
+        raise ParameterError(f"`total` is epsilon and delta, such as 1,1e-6, not {text!r:.80}") from None
+    return epsilon, delta
+
+
+def _now() -> int:
+    import time as system_time
+
+    return system_time.time_ns() // 1000

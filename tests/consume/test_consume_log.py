@@ -1,0 +1,242 @@
+"""A log into a store: every message once, garbage set aside with a count, what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evercount.consume import jetstream, kafka
+from evercount.consume.consume_log import LEAST_JUDGED, LogConsumer
+from evercount.consume.log_source import LogAddress
+from evercount.declare.declaration import StreamDeclaration
+from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
+from evercount.noise import Secret
+from evercount.store import Store
+from log_servers import KafkaMock, manage, publish
+
+SECRET = Secret.from_hex("5d" * 32)
+HOUR = 3600 * 10**6
+BEGIN = 1_767_225_600 * 10**6
+GARBAGE = [
+    b"",
+    b"  ",
+    b"null",
+    b"not json",
+    b'{"ts": "2026-01-01T00:10:00Z"}',
+    b'{"ts": "2026-01-01T00:10:00Z", "region": "a", "region": "b"}',
+    b'{"ts": "2026-01-01T00:10:00Z", "region": "a\nb"}',
+    b'{"ts": "soon", "region": "a"}',
+    b'{"ts": "2225-01-01T00:10:00Z", "region": "a"}',
+    b'{"ts": "2026-01-01T00:10:00Z", "region": "\xff"}',
+    b'{"ts": "2026-01-01T00:10:00Z", "region": "a\x00"}',
+    b"[" * 100_000,
+]
+
+
+def declared(**more: Any) -> StreamDeclaration:
+    table = {
+        "name": "visits",
+        "query": {"name": "histogram", "parameters": {"keys": ["a", "b"]}},
+        "budget": {"epsilon": 1.0, "delta": 1e-6},
+        "tick": "1h",
+        "horizon": 5,
+        "start": "2026-01-01T00:00:00Z",
+        "columns": {"time": "ts", "key": "region"},
+        "views": ["running"],
+        **more,
+    }
+    return StreamDeclaration.from_dict(table)
+
+
+def event(hour: int, region: str, **more: Any) -> bytes:
+    return json.dumps({"ts": f"2026-01-01T{hour:02}:30:00Z", "region": region, **more}).encode()
+
+
+class Log:
+    """One log of either kind, and the store that it feeds."""
+
+    def __init__(self, kind: str, name: str, nats_address: str, folder: Path) -> None:
+        self.name, self.folder, self.kafka, self.server = name, folder, None, nats_address
+        self.address = f"nats://{nats_address}/{name}"
+        if kind == "kafka":
+            self.kafka = KafkaMock()
+            self.address = f"kafka://{self.kafka.address}/{name}"
+
+    def publish(self, bodies: list[bytes]) -> None:
+        if self.kafka is None:
+            publish(self.server, self.name, bodies)
+        else:
+            self.kafka.publish(self.name, bodies)
+
+    def run(self, hours: int, declaration: StreamDeclaration | None = None, **more: Any) -> LogConsumer:
+        """One round at an hour of the clock, by a new process of the consumer."""
+        declaration = declaration or declared()
+        with ExitStack() as stack:
+            store = Store(self.folder / "store.db")
+            stack.callback(store.close)
+            store.declare(declaration, BEGIN / 1e6, SECRET)
+            source = LogAddress.parse(self.address).open()
+            stack.callback(source.close)
+            consumer = LogConsumer(source, declaration, store, self.folder, BEGIN, **more)
+            stack.callback(consumer.close)
+            consumer.round(BEGIN + hours * HOUR)
+            return consumer
+
+    def released(self, declaration: StreamDeclaration | None = None) -> list[list[float]]:
+        store = Store(self.folder / "store.db")
+        values = [one["values"] for one in store.all_releases("visits")]
+        store.close()
+        return values
+
+
+def expected(*rows: list[int]) -> list[list[float]]:
+    return declared().build(secret=SECRET, replay=True).run_totals(list(rows)).rows.tolist()
+
+
+@pytest.fixture(params=["nats", "kafka"])
+def log(request: pytest.FixtureRequest, nats_address: str, tmp_path: Path) -> Log:
+    name = "".join(letter for letter in request.node.name if letter.isalnum())
+    return Log(request.param, name, nats_address, tmp_path)
+
+
+def test_every_message_counts_once_and_garbage_is_set_aside(log: Log, tmp_path: Path) -> None:
+    aside = tmp_path / "bad.jsonl"
+    log.publish([event(0, "a"), *GARBAGE, event(0, "b"), b'{"ts":\n"2026-01-01T01:00:00Z","region":"a"}'])
+    first = log.run(1, rejects=aside)
+    assert sum(first.bad.values()) == len(GARBAGE)
+    aside.write_bytes(aside.read_bytes() + b'{"partition": "0", "position": 99, "reas')  # as a crash leaves it
+    log.publish([event(1, "b"), event(0, "b"), b"?"])  # the second is late: dropped by the declared rule
+    again = log.run(2, rejects=aside)
+    assert again.bad.total() == len(GARBAGE) + 1
+    assert log.released() == expected([1, 1], [1, 1])
+    assert len(aside.read_text().splitlines()) == len(GARBAGE) + 1
+    assert aside.stat().st_mode & 0o077 == 0
+
+
+def test_a_crash_before_the_commit_counts_nothing_and_after_it_once(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.publish([event(0, "a")] * 5)
+    plain = Store.accept_totals
+
+    def before(*_: Any) -> bool:
+        raise KeyboardInterrupt
+
+    def after(*arguments: Any) -> bool:
+        plain(*arguments)
+        raise KeyboardInterrupt
+
+    for crash in (before, after):
+        monkeypatch.setattr(Store, "accept_totals", crash)
+        with pytest.raises(KeyboardInterrupt):
+            log.run(1)
+    monkeypatch.undo()
+    log.publish([event(0, "b")])
+    log.run(1)
+    assert log.released() == expected([5, 1])
+
+
+def test_another_log_is_refused_unless_it_is_said_to_be_new(log: Log, nats_address: str, tmp_path: Path) -> None:
+    log.publish([event(0, "a")])
+    log.run(0)
+    other = Log("nats", log.name + "other", nats_address, tmp_path)
+    other.publish([event(0, "b")])
+    with pytest.raises(Conflict, match="--new-log"):
+        other.run(1)
+    other.run(1, new_log=True)
+    assert log.released() == expected([1, 1])
+
+
+def test_a_stream_that_was_made_again_and_deleted_messages_are_noticed(nats_address: str, tmp_path: Path) -> None:
+    log = Log("nats", "made", nats_address, tmp_path)
+    log.publish([event(0, "a")] * 3)
+    log.run(0)
+    log.publish([event(0, "a")] * 3)
+    manage(nats_address, lambda js: js.purge_stream("made", seq=6))
+    with pytest.raises(InputError, match=r"2 positions .*4 to 5.*--skip-lost"):
+        log.run(1)
+    assert log.run(0, skip_lost=True).lost == 2
+    manage(nats_address, lambda js: js.delete_stream("made"))
+    log.publish([event(0, "a")] * 20)
+    with pytest.raises(Conflict, match="this log is new"):
+        log.run(1)
+    log.run(1, new_log=True)
+    assert log.released() == expected([24, 0])
+
+
+def test_producers_that_change_the_schema_stop_the_consumer(log: Log) -> None:
+    log.publish([event(0, "a"), *[b'{"ts": "2026-01-01T00:30:00Z", "area": "a"}'] * LEAST_JUDGED])
+    with pytest.raises(InputError, match="changed what they send"):
+        log.run(1)
+    store = Store(log.folder / "store.db")
+    assert store.streams["visits"].closed == 0
+    store.close()
+
+
+def test_caps_of_persons_hold_in_the_order_of_the_log(log: Log) -> None:
+    user = {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 2, "period": 1}
+    columns = {"time": "ts", "key": "region", "user": "who"}
+    persons = declared(budget=user, columns=columns)
+    log.publish([event(0, region, who="ann") for region in "aaaa"] + [event(0, "b", who="bob")])
+    log.run(0, persons)
+    log.publish([event(0, "b", who="ann"), event(0, "b", who="bob"), event(0, "b", who="")])
+    assert log.run(1, persons).bad.total() == 1
+    totals = persons.build(secret=SECRET, replay=True).run_totals([[2, 2]], capped=True).rows.tolist()
+    assert log.released() == totals
+
+
+def test_only_the_chosen_subject_counts(nats_address: str, tmp_path: Path) -> None:
+    publish(nats_address, "mixed", [event(0, "a")] * 2, "in")
+    publish(nats_address, "mixed", [event(0, "b")] * 2, "out")
+    log = Log("nats", "mixed", nats_address, tmp_path)
+    log.address += "?subject=mixed.in"
+    log.run(1)
+    assert log.released() == expected([2, 0])
+
+
+def test_kafka_partitions_that_are_behind_the_store_are_refused(tmp_path: Path) -> None:
+    log = Log("kafka", "short", "", tmp_path)
+    log.publish([event(0, "a")] * 4)
+    log.run(0)
+    consumer_of_copy = Log("kafka", "short", "", tmp_path)
+    consumer_of_copy.publish([event(0, "a")])
+    with pytest.raises(Conflict):  # another cluster with the same topic
+        consumer_of_copy.run(1)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "nats://host",
+        "http://host/x",
+        "kafka:///x",
+        "nats://host/a?subject",
+        "nats://host/a/b",
+        "nats://h/a?subject=b&subject=c",
+    ],
+)
+def test_addresses_that_are_none_are_refused_without_the_password(address: str) -> None:
+    with pytest.raises(ParameterError, match="address") as refused:
+        LogAddress.parse(address.replace("//", "//me:hunter2@"))
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_log_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (jetstream, kafka):
+        monkeypatch.setattr(module, "ANSWER_SECONDS", 0.3)
+    for address in ("nats://127.0.0.1:9/none", "kafka://127.0.0.1:9/none"):
+        with pytest.raises(LogUnreachable, match=r"do(es)? not answer"):
+            LogAddress.parse(address).open()
+
+
+def test_a_missing_stream_or_a_strange_option_is_named(nats_address: str) -> None:
+    with pytest.raises(InputError, match="no stream 'missing'"):
+        LogAddress.parse(f"nats://{nats_address}/missing").open()
+    with pytest.raises(ParameterError, match="unknown option 'colour'"):
+        LogAddress.parse(f"nats://{nats_address}/missing?colour=red").open()
+    with pytest.raises(ParameterError, match=r"group\.id"):
+        LogAddress.parse("kafka://127.0.0.1:9/x?group.id=1").open()
