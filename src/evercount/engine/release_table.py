@@ -56,6 +56,8 @@ class ReleaseTable(Sequence[Any]):
     """The first tick that each number of a view counts."""
     marks: Mapping[str, str] = field(default_factory=dict)
     """What a reader must know besides: a column for each."""
+    notes: Sequence[str] | None = None
+    """What the operator says about the ticks of each row, empty where nothing; None where there is no note at all."""
     clock: Any = field(default=None, repr=False)
     """The schedule that shows starts in its zone."""
     guarantee: str = ""
@@ -298,7 +300,8 @@ class ReleaseTable(Sequence[Any]):
             columns["first"] = self.first[row]
         columns["cell"] = np.asarray(self.cells, object)[cell] if len(self.cells) else np.empty(0, object)
         columns |= {name: self.numbers[:, index][public] for index, name in enumerate(NUMBERS)}
-        return columns | {name: np.full(len(row), text, object) for name, text in self.marks.items()}
+        columns |= {name: np.full(len(row), text, object) for name, text in self.marks.items()}
+        return columns if self.notes is None else columns | {"note": np.asarray(self.notes, object)[row]}
 
     def described(self, show: Callable[[int], str], hashes: Mapping[int, bytes] | None = None) -> list[dict[str, Any]]:
         """Each tick as readers of a service get it; `hashes` are those of the release chain.
@@ -318,6 +321,7 @@ class ReleaseTable(Sequence[Any]):
                     "start": None if self.starts is None else show(self.starts[place]),
                     **dict(zip(("values", "std", "low", "high"), map(_plain, numbers), strict=True)),
                     **({} if hashes is None else {"hash": hashes.get(self._released(place), b"").hex()}),
+                    **({"note": self.notes[place]} if self.notes is not None and self.notes[place] else {}),
                 }
             )
         return said
