@@ -38,6 +38,8 @@ class Job:
     rejects: str | None = None
     """A private file for all rows that do not count: bad ones and, with late="drop", late ones."""
     plot: str | None = None
+    lake: str | None = None
+    """A Delta or Iceberg table that gets the released ticks, too: `lake_table.py`."""
     views: tuple[str, ...] = ()
     """Views in addition to those of the declaration."""
     skip_bad: bool = False
@@ -152,6 +154,7 @@ class Outcome:
             "state": str(places.state),
             "rejects": job.rejects,
             "plot": job.plot,
+            "lake": job.lake,
             "kept": [str(path) for path in self.archived],
             "views": [str(path) for path in self.views],
             "shows": self.declaration.shown,
@@ -195,6 +198,8 @@ class Outcome:
             lines.append(f"The chart shows the first {self.drawn[0]} of {self.drawn[1]} cells.")
         lines += [f"Kept: {path}" for path in self.archived]
         lines += [f"View: {path}" for path in self.views]
+        if job.lake is not None and not job.check:
+            lines.append(f"Table: {job.lake} has all released ticks.")
         lines.append(published_line(self.declaration, new=not self.continued))
         if about := counted_text(self.declaration.budget):
             lines.append(about)

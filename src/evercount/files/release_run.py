@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.dropped_events import DroppedEvents, dropped_events
 from evercount.files.event_sql import columns_of
 from evercount.files.frame_source import frame_source
+from evercount.files.lake_table import append_new, open_lake
 from evercount.files.ledger_entry import Entered, enter
 from evercount.files.new_rows import split_new
 from evercount.files.published import Published, keeps_tables, own_tables, view_path, write_views
@@ -112,6 +113,8 @@ def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run
     declaration = job.declaration
     stream = declaration.build(secret=job.secret) if state is None else Stream.load(state.stream, declaration.period_of)
     cleanup.callback(stream.close)
+    if state is not None:
+        _fill_lake(job, stream, state.numbers, state.tables)  # what a run that died has left out
     composed = compose_sentence(earlier, stream.cost) if earlier else None
     first, stop = _due(job, stream)
     if state is not None:
@@ -274,10 +277,10 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
                 commit(places, state)
         except OSError as error:
             raise StoreError(f"the run could not be published: {error.strerror or error}") from error
-    releases = stream.read_back(numbers, labels=stream.query.labels if stream.query.publishing.own_ticks else None)
-    published = Published(run.declaration, stream.guarantee, job.all_views, job.level, releases, tables)
+    published = _published(job, stream, numbers, tables)
     drawn, views = None, []
     if not job.check and stream.tick:
+        _fill_lake(job, stream, numbers, tables)
         if job.plot is not None:
             drawn = draw_releases(published, Path(job.plot), run.scratch)
         if places.output is not None:
@@ -302,6 +305,20 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         dropped=counted.dropped,
         published=published.table,
     )
+
+
+def _published(job: Job, stream: Stream, numbers: FloatArray, tables: tuple[dict[str, Any], ...]) -> Published:
+    labels = stream.query.labels if stream.query.publishing.own_ticks else None
+    releases = stream.read_back(numbers, labels=labels)
+    return Published(job.declaration, stream.guarantee, job.all_views, job.level, releases, tables)
+
+
+def _fill_lake(job: Job, stream: Stream, numbers: FloatArray, tables: tuple[dict[str, Any], ...]) -> None:
+    """Append to the table of a lake what is committed and not there."""
+    if job.lake is not None and not job.check:
+        declaration = job.declaration
+        view = _published(job, stream, numbers, tables).view(declaration.shown)
+        append_new(job.lake, declaration.name, [view], declaration.schedule, stream.guarantee)
 
 
 def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
@@ -394,6 +411,10 @@ def _check_extras(job: Job) -> None:
     """Refuse before the run what would fail after it: a missing library, a chart without a file to read."""
     if job.kind == "parquet":
         parquet_modules()
+    if job.lake is not None:
+        if not job.kept:
+            raise ParameterError("`lake` needs `state`: without it a second run could not know what the first released")
+        open_lake(job.lake)
     if job.all_views and job.out == "-":
         raise ParameterError("views need a file as `out`: they are read back from all ticks of the output")
     if job.plot is not None:
