@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +97,8 @@ class DayErrors(ErrorModel):
 class RevisedErrors(ErrorModel):
     """The errors of a row of a revised stream: those of one day at each lag, the same at every tick."""
 
+    revised: ClassVar[bool] = True
+
     @property
     def revisions(self) -> Revisions:
         assert isinstance(self.query, Revisions)
@@ -143,19 +146,21 @@ class RevisedReleases(Releases[FloatArray]):
     def _symmetric(self, level: float, part: slice) -> FloatArray:
         return np.tile(self._model.half_widths(level), (len(self.ticks[part]), 1))
 
-    def spans(self, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
-        start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
-        last = self.first_tick + len(self) - 1
-        if self.first_tick > 1 or (len(start) and (np.any(start >= stop) or start.min() < 0 or stop.max() > last)):
-            raise ParameterError(
-                f"a view of revised days needs the releases from tick 1 on, and spans within 1 … {last}"
-            )
 
-        def values_at(ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
-            return {tick: self._values[tick - 1, list(cells)] for tick in ticks}
+def newest_spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
+    """As `take_views.spans`, of the newest number of each day."""
+    model, first = releases.error_model, releases.first_tick
+    assert isinstance(model, RevisedErrors)
+    start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
+    last = first + len(releases) - 1
+    if first > 1 or (len(start) and (np.any(start >= stop) or start.min() < 0 or stop.max() > last)):
+        raise ParameterError(f"a view of revised days needs the releases from tick 1 on, and spans within 1 … {last}")
 
-        outputs = range(self._model.revisions.query.outputs)
-        return newest_view(self._model, name, (start, stop), outputs, values_at, last, self.guarantee, self.noise)
+    def values_at(ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
+        return {tick: releases.rows[tick - 1, list(cells)] for tick in ticks}
+
+    outputs = range(model.revisions.query.outputs)
+    return newest_view(model, name, (start, stop), outputs, values_at, last, releases.guarantee, releases.noise)
 
 
 def newest_view(
