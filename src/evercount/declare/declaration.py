@@ -25,6 +25,7 @@ from evercount.declare.view_names import QUANTILE, check_views, noise_views
 from evercount.engine.build import POSTPROCESSES, Spec, check_postprocess
 from evercount.engine.build_parameters import choose_revised
 from evercount.engine.noise_choice import check_noise_for, choose_noise
+from evercount.engine.revised_query import MOST_LAGS, Revisions
 from evercount.engine.stream import Stream
 from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.engine.view_widths import LAST, PER_TICK, RUNNING
@@ -32,7 +33,6 @@ from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger, TimeRange
 from evercount.queries import QUERIES, Query, build_query
-from evercount.queries.revisions import MOST_LAGS, Revisions
 from evercount.text_rules import check_public_text
 
 
@@ -474,7 +474,7 @@ class StreamDeclaration:
         """The declaration with another rule for late events; from and to `revise` it is another stream.
 
         **Guarantee.** Which tick counts an event, and whether one does, still depends on its own time, on when it
-        comes, and on public facts: `queries/revisions.proof.md`, Changing the rule. Test:
+        comes, and on public facts: `engine/revisions.proof.md`, Changing the rule. Test:
         tests/contracts/test_late_rules.py::test_rules_change_for_events_to_come.
         """
         other = copy(self)

@@ -1,6 +1,6 @@
 """Streams that publish a day again as late events come in: errors, releases, and the newest number of each day.
 
-A tick publishes one row with the numbers of the last days, lag by lag (`queries/revisions.py`). Readers get rows of
+A tick publishes one row with the numbers of the last days, lag by lag (`engine/revised_query.py`). Readers get rows of
 (tick, as_of): the day, and the tick after which the number was published.
 """
 
@@ -19,6 +19,7 @@ from evercount.bounds.laplace_tails import equal_numbers
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
+from evercount.engine.revised_query import Revisions
 from evercount.engine.take_views import ValuesAt, view_of
 from evercount.engine.views import View
 from evercount.errors import ParameterError
@@ -26,7 +27,6 @@ from evercount.factorizations.laplace_base import PureFactorization
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.cell_errors import CellErrors
-from evercount.queries.revisions import Revisions
 
 ONE_DAY = (
     "late = 'revise' protects one event, or what one user does on one day (period = '1d' for ticks of 1d): caps over "
@@ -37,8 +37,8 @@ ONE_DAY = (
 def day_budget(budget: Budget) -> Budget:
     """What the stream of one day keeps so that all of them together keep the budget: its whole life is one period.
 
-    **Guarantee.** `queries/revisions.proof.md`, Theorem 2. Test:
-    tests/queries/test_revisions.py::test_no_neighbours_beat_one_day.
+    **Guarantee.** `engine/revisions.proof.md`, Theorem 2. Test:
+    tests/engine/test_revisions.py::test_no_neighbours_beat_one_day.
     """
     if budget.unit == "event":
         return budget
