@@ -91,6 +91,8 @@ class State:
     consumed: Prefix | None = None
     seen: dict[str, SeenRows] = field(default_factory=dict)
     """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
+    first_start: int | None = None
+    """Of a renewed stream: the start of the first one, which the operator's options still name."""
     tables: tuple[dict[str, Any], ...] = ()
     """The published tables, where they do not follow from `numbers` (`published.py`)."""
 
@@ -247,7 +249,7 @@ def archive(places: Places) -> list[Path]:
         number += 1
     copies = []
     for source, target in ((places.output, kept_output), (places.state, kept_state)):
-        if source is not None and target is not None:
+        if source is not None and target is not None and source.exists():
             half = target.with_name(f".{target.name}.new")
             with source.open("rb") as old, new_private(half) as new:
                 shutil.copyfileobj(old, new)
