@@ -88,7 +88,10 @@ class StoreHome:
             raise SnapshotError(f"the runs of stream {live.name!r} cannot be read: {error}") from error
         table = self.store.published(live.id, live.declaration, 0, live.closed, range(len(live.labels)))
         own = own_tables([table]) if keeps_tables(live.declaration.query) and live.closed else ()
-        return replace(state, stream=live.stream.dump(), numbers=table.numbers[:, 0], tables=own)
+        query, numbers = live.declaration.query, table.numbers[:, 0]
+        if query.publishing.own_ticks:  # keys of the day have tables of their own
+            numbers = np.empty((0, len(query.labels)))
+        return replace(state, stream=live.stream.dump(), numbers=numbers, tables=own)
 
     def commit(
         self,
