@@ -41,8 +41,8 @@ Tables = dict[str, Rows]
 KEYS = ["north", "south", "süd, 'west'"]
 HISTOGRAM = {"name": "histogram", "parameters": {"keys": KEYS, "unknown": "other"}}
 HOUR = 3600 * 10**6
-DAYS_OF_VIENNA = ([0, 4, 27], [4, 27, 51])
-"""Hours from 20:00 on before a day of 23: (after, until) of each complete day."""
+DAYS_OF_VIENNA = ([1, 5, 28], [5, 28, 52])
+"""Hours from 20:00 on before a day of 23: (first, stop) of each complete day."""
 PATHS = [[key, place] for key in KEYS for place in ("1:a", "b", key)]
 GAUSSIAN = {"epsilon": 1.0, "delta": 1e-6}
 LARGE = {"epsilon": 8.0, "delta": 0.01}
@@ -106,15 +106,17 @@ CASES = {
         budget={**GAUSSIAN, "unit": "user"},
     ),
     "occupancy, without a cap": case("occupancy", {"user": "who", "key": "door", "order": "seq"}),
-    "quantiles": case({"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}}, {"value": "score"}),
+    "quantiles": case({"name": "quantiles", "parameters": {"low": -1, "high": 1, "bins": 16}}, {"value": "score"}),
     "quantiles of odd bins": case(
-        {"name": "quantiles", "parameters": {"lo": -1.1, "hi": 1.3, "bins": 32, "weights": [0, 1, 2, 1, 1, 3]}},
+        {"name": "quantiles", "parameters": {"low": -1.1, "high": 1.3, "bins": 32, "weights": [0, 1, 2, 1, 1, 3]}},
         {"value": "score"},
     ),
-    "sum": case({"name": "sum", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "score"}),
-    "average per tick": case({"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "score"}),
+    "sum": case({"name": "sum", "parameters": {"low": -1, "high": 1, "grid": 0.25}}, {"value": "score"}),
+    "average per tick": case(
+        {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25}}, {"value": "score"}
+    ),
     "average per event": case(
-        {"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25, "per": "event"}}, {"value": "score"}
+        {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25, "per": "event"}}, {"value": "score"}
     ),
     "periods": case(HISTOGRAM, {"key": "region"}, factorization="periods-3"),
     "periods, without end": case("count", {}, factorization="periods-3", horizon=None),
@@ -156,11 +158,14 @@ CASES = {
         budget={**GAUSSIAN, "unit": "user", "max_events": 3},
     ),
     "sums of users": case(
-        {"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25, "per": "event"}},
+        {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25, "per": "event"}},
         {"value": "score", "user": "who", "order": "seq"},
         budget={**GAUSSIAN, "unit": "user", "max_events": 2},
     ),
     "post-processed": case("count", {}, postprocess=["nonnegative", "integer", "monotone"]),
+    "post-processed views": case(
+        HISTOGRAM, {"key": "region"}, views=["per-tick", "last-3"], postprocess=["nonnegative", "integer"]
+    ),
     "running": case("count", {}, views=["running"]),
     "running keys": case(HISTOGRAM, {"key": "region"}, views=["running"]),
     "two views": case(HISTOGRAM, {"key": "region"}, views=["per-tick", "last-3"]),
@@ -179,7 +184,7 @@ CASES = {
     ),
     "days of hours": case("count", {}, ticks=60, zone="Europe/Vienna", start="2026-03-28T20:00", views=["per-day"]),
     "quantiles and a median": case(
-        {"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}},
+        {"name": "quantiles", "parameters": {"low": -1, "high": 1, "bins": 16}},
         {"value": "score"},
         views=["per-tick", "quantile-0.5"],
     ),
@@ -338,7 +343,8 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
             "per-day": lambda: releases.spans("days", *DAYS_OF_VIENNA),
             "quantile-0.5": releases.running,
         }
-        tables |= {name: [view_table(own[name](), name, schedule)] for name in names if name in own}
+        made = declaration.view_postprocess
+        tables |= {name: [view_table(own[name](), name, schedule, postprocess=made)] for name in names if name in own}
     return {name: [row for table in tables[name] for row in rows_of(table)] for name in names}
 
 

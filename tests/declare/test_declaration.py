@@ -97,7 +97,7 @@ HORIZON = "horizon must be a whole number of ticks from 1 to 2^40, or null for n
         ({"start": True}, "start True is not a time: write ISO 8601"),
         ({"zone": 5}, "zone must be the name of a time zone, such as Europe/Vienna or UTC, got 5"),
         ({"zone": "Mars"}, "unknown time zone 'Mars'"),
-        ({"late": "drop it"}, "unknown late 'drop it'. Did you mean 'drop'? Known: drop, next."),
+        ({"late": "drop it"}, "unknown late 'drop it'. Did you mean 'drop'? Known: drop, next, revise."),
         ({"views": "per-day"}, "views must be a list of names such as [\"per-day\", \"last-24\"], got 'per-day'"),
         ({"views": ["per-tik"]}, "unknown view 'per-tik'. Did you mean 'per-tick'?"),
         ({"noise_for": [["running"]]}, 'noise_for must be a list of names such as ["per-tick", "last-24"], got'),
@@ -168,3 +168,19 @@ def test_the_page_about_declarations_shows_legal_ones(tmp_path: Path) -> None:
     for block in blocks:
         (tmp_path / "streams.toml").write_text(block, "utf-8")
         assert read_declarations(tmp_path / "streams.toml")
+
+
+def test_declared_views_are_post_processed_and_running_totals_are_not() -> None:
+    given = {"name": "s", "query": "count", "budget": {"epsilon": 1, "delta": 1e-6}, "tick": "1h", "horizon": 48}
+    whole = {"postprocess": ["nonnegative", "integer"]}
+    views = StreamDeclaration.from_dict({**given, **whole, "views": ["per-tick", "last-7"]})
+    assert (views.stream_postprocess, views.view_postprocess) == ((), ("nonnegative", "integer"))
+    assert views.build(replay=True).postprocess == ()
+    totals = StreamDeclaration.from_dict({**given, **whole})
+    assert (totals.stream_postprocess, totals.shown) == (("nonnegative", "integer"), "running")
+    assert views.same_as(replace(views, views=("last-7",)))
+    assert not views.same_as(replace(views, views=()))
+    assert views.differences(replace(views, views=()))
+    for wrong in ({"postprocess": ["monotone"], "views": ["per-tick"]}, {**whole, "views": ["running"]}):
+        with pytest.raises(ParameterError, match="post-processed views"):
+            StreamDeclaration.from_dict({**given, **wrong})

@@ -12,8 +12,11 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.declare.schedule import Schedule, microseconds, zone_named
+from evercount.engine import take_views
+from evercount.engine.press_table import postprocess_table
 from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.revisions import RevisedReleases, by_day, with_revisions_left
 from evercount.engine.stream import Stream
 from evercount.engine.view_widths import LAST, PER_TICK, RUNNING, view_width
 from evercount.engine.views import View
@@ -49,7 +52,7 @@ def check_views(
         if postprocess:
             raise ParameterError(
                 f"view {name!r}: the error of differences of post-processed numbers is not known; declare the stream "
-                "without postprocess, and post-process the view"
+                "with its views: these are post-processed then, and not the running totals"
             )
         if QUANTILE.fullmatch(name) and query.quantiles is None:
             raise ParameterError(f"view {name!r} is for the query 'quantiles', and this one is {query.name!r}")
@@ -61,7 +64,9 @@ def check_views(
     return given
 
 
-def view_table(view: View, name: str, schedule: Schedule, level: float = LEVEL) -> ReleaseTable:
+def view_table(
+    view: View, name: str, schedule: Schedule, level: float = LEVEL, postprocess: tuple[str, ...] = ()
+) -> ReleaseTable:
     """A view of this name as a table, with the times of the schedule. A quantile has no std.
 
     A day (a week, from Monday) holds the ticks that begin in it, by the clock of the schedule's zone. It is shown once
@@ -74,27 +79,42 @@ def view_table(view: View, name: str, schedule: Schedule, level: float = LEVEL) 
     begin = view.last if match or name == RUNNING else view.first
     starts = None if schedule.manual else [schedule.start_of(tick) for tick in begin.tolist()]
     if match is None:
-        return view.table(level, starts)
+        table = postprocess_table(view.table(level, starts), postprocess, counts=view.errors.query.monotone)
+        return with_revisions_left(table, view)
     value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
     numbers = [value, np.full_like(value, np.nan), low, high]
-    return ReleaseTable.of(view.last, starts, (match[1],), numbers, begin, noise=view.noise)
+    table = ReleaseTable.of(view.last, starts, (match[1],), numbers, begin, noise=view.noise)
+    return with_revisions_left(table, view)
 
 
-def all_of_view(releases: Releases, name: str, schedule: Schedule, level: float = LEVEL) -> ReleaseTable:
+def all_of_view(
+    releases: Releases, name: str, schedule: Schedule, level: float = LEVEL, postprocess: tuple[str, ...] = ()
+) -> ReleaseTable:
     """A view of all releases from the first tick on; running totals are the published numbers as they are."""
-    if name == RUNNING:
+    if name == RUNNING and not isinstance(releases, RevisedReleases):
         return releases.table(level, schedule.starts_of(1, len(releases)))
-    return view_table(releases.spans(name, *view_spans(name, schedule, 0, len(releases))), name, schedule, level)
+    spans = take_views.spans(releases, name, *view_spans(name, schedule, 0, len(releases)))
+    return view_table(spans, name, schedule, level, postprocess)
 
 
 def shown_tables(
-    stream: Stream, tables: Iterable[ReleaseTable], name: str, schedule: Schedule, before: FloatArray, level: float
+    stream: Stream,
+    tables: Iterable[ReleaseTable],
+    name: str,
+    schedule: Schedule,
+    before: FloatArray,
+    level: float,
+    postprocess: tuple[str, ...] = (),
 ) -> Iterator[ReleaseTable]:
     """One view of ticks while they are released: for each table of `close_ticks`, that of the spans which end in it.
 
     `before` has all that the stream published before, shape (ticks, cells). Of that and of the tables only the rows
     that later spans need are kept.
     """
+    if stream.revise_for is not None:
+        for table in tables:
+            yield by_day(table, stream.query, schedule.starts_of)
+        return
     if name == RUNNING or stream.query.publishing.own_ticks:  # the published numbers as they are
         yield from tables
         return
@@ -102,8 +122,8 @@ def shown_tables(
     for table in tables:
         rows, last = stack_rows(rows, table.numbers[:, 0]), stream.tick
         spans = view_spans(name, schedule, last - len(table.ticks), last)
-        view = stream.read_back(rows, last - len(rows) + 1).spans(name, *spans)
-        yield view_table(view, name, schedule, level)
+        view = take_views.spans(stream.read_back(rows, last - len(rows) + 1), name, *spans)
+        yield view_table(view, name, schedule, level, postprocess)
         needed = _begin(name, schedule, last + 1)
         if stream.thresholds is not None:
             needed = needed // stream.thresholds.every * stream.thresholds.every

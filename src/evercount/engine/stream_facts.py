@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import Any, Generic
 
 import numpy as np
@@ -58,6 +59,11 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def during(self) -> TimeRange | None:
         """The time range whose events it counts, where a schedule says so."""
         return self._parameters.during
+
+    @property
+    def revise_for(self) -> int | None:
+        """For how many ticks each day is published again; None where the past stays as it was published."""
+        return self._parameters.revise_for
 
     @property
     def postprocess(self) -> tuple[str, ...]:
@@ -224,6 +230,11 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         evidence = evidence_at(tested, rows[np.maximum(tested - first_tick, 0)], self.thresholds, self.error_model)
         evidence[:, : self.query.outputs] = 0.0
         return Rows(rows.copy(), evidence, names)
+
+    def _repr_html_(self) -> str:
+        """What it counts and promises, for notebooks."""
+        ends = "without end" if self.horizon is None else f"of {self.horizon:,}"
+        return f"<p><b>{escape(repr(self.query))}</b>: tick {self.tick:,} {ends}</p><p>{escape(self.guarantee)}</p>"
 
     def __repr__(self) -> str:
         return (

@@ -44,7 +44,7 @@ class Published:
     def view(self, name: str) -> ReleaseTable:
         """A view of all ticks."""
         schedule = self.declaration.schedule
-        table = all_of_view(self.releases, name, schedule, self.level)
+        table = all_of_view(self.releases, name, schedule, self.level, self.declaration.view_postprocess)
         if self.own:
             first = self.declaration.query.labels
             found = sorted({cell for part in self.own for cell in part["cells"]} - set(first))

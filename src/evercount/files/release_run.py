@@ -32,16 +32,19 @@ from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.dropped_events import DroppedEvents, dropped_events
 from evercount.files.event_sql import columns_of
 from evercount.files.frame_source import frame_source
+from evercount.files.lake_table import append_new, open_lake
 from evercount.files.ledger_entry import Entered, enter
+from evercount.files.new_rows import split_new
 from evercount.files.published import Published, keeps_tables, own_tables, view_path, write_views
 from evercount.files.release_job import Job, Outcome
 from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import write_releases
-from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
+from evercount.files.source import Prefix, SeenRows, Source, open_source
 from evercount.privacy import Cost, compose, successor_text
 from evercount.privacy.time_range import lies_in_one_range
 
 if TYPE_CHECKING:
+    from evercount.declare.tick_marks import TickMark
     from evercount.files.store_home import StoreHome
 
 Progress = Callable[[str, int, int], None]
@@ -161,6 +164,8 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
     else:
         stream = Stream.load(state.stream, declaration.period_of)
     cleanup.callback(stream.close)
+    if state is not None:
+        _fill_lake(job, stream, state.numbers, state.tables)  # what a run that died has left out
     composed = compose_sentence(earlier, stream.cost) if earlier else None
     first, stop = _due(job, stream)
     if state is not None:
@@ -248,12 +253,12 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
             f"{successor_text(stream.cost)} Give it a later `start` and another `out`; with `horizon` none a stream "
             "has no end.",
         )
-    until = job.now if job.end is None else min(job.now, job.end)
     if job.end is not None and job.end <= schedule.begin:
         raise ParameterError(f"`end` {schedule.show(job.end)} is not after `start` {schedule.show(schedule.begin)}")
-    first = stream.tick + 1
-    stop = max(schedule.tick_of(until), first) if until > schedule.begin else first
-    return first, stop if horizon is None else min(stop, horizon + 1)
+    ended = job.declaration.ended(job.now)
+    if job.end is not None:
+        ended = min(ended, schedule.tick_of(job.end) - 1)
+    return stream.tick + 1, max(stream.tick, ended) + 1
 
 
 def compose_sentence(earlier: tuple[Cost, ...], now: Cost) -> str:
@@ -277,8 +282,8 @@ def compose_sentence(earlier: tuple[Cost, ...], now: Cost) -> str:
 class _Counted:
     rows: CountedRows
     shown: tuple[Reject, ...]
-    consumed: Prefix | None
-    """With late=next, how much of the file the counts come from."""
+    consumed: dict[str, Prefix]
+    """With late=next and late=revise, how much of each file the counts come from."""
     seen: dict[str, SeenRows]
     dropped: DroppedEvents | None
 
@@ -287,25 +292,27 @@ def _count(run: _Run, stdin: IO[bytes] | None) -> _Counted:
     """Count the due ticks, and report rows that do not count.
 
     Why every row counts once. late=drop: a row counts in the run that releases the tick of its time, and a tick is
-    released by one run. late=next: call a row new in the first run whose copy of the file holds it and which releases
-    something. If the tick of its time is still open then, it counts with that tick, in whichever run releases it. If
-    it is closed, the row counts in this run, in the first open tick; later runs find it inside the prefix that was
-    consumed and its tick closed, and leave it alone. The prefix is advanced only by a commit, together with the ticks.
+    released by one run. late=next, late=revise: call a row new in the first run whose copy of the files holds it and
+    which releases something. If the tick of its time is still open then, it counts with that tick, in whichever run
+    releases it. If it is closed, the row counts in this run, in the first open tick (revise: for its own); later runs
+    find it inside the prefix that was consumed and its tick closed, and leave it alone. The prefixes are advanced only
+    by a commit, together with the ticks.
     """
     job, before = run.job, run.before
     sources: tuple[Source, ...] = tuple(
         open_source(name, run.scratch, job.delimiter, stdin, number=number) for number, name in enumerate(job.files)
     ) or (frame_source(job.file, columns_of(run.declaration).used, run.scratch),)
     shown, seen = _write_rejects(run, sources)
-    late, consumed = None, None
-    if run.declaration.late == "next":
-        if len(sources) > 1 or sources[0].typed or job.files == ("-",):
+    late: tuple[Source, ...] = ()
+    consumed: dict[str, Prefix] = {}
+    if run.declaration.late != "drop":
+        if job.files == ("-",) or sources[0].kind == "frame":
             raise ParameterError(
-                "`late` next needs one CSV or JSONL file that only grows, to tell late rows from rows that were "
-                "counted; use `late` drop for several files, Parquet, data frames and standard input"
+                f"`late` {run.declaration.late} needs files that only grow, to tell late rows from rows that were "
+                "counted; use `late` drop for data frames and standard input"
             )
-        frozen, late, consumed = freeze(sources[0], run.scratch, before.consumed if before else None)
-        sources = (frozen,)
+        split = split_new(sources, run.scratch, (before.consumed or None) if before else None)
+        sources, late, consumed = split.files, split.new, split.consumed
     users = before.users if before else {}
     rows = count(sources, run.declaration, run.first, run.stop, run.scratch, late=late, users=users)
     dropped = None
@@ -360,10 +367,10 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
                 raise StoreError(f"the run could not be published: {error.strerror or error}") from error
         numbers, tables = state.numbers, state.tables
     marks = () if run.home is None else run.home.marks
-    releases = stream.read_back(numbers, labels=stream.query.labels if stream.query.publishing.own_ticks else None)
-    published = Published(run.declaration, stream.guarantee, job.all_views, job.level, releases, tables, marks)
+    published = _published(job, stream, numbers, tables, marks)
     drawn, views = None, []
     if not job.check and stream.tick:
+        _fill_lake(job, stream, numbers, tables)
         if job.plot is not None:
             drawn = draw_releases(published, Path(job.plot), run.scratch)
         if places.output is not None:
@@ -381,7 +388,7 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         archived=archived,
         bad=counted.rows.bad,
         shown=counted.shown,
-        next_end=schedule.show(schedule.start_of(run.stop + 1)),
+        next_end=schedule.show(run.declaration.closes(run.stop)),
         continued=run.before is not None,
         drawn=drawn,
         views=tuple(views),
@@ -416,6 +423,26 @@ def _state(run: _Run, counted: _Counted, stream: dict[str, Any]) -> State:
     )
 
 
+def _published(
+    job: Job,
+    stream: Stream,
+    numbers: FloatArray,
+    tables: tuple[dict[str, Any], ...],
+    marks: tuple[TickMark, ...] = (),
+) -> Published:
+    labels = stream.query.labels if stream.query.publishing.own_ticks else None
+    releases = stream.read_back(numbers, labels=labels)
+    return Published(job.declaration, stream.guarantee, job.all_views, job.level, releases, tables, marks)
+
+
+def _fill_lake(job: Job, stream: Stream, numbers: FloatArray, tables: tuple[dict[str, Any], ...]) -> None:
+    """Append to the table of a lake what is committed and not there."""
+    if job.lake is not None and not job.check:
+        declaration = job.declaration
+        view = _published(job, stream, numbers, tables).view(declaration.shown)
+        append_new(job.lake, declaration.name, [view], declaration.schedule, stream.guarantee)
+
+
 def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
     """Write the new output under its private name; the state that belongs to it."""
     job, before, stream, schedule = run.job, run.before, run.stream, run.declaration.schedule
@@ -437,7 +464,8 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
             pass
     else:
         old = None if before is None else run.places.output
-        tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level)
+        made = run.declaration.view_postprocess
+        tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level, made)
         write_releases(job.kind, old, run.places.pending, tables, schedule, stream.guarantee, header=before is None)
     return replace(
         _state(run, counted, stream.dump()),
@@ -497,6 +525,10 @@ def _check_extras(job: Job) -> None:
     """Refuse before the run what would fail after it: a missing library, a chart without a file to read."""
     if job.kind == "parquet":
         parquet_modules()
+    if job.lake is not None:
+        if not job.kept:
+            raise ParameterError("`lake` needs `state`: without it a second run could not know what the first released")
+        open_lake(job.lake)
     if job.all_views and job.out == "-":
         raise ParameterError("views need a file as `out`: they are read back from all ticks of the output")
     if job.plot is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from evercount.files.release_job import Outcome
     from evercount.noise import Secret
 
-PATHS = ("out", "state", "db", "rejects", "ledger", "plot")
+PATHS = ("out", "state", "db", "rejects", "ledger", "plot", "lake")
 FLAGS = ("skip_bad", "check", "new_noise_stream", "renew")
 
 
@@ -40,6 +40,7 @@ class ReleaseOptions(Declared, total=False):
     ledger: str | Path | None
     total: str | tuple[float, float] | None
     plot: str | Path | None
+    lake: str | None
     secret: Secret | None
     progress: Callable[[str, int, int], None] | None
 
@@ -121,6 +122,7 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
         ledger: Ledger file of all streams over the same events: the stream is entered, or refused.
         total: ε,δ of a new ledger that all its streams keep together, such as 1,1e-6.
         plot: Chart of all releases: .png, .svg or .pdf.
+        lake: Table that gets each released tick once: delta:FOLDER or iceberg:FOLDER/namespace.table.
         secret: The secret of a new stream. None draws one; one secret serves one stream only.
         progress: Called with what is being done, how many ticks are done, and of how many.
         options: Those of `declare`: `time`, `every`, `start`, `epsilon` and so on.

@@ -51,16 +51,15 @@ def _read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> Relea
     declaration, outputs = live.declaration, _outputs(live, asked.cells)
     own_ticks = declaration.query.publishing.own_ticks
     if own_ticks and asked.view not in (RUNNING, PER_TICK):
-        check_views([asked.view], declaration.query, declaration.schedule, declaration.postprocess)
+        check_views([asked.view], declaration.query, declaration.schedule, declaration.stream_postprocess)
     if (asked.view == RUNNING or own_ticks) and asked.minus is None:
         return _published(store, live, outputs, min(asked.limit, numbers // len(outputs)))
     quantile = QUANTILE.fullmatch(asked.view)
     if quantile and (asked.cells or asked.minus is not None):
         raise ParameterError(f"the view {asked.view!r} is read from all cells at once: leave cell and minus out")
     if asked.minus is None:
-        return view_table(
-            _view(store, live, asked.view, outputs, asked.limit, numbers), asked.view, declaration.schedule
-        )
+        view = _view(store, live, asked.view, outputs, asked.limit, numbers)
+        return view_table(view, asked.view, declaration.schedule, postprocess=declaration.view_postprocess)
     if len(asked.cells) != 1:
         raise ParameterError("a comparison needs one cell and one minus")
     if asked.minus_stream is None:
@@ -99,7 +98,7 @@ def _published(store: Reading, live: Shown, outputs: list[int], ticks: int) -> R
     cells = range(min(outputs), max(outputs) + 1)
     table = store.published(live.id, live.declaration, max(0, live.closed - max(1, ticks)), live.closed, cells)
     numbers = table.numbers[:, :, [output - cells.start for output in outputs]]
-    if "nonnegative" in live.declaration.postprocess:
+    if "nonnegative" in live.declaration.stream_postprocess:
         numbers[:, 2] = np.maximum(numbers[:, 2], 0.0)
     summed = live.declaration.has_views and not live.declaration.query.publishing.own_ticks
     first = np.ones_like(table.ticks) if summed else table.ticks
@@ -120,7 +119,7 @@ def _view(store: Reading, live: Shown, name: str, outputs: list[int], limit: int
     declaration = live.declaration
     own_ticks = declaration.query.publishing.own_ticks
     name = PER_TICK if own_ticks and name == RUNNING else name
-    check_views([name], declaration.query, declaration.schedule, declaration.postprocess)
+    check_views([name], declaration.query, declaration.schedule, declaration.stream_postprocess)
     wide = declaration.query.discovery is not None
     columns = needed_columns(outputs, len(live.labels)) if wide else outputs
     spans = newest_spans(name, declaration.schedule, live.closed, max(1, min(limit, numbers // len(columns))))

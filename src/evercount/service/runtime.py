@@ -313,7 +313,7 @@ class Service:
             "public": declaration.public,
             "postprocess": list(declaration.postprocess),
             "shown": declaration.shown,
-            "views": list(offered_views(declaration.query, schedule, declaration.postprocess)),
+            "views": list(offered_views(declaration.query, schedule, declaration.stream_postprocess)),
             "released": closed,
             "ticks_left": None if horizon is None else horizon - closed,
             "open_tick": None,

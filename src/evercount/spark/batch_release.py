@@ -223,7 +223,8 @@ def _release_shard(
     try:
         closed = close_ticks(stream, totals, schedule.starts_of, level=job.level)
         before = np.empty((0, len(stream.labels)))
-        for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level):
+        made = declaration.view_postprocess
+        for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level, made):
             yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
     finally:
         stream.close()

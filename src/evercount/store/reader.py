@@ -126,7 +126,8 @@ class Reading:
         after_until = next_spans(name, schedule, after, until, limit)
         if not outputs or not len(after_until[1]):
             return []
-        table = view_table(self.view(stream, declaration, name, after_until, labels, outputs), name, schedule)
+        view = self.view(stream, declaration, name, after_until, labels, outputs)
+        table = view_table(view, name, schedule, postprocess=declaration.view_postprocess)
         table = with_marks(table, marks, name)
         with self.database.reading() as connection:
             return table.described(format_utc, _hashes(connection, stream, after, int(table.ticks[-1])))
@@ -161,9 +162,8 @@ class Reading:
             name, schedule = declaration.shown, declaration.schedule
             spans = next_spans(name, schedule, 0, until, size)
             while True:
-                yield view_table(
-                    self.view(stream, declaration, name, spans, labels, range(len(labels))), name, schedule
-                )
+                view = self.view(stream, declaration, name, spans, labels, range(len(labels)))
+                yield view_table(view, name, schedule, postprocess=declaration.view_postprocess)
                 if not len(spans[1]) or spans[1][-1] >= until:
                     return
                 spans = next_spans(name, schedule, int(spans[1][-1]), until, size)
