@@ -96,7 +96,7 @@ def test_a_stream_that_is_behind_refuses_its_batches_and_no_others(
     away.on = False
     wait_until_ready(client)
     answer = client.post("/v1/streams/seconds/events", json=["a"])
-    assert answer.json().items() >= {"accepted": 1, "tick": round(clock.moment - BEGIN) + 1}.items()
+    assert answer.json() == {"accepted": 1, "tick": round(clock.moment - BEGIN) + 1}
 
 
 def test_a_stop_ends_within_a_slice(service: Service, clock: HandClock) -> None:

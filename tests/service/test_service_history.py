@@ -60,7 +60,7 @@ def test_nothing_is_released_before_the_history_is_there(tmp_path: Path, kind: s
     with served(service) as client:
         assert client.get("/v1/streams", headers=HEADERS).json()["streams"][0]["state"] == "waiting"
         first = client.post("/v1/streams/flu/events", headers=HEADERS, json=events_of(kind, rows[: 4 * many]))
-        assert (first.status_code, first.json()["late"]) == (200, 0), first.text
+        assert (first.status_code, "late" in first.json()) == (200, False), first.text
     service = Service(Store(tmp_path / "a.db"), clock=HandClock(NOW), admin=ADMIN)
     with served(service) as client:
         client.post("/v1/streams/flu/events", headers=HEADERS, json=events_of(kind, rows[4 * many :]))
@@ -74,7 +74,7 @@ def test_nothing_is_released_before_the_history_is_there(tmp_path: Path, kind: s
         while client.get("/v1/streams/flu", headers=HEADERS).json()["released"] < 5:
             service.writer.submit(service.writer.close_due).result()
         late = client.post("/v1/streams/flu/events", headers=HEADERS, json=events_of(kind, [(5, "z"), (6, "z")]))
-        assert [late.json()[name] for name in ("accepted", "late", "dropped", "repeated")] == [2, 1, 1, False]
+        assert late.json() == {"accepted": 2, "tick": 6, "late": 1, "dropped": 1}
         shown = client.get("/v1/streams/flu/releases", headers=HEADERS).json()["releases"]
     stream = one.build(secret=SECRET, replay=True)
     for release in shown:

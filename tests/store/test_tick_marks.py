@@ -11,11 +11,12 @@ import pytest
 
 from evercount import Secret
 from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.tick_marks import NewMark, TickMark
 from evercount.engine.write_table import write_tables
 from evercount.errors import EvercountError
 from evercount.store import Batch, Reading, Store
 from evercount.store.open_stream import read_request
-from evercount.store.tick_marks import NewMark, TickMark, mark_ticks
+from evercount.store.tick_marks import mark_ticks
 
 SECRET = Secret.from_hex("32" * 32)
 DAYS = {"name": "flu", "tick": "1d", "zone": "UTC", "start": "2026-01-01", "horizon": 60}

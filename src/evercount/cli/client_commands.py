@@ -263,10 +263,10 @@ class Sending:
             Sending(self.client, self.stream, (*self.place, str(before)), self.lines[before:]).send(sent)
             return
         sent.events += len(self.lines)
-        if answer["repeated"]:
+        if answer.get("repeated"):
             sent.repeated += len(self.lines)
-        sent.late += answer["late"]
-        sent.dropped += answer["dropped"]
+        sent.late += answer.get("late", 0)
+        sent.dropped += answer.get("dropped", 0)
 
     def _post_again(self, before: int) -> None:
         """The rows that were sent, under the same key: the service says whether they are the same. None is counted."""

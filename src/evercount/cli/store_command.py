@@ -230,8 +230,9 @@ def note(
     It is published as it is, in charts, tables and exports: write nothing that you know from the events only, and do
     not call ticks missing because of their counts. While a service runs on the store: evercount streams note.
     """
+    from evercount.declare.tick_marks import NewMark
     from evercount.store import Store, key_from_environment
-    from evercount.store.tick_marks import NewMark, mark_ticks
+    from evercount.store.tick_marks import mark_ticks
 
     opened = Store(db, key_from_environment(key_file), head)
     try:

@@ -113,6 +113,7 @@ class ReleaseTable(Sequence[Any]):
                 first=None if self.first is None else self.first[some],
                 as_of=None if self.as_of is None else self.as_of[some],
                 left=None if self.left is None else self.left[some],
+                notes=None if self.notes is None else [self.notes[place] for place in some.tolist()],
                 views={},
             )
         return next(iter(self[index : index + 1 or None])) if -len(self) <= index < len(self) else self._no_row(index)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from evercount.declare.tick_marks import with_marks
 from evercount.declare.view_names import QUANTILE, check_views, newest_spans, view_table
 from evercount.engine.key_views import needed_columns
 from evercount.engine.notebook_chart import without_trend
@@ -17,7 +18,6 @@ from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
 from evercount.store import EndedStream, LiveStream
 from evercount.store.reader import Reading
-from evercount.store.tick_marks import with_marks
 
 Shown = LiveStream | EndedStream
 

@@ -19,6 +19,7 @@ import evercount
 from evercount.declare.cautions import published_line
 from evercount.declare.declaration import declared_budget
 from evercount.declare.schedule import format_utc, instant_of
+from evercount.declare.tick_marks import NewMark
 from evercount.declare.view_names import noise_views, offered_views
 from evercount.engine.user_counting import enforced_by
 from evercount.errors import Problem, StoreError
@@ -35,7 +36,7 @@ from evercount.service.wall_clock import Clock
 from evercount.service.watch_loop import Watcher
 from evercount.store import EndedStream, LiveStream, Store, StreamDeclaration, retire_stream
 from evercount.store.open_stream import HISTORY
-from evercount.store.tick_marks import NewMark, mark_ticks
+from evercount.store.tick_marks import mark_ticks
 from evercount.store.watched_store import WatchedStore
 
 T = TypeVar("T")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sqlalchemy import Connection, delete
 
+from evercount.declare.tick_marks import DROP, NEXT, missing_ticks
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.store import schema
@@ -20,7 +22,6 @@ from evercount.store.early_events import add_totals, keep_early, stored_totals, 
 from evercount.store.release_chain import link
 from evercount.store.saturation import Totals
 from evercount.store.sealing import Sealer
-from evercount.store.tick_marks import DROP, NEXT, missing_ticks
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
@@ -106,16 +107,16 @@ def place_given(
     ticks = range(first, stop)
     moves, drops = (set(missing_ticks(live.marks, ticks, kind)) for kind in (NEXT, DROP))
     if isinstance(given, TickEvents):
-        lists = [list(events) for events in given.ticks]
-        if first in live.early and lists:
-            lists[0] = [*(event for event, _ in take_early(connection, live, sealer, first)), *lists[0]]
-        lists.append([])
+        events = [*given.ticks, []]
+        if first in live.early and given.ticks:
+            events[0] = _joined([event for event, _ in take_early(connection, live, sealer, first)], events[0])
         for one in ticks:
             if one in moves:
-                lists[one + 1 - first] = [*lists[one - first], *lists[one + 1 - first]]
+                events[one + 1 - first] = _joined(events[one - first], events[one + 1 - first])
             if one in moves | drops:
-                lists[one - first] = []
-        return TickEvents(first, lists[:-1]), lists[-1] or None
+                events[one - first] = []
+        left = events.pop()
+        return TickEvents(first, events), list(Counter(left).elements() if isinstance(left, Mapping) else left) or None
     moved = stored_totals(connection, live, sealer, [first]) if live.counted else {}
     if not (moved or moves or drops):
         return given, None
@@ -132,6 +133,13 @@ def place_given(
         left = np.zeros(given.cells, np.int64)
         np.add.at(left, cell[beyond], total[beyond])
     return TickTotals(first, len(given), given.cells, tick[inside], cell[inside], total[inside]), left
+
+
+def _joined(one: Any, other: Any) -> Any:
+    """The events of two ticks as those of one: lists, or numbers of events by key."""
+    if isinstance(one, Mapping) or isinstance(other, Mapping):
+        return dict(Counter(one) + Counter(other))
+    return [*one, *other]
 
 
 def keep_left(

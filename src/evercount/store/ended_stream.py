@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evercount.declare.declaration import StreamDeclaration
-from evercount.store.tick_marks import TickMark
+from evercount.declare.tick_marks import TickMark
 
 Ending = Literal["retired", "quarantined"]
 

@@ -13,6 +13,7 @@ import numpy as np
 from evercount._arrays import IntArray
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
+from evercount.declare.tick_marks import TickMark
 from evercount.engine.stream import Stream
 from evercount.errors import Conflict, EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
 from evercount.noise import Secret
@@ -21,7 +22,6 @@ from evercount.store.close_shards import CutStream
 from evercount.store.open_encoder import ENCODER_FAULTS, OF_REQUEST, UNREADABLE, OpenEncoder
 from evercount.store.saturation import Totals, add_exactly, check_request, cut_total, pack_totals
 from evercount.store.sealing import Sealer
-from evercount.store.tick_marks import TickMark
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._safe_files import open_private
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import format_utc, instant_of
+from evercount.declare.tick_marks import TickMark, with_marks
 from evercount.declare.view_names import next_spans, view_table
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import RevisedErrors, by_day, newest_view
@@ -32,7 +33,7 @@ from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows, states
-from evercount.store.tick_marks import TickMark, read_marks, with_marks
+from evercount.store.tick_marks import read_marks
 
 MOST_NAMED = 500
 """Ticks or cells that one statement names: databases limit their number."""

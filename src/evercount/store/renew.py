@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import insert
 
 from evercount._validate import stated
-from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import Conflict, ParameterError
 from evercount.privacy import compose
 from evercount.store import schema
@@ -35,18 +33,6 @@ def next_name(name: str) -> str:
     return following
 
 
-def renewed(declaration: StreamDeclaration, horizon: int | None = None, name: str | None = None) -> StreamDeclaration:
-    """The declaration of the stream that follows: it starts at the instant at which this one ends."""
-    schedule = declaration.schedule
-    if declaration.horizon is None or schedule.manual:
-        raise ParameterError(f"stream {declaration.name!r} has no end by the clock: there is nothing to renew")
-    following = declaration.with_schedule(replace(schedule, start=schedule.start_of(declaration.horizon + 1)))
-    new = horizon or declaration.horizon
-    fitted = isinstance(declaration.factorization, dict) and new != declaration.horizon  # fitted to the old horizon
-    engine = None if fitted else declaration.factorization
-    return replace(following, name=name or next_name(declaration.name), horizon=new, factorization=engine)
-
-
 def renew_stream(
     store: Store, name: str, now: float, *, horizon: int | None = None, new_name: str | None = None
 ) -> LiveStream:
@@ -59,7 +45,7 @@ def renew_stream(
     tests/store/test_store_renew.py.
     """
     live = _known(store, name)
-    following = renewed(live.declaration, horizon, new_name)
+    following = live.declaration.renewed(horizon, new_name or next_name(name))
     if live.successor is not None:
         heir = store.streams.get(live.successor)
         asked = (new_name or live.successor, horizon or (heir and heir.declaration.horizon))
@@ -90,7 +76,7 @@ def last_of_renewals(store: Store, name: str) -> LiveStream:
 def explain_renewal(store: Store, name: str, horizon: int | None, new_name: str | None) -> str:
     """What a renewal means, before it is done."""
     live = _known(store, name)
-    following = renewed(live.declaration, horizon, new_name)
+    following = live.declaration.renewed(horizon, new_name or next_name(name))
     stream = following.build(store.noise)
     both = compose([live.stream.cost, stream.cost])
     stream.close()

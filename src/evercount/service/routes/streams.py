@@ -78,9 +78,9 @@ def add_streams(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """Count a batch of events (write). The answer comes when they are durable.
 
-        It says how many events came after their tick had closed (`late`), and how many of these are not counted
-        (`dropped`). With an Idempotency-Key the same batch may be sent again, with the same token, and is not counted
-        again.
+        Where events came after their tick had closed, it says how many (`late`), and how many of these are not counted
+        (`dropped`); `repeated` says that the batch was counted before. With an Idempotency-Key the same batch may be
+        sent again, with the same token, and is not counted again.
         """
         service.access.require(request, "write")
         live = service.find(name)
@@ -100,9 +100,10 @@ def add_streams(app: FastAPI, service: Service) -> None:
         small = len(body) <= READ_AT_ONCE and not live.declaration.remembers
         batch = read() if small else await service.encode(read)
         accepted = await service.write(batch)
-        facts = {"accepted": accepted.accepted, "tick": accepted.tick, "late": accepted.late}
         dropped = accepted.late if live.declaration.late == "drop" else 0
-        return Json({**facts, "dropped": dropped, "repeated": accepted.repeated})
+        late = {"late": accepted.late, "dropped": dropped} if accepted.late else {}
+        repeated = {"repeated": True} if accepted.repeated else {}
+        return Json({"accepted": accepted.accepted, "tick": accepted.tick, **late, **repeated})
 
     @app.post("/v1/streams/{name}/open", tags=["streams"])
     async def open_history(request: Request, name: Name) -> Response:
