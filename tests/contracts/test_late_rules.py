@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -184,6 +188,52 @@ DOORS = {"files": by_files, "service": by_service, "totals": by_totals}
 def test_every_door_publishes_the_same_table(rule: str, door: str, tmp_path: Path) -> None:
     one = DOORS_RULES[rule]
     assert DOORS[door](one, tmp_path) == expected(one)
+
+
+PROGRAM = """
+    import json, sys
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[1])
+    from test_late_rules import *
+
+    one = DOORS_RULES["revise"]
+    store = Store(Path(sys.argv[2]))
+    store.declare(one, BEGIN / 1e6, SECRET)
+    for number, (came, time, key) in enumerate(arrivals()):
+        if number >= int(sys.argv[3]):
+            close_due(store, BEGIN + came)
+            if store.find("x").closed < TICKS:
+                body = json.dumps([{"key": key, "time": (BEGIN + time) / 1e6}]).encode()
+                store.accept([read_batch(one, body, key=str(number))], (BEGIN + came) / 1e6)
+            print(number, flush=True)
+    close_due(store, BEGIN + 100 * HOUR)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_writer_releases_the_same_revisions(tmp_path: Path) -> None:
+    """kill -9 at ten moments; the next process sends what was not confirmed again, under the same keys."""
+    generator, done, kills = np.random.default_rng(2), 0, 0
+    words = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(Path(__file__).parent), str(tmp_path / "store.db")]
+    places = f"{Path(__file__).parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    while done < len(arrivals()):
+        until = done + int(generator.integers(10, 50)) if kills < 10 else 10**6
+        with subprocess.Popen(
+            [*words, str(done)], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": places}
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                done = int(line) + 1
+                if done >= until:
+                    process.kill()
+                    kills += 1
+                    break
+    assert kills == 10 or done == len(arrivals())
+    one, store = DOORS_RULES["revise"], Store(tmp_path / "store.db")
+    close_due(store, BEGIN + 100 * HOUR)
+    assert store.verify(store.head) == []
+    assert shown(one, store) == expected(one)
+    store.close()
 
 
 def test_the_rules_differ() -> None:
