@@ -100,7 +100,7 @@ def expected(one: StreamDeclaration) -> list[tuple[Any, ...]]:
     ]
 
 
-def by_files(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
+def by_files(one: StreamDeclaration, folder: Path, db: str | None = None) -> list[tuple[Any, ...]]:
     """A new file for every hour of arrival, and a run half an hour after each."""
     names: list[str] = []
     for hour in range(1, TICKS + 1):
@@ -112,12 +112,21 @@ def by_files(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
             writer.writerow(["t", "k"])
             show = one.schedule.show
             writer.writerows([show(BEGIN + time), key] for came, time, key in arrivals() if since <= came < until)
-        release_file(Job(tuple(names), one, str(folder / "out.csv"), BEGIN + until, secret=SECRET))
+        release_file(Job(tuple(names), one, str(folder / "out.csv"), BEGIN + until, secret=SECRET, db=db))
     with (folder / "out.csv").open(newline="") as file:
         columns = ("tick", "as_of") if one.late == "revise" else ("tick",)
         return [
             (*(int(row[name]) for name in columns), row["cell"], float(row["value"])) for row in csv.DictReader(file)
         ]
+
+
+def by_files_and_store(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
+    """`release --db`: the files are exports of what the store has."""
+    found = by_files(one, folder, str(folder / "store.db"))
+    store = Store(folder / "store.db")
+    assert shown(one, store) == found
+    store.close()
+    return found
 
 
 def shown(one: StreamDeclaration, store: Reading) -> list[tuple[Any, ...]]:
@@ -180,7 +189,7 @@ def by_totals(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
     return found
 
 
-DOORS = {"files": by_files, "service": by_service, "totals": by_totals}
+DOORS = {"files": by_files, "files and store": by_files_and_store, "service": by_service, "totals": by_totals}
 
 
 @pytest.mark.parametrize("door", DOORS)

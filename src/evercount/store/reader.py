@@ -177,7 +177,7 @@ class Reading:
         """The stored numbers of some cells at ticks after+1 … until."""
         with self.database.reading() as connection:
             tables = _tables(connection, stream, declaration, after, until, cells)
-            labels = self.labels_of(connection, stream, declaration)[cells.start : cells.stop]
+            labels = _stored_labels(connection, stream, declaration)[cells.start : cells.stop]
         numbers = np.full((until - after, 4, len(labels)), np.nan)  # NaN where a key was not public
         for table in tables:
             numbers[table.ticks - after - 1, :, : len(table.cells)] = table.numbers
@@ -472,7 +472,7 @@ def _tables(
 ) -> list[ReleaseTable]:
     """The stored numbers of ticks after+1 … last: one table, or one for each tick where some rows are missing."""
     table = schema.releases
-    labels = Reading.labels_of(connection, stream, declaration)
+    labels = _stored_labels(connection, stream, declaration)
     columns = (table.c.tick, table.c.cell, table.c.value, table.c.std, table.c.low, table.c.high)
     where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
     if cells is not None:
@@ -500,6 +500,13 @@ def _tables(
         ReleaseTable(np.asarray([tick]), starts(tick, 1), labels[: len(part)], part.T[np.newaxis])
         for tick, part in zip(ticks.tolist(), parts, strict=True)
     ]
+
+
+def _stored_labels(connection: Connection, stream: int, declaration: StreamDeclaration) -> Sequence[str]:
+    """One label for each number that the store has of a tick; of a stream whose ticks are revised, for each lag."""
+    if declaration.revise_for is not None:
+        return declaration.released_query.labels
+    return Reading.labels_of(connection, stream, declaration)
 
 
 def _by_day(
