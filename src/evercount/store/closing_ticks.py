@@ -19,6 +19,7 @@ from evercount.store.close_shards import release_rows
 from evercount.store.commit_batches import Group
 from evercount.store.database import insert_rows
 from evercount.store.early_events import add_totals, keep_early, stored_totals, take_early
+from evercount.store.named_events import as_tick
 from evercount.store.release_chain import link
 from evercount.store.saturation import Totals
 from evercount.store.sealing import Sealer
@@ -49,10 +50,8 @@ def make_ready(store: Store, live: LiveStream, count: int) -> int:
     if tick in moving:
         with store.database.transaction() as connection:
             _move_on(store, connection, live)
-        live.counted, live.encoder = True, None
-        if live.declaration.remembers:
-            live.early |= {tick + 1} if live.events else set()
-            live.events, live.groups = [], 0
+        live.counted, live.encoder = live.counted or not live.declaration.remembers, None
+        live.events, live.groups = [], 0
         live.totals = np.zeros(live.stream.query.cells, np.int64)
     stops = [one for one in (*live.early, *moving) if tick < one]
     return min([count, *(one - tick for one in stops)])
@@ -62,15 +61,21 @@ def _move_on(store: Store, connection: Connection, live: LiveStream) -> None:
     """Move all that the first open tick has to the tick after it."""
     tick, sealer = live.open_tick, store.sealer
     if live.declaration.remembers:
-        if live.events:
-            keep_early(connection, live, sealer, {tick + 1: [(event, None) for event in live.events]})
+        events = live.events
+        if live.counted:
+            counted = CountedTicks.read(connection, live, sealer, range(tick, tick + 1))
+            events = _listed(as_tick(live.declaration, counted.named.get(tick, ()), live.events))
+            counted.write(connection, live, tick)
+        if events:
+            keep_early(connection, live, sealer, {tick + 1: [(event, None) for event in events]})
+            live.early.add(tick + 1)
         table = schema.open_events
         connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick == tick)))
         return
     moved = live.totals.astype(object)
-    counted = stored_totals(connection, live, sealer, [tick])
-    if counted:
-        moved = moved + counted[tick]
+    ahead = stored_totals(connection, live, sealer, [tick])
+    if ahead:
+        moved = moved + ahead[tick]
         rows = schema.counted_totals
         connection.execute(delete(rows).where((rows.c.stream == live.id) & (rows.c.tick == tick)))
     add_totals(connection, live, sealer, {tick + 1: moved})
@@ -90,7 +95,10 @@ def next_totals(live: LiveStream, count: int, counted: CountedTicks | None) -> T
     first = live.open_tick
     missing = missing_ticks(live.marks, range(first, first + count))
     if live.declaration.remembers:
-        return TickEvents(first, [[] if first in missing else live.events, *([] for _ in range(count - 1))])
+        named = {} if counted is None else counted.named
+        accepted = [live.events, *([] for _ in range(count - 1))]
+        events = (as_tick(live.declaration, named.get(tick, ()), one) for tick, one in enumerate(accepted, first))
+        return TickEvents(first, [[] if tick in missing else one for tick, one in enumerate(events, first)])
     rows = np.zeros((count, live.stream.query.cells), np.int64)
     rows[0] = live.closing_totals()
     for tick, totals in () if counted is None else counted.totals.items():
@@ -116,7 +124,7 @@ def place_given(
             if one in moves | drops:
                 events[one - first] = []
         left = events.pop()
-        return TickEvents(first, events), list(Counter(left).elements() if isinstance(left, Mapping) else left) or None
+        return TickEvents(first, events), _listed(left) or None
     moved = stored_totals(connection, live, sealer, [first]) if live.counted else {}
     if not (moved or moves or drops):
         return given, None
@@ -133,6 +141,11 @@ def place_given(
         left = np.zeros(given.cells, np.int64)
         np.add.at(left, cell[beyond], total[beyond])
     return TickTotals(first, len(given), given.cells, tick[inside], cell[inside], total[inside]), left
+
+
+def _listed(events: Any) -> list[Any]:
+    """Events one by one, also where they are numbers of events by key."""
+    return list(Counter(events).elements() if isinstance(events, Mapping) else events)
 
 
 def _joined(one: Any, other: Any) -> Any:

@@ -41,6 +41,7 @@ from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quaranti
 from evercount.store.known_users import forget_users
 from evercount.store.late_rules import change_rules
 from evercount.store.load_streams import load_live, load_retired
+from evercount.store.named_events import ticks_at_a_time
 from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import FILES, HISTORY, Accepted, Batch, LiveStream
 from evercount.store.reader import PROBE, Reading
@@ -355,6 +356,9 @@ class Store(Reading):
             return self.close_shards(live, count, closed_at, None, describe, cells)
         count = make_ready(self, live, count)
         count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))
+        if live.counted and live.declaration.remembers:
+            with self.database.reading() as connection:
+                count = ticks_at_a_time(connection, live.id, range(live.open_tick, live.open_tick + count))
         with self._closing(live) as closing:
             counted = counted_ticks(self, live, count)
             totals = next_totals(live, count, counted)
