@@ -140,7 +140,9 @@ def shown(one: StreamDeclaration, store: Reading) -> list[tuple[Any, ...]]:
 def close_due(store: Store, now: int) -> None:
     live = store.find("x")
     while due := live.due(now / 1e6):
-        store.close_ticks(live, due, now / 1e6)
+        told = store.close_ticks(live, due, now / 1e6, 64, 1000)  # as the service does
+        assert told[-1]["tick"] == live.closed
+        assert len(told[-1]["values"]) == 2
 
 
 def by_service(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
