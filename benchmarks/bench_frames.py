@@ -11,6 +11,7 @@ that of the command, peak memory at most the frame and 300 MB.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -65,9 +66,7 @@ except SystemExit as done:
 
 def write_events(rows: int) -> None:
     """A year of events of 20 regions, with a column that nobody asks for."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    pa, pq = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     generator = np.random.default_rng(1)
     when = np.datetime64("2025-01-01", "us") + generator.integers(0, 365 * 86_400 * 10**6, rows)
     region = np.asarray(REGIONS, object)[generator.integers(0, len(REGIONS), rows)]
