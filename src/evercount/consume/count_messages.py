@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,9 @@ class MessageCounter:
         `files.count_rows.count`, with its SQL. Test: tests/consume/test_consume_log.py.
         """
         pa: Any = arrow()
-        self._connection.register("messages", pa.table({"line": pa.array(_lines(messages.bodies), pa.string())}))
+        lines = _lines(messages.bodies)
+        self._source = _like(self._source, lines)
+        self._connection.register("messages", pa.table({"line": pa.array(lines, pa.string())}))
         try:
             if self._declaration.budget.unit == "user":
                 return self._users(messages, last)
@@ -131,6 +133,17 @@ class MessageCounter:
     def _as_totals(self, tick: IntArray, cell: IntArray, total: IntArray) -> TickTotals:
         first, end = (int(tick[0]), int(tick[-1]) + 1) if len(tick) else (1, 1)
         return TickTotals(first, end - first, self._declaration.query.cells, tick, cell, total)
+
+
+def _like(source: _Batch, lines: Sequence[str]) -> _Batch:
+    """The source with the fields of the first message, if they are the declared ones: most others have the same."""
+    try:
+        names = tuple(json.loads(lines[0]))
+    except (IndexError, TypeError, ValueError, RecursionError):
+        return source
+    return (
+        replace(source, columns=names, types=("VARCHAR",) * len(names)) if set(source.columns) <= set(names) else source
+    )
 
 
 def _numbers(column: Any) -> IntArray:
