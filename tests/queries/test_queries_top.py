@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import studentized_range
 
-from evercount import Budget, DegreeHistogram, Histogram, Rollup, Stream, Substrings, TopK
+from evercount import Budget, Histogram, Rollup, Stream, TopK
 from evercount._arrays import FloatArray
 from evercount.errors import ParameterError
+from evercount.graphs import DegreeHistogram
 from evercount.queries import Query
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.top_keys import RankErrors, range_tail, supported_keys, top_keys
+from evercount.words import Substrings
 from many_streams import least_share, noise_of, published
 
 STREAMS = 8_000
@@ -126,7 +128,7 @@ def test_other_kinds_of_noise_use_the_union_bound() -> None:
     highest = Stream(TopK(["a", "b", "c"], k=1), Budget(4.0, 1e-6), 4, postprocess=["monotone"]).step(events)
     degrees = Stream(DegreeHistogram(40, max_degree=3), Budget(4.0, 1e-6), 4).step([(0, 1)])
     for release in (pure, highest, degrees):
-        assert not release._run.rank_errors(0).independent
+        assert not release._run._rank_errors(0).independent
         key = release.top()[0]
         assert 0 <= key.confidence <= 1
         assert key.low < key.value < key.high

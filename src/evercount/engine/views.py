@@ -44,6 +44,11 @@ class View(TableExports):
     **Guarantee.** A function of published numbers and public parameters. `std` is exact: the noise of a running sum
     and of its earlier value are correlated, and their joint law is known. Test:
     tests/engine/test_views.py::test_errors_of_views_are_exact.
+
+    >>> from evercount import Budget, Count, Stream
+    >>> view = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).run([100, 50, 30]).last(2)
+    >>> view.first.tolist(), view.last.tolist(), view.std.round(1).tolist()
+    ([1, 2], [2, 3], [[7.3], [8.4]])
     """
 
     name: str
@@ -111,19 +116,19 @@ class View(TableExports):
         half = self.half_widths(level)
         return self.values - half, self.values + half
 
-    def bound(self, beta: float = 0.05) -> FloatArray:
-        """Half-widths that hold for all spans and cells of this view at once with probability 1 − beta.
+    def bound(self, level: float = 0.95) -> FloatArray:
+        """Half-widths that hold for all spans and cells of this view at once with probability `level`.
 
         Args:
-            beta: The probability that some number is outside.
+            level: The probability that all numbers are inside.
 
         Returns:
             The half-widths, shape (spans, cells).
 
         Raises:
-            ParameterError: beta is not between 0 and 1.
+            ParameterError: the level is not between 0 and 1.
         """
-        return self.half_widths(1 - check_probability("beta", beta) / max(self.values.size, 1))
+        return self.half_widths(1 - (1 - check_probability("level", level)) / max(self.values.size, 1))
 
     def only(self, *cells: str) -> Self:
         """The same view of some cells.
