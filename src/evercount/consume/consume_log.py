@@ -68,7 +68,8 @@ class LogConsumer:
     **Guarantee.** Every message counts once: where the log goes on is committed in the transaction that adds the
     messages' totals (`store/accept_totals.py`), and nothing else remembers it. After a crash the log is read from
     there; a second consumer's batch has a number that is taken, and is refused. Assumption: the log gives the same
-    messages under the same positions. Test: tests/consume/test_consume_log.py.
+    messages under the same positions. Tests: tests/consume/test_consume_log.py and
+    tests/contracts/test_kill_all_doors.py.
     """
 
     def __init__(
