@@ -43,9 +43,10 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     columns_of(declaration)
     if declaration.schedule.manual:
         raise ParameterError("a log closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
-    if declaration.revise_for is not None:
-        raise ParameterError("late = 'revise' is not counted from a log: use `evercount release`")
     query = declaration.query
+    names = query.people is not None or query.discovery is not None or declaration.budget.unit == "user"
+    if declaration.revise_for is not None and names:
+        raise ParameterError("late = 'revise' of persons or unknown keys is not counted from a log: use the service")
     if query.people is not None and (rows_of(query).repeats or declaration.budget.caps[:2] != (None, None)):
         raise ParameterError(
             f"{query.name!r} with these caps follows each user from event to event, and a log hands over each user "
