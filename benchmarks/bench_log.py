@@ -6,6 +6,7 @@ The rate by the clock depends on what else the machine does; processor time does
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -80,19 +81,18 @@ def server_seconds(folder: Path) -> float:
 
 def run(number: int = 500_000) -> list[dict[str, Any]]:
     """One row per measurement: name, value, unit, ratio, target, note."""
-    from log_servers import KafkaMock, nats_server, publish
-
+    servers: Any = importlib.import_module("log_servers")  # of the tests
     rows = []
     bodies = messages(number)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        with nats_server(folder / "nats") as server:
-            publish(server, "b", bodies)
+        with servers.nats_server(folder / "nats") as server:
+            servers.publish(server, "b", bodies)
             for persons in (False, True):
                 before = server_seconds(folder / "nats")
                 clock, used = consume(f"nats://{server}/b", persons, folder)
                 rows.append(_row("JetStream", persons, number, clock, used, server_seconds(folder / "nats") - before))
-        kafka, few = KafkaMock(4), bodies[: min(number, 80_000)]  # the broker keeps 5 MB of a partition
+        kafka, few = servers.KafkaMock(4), bodies[: min(number, 80_000)]  # the broker keeps 5 MB of a partition
         kafka.publish("b", few)
         clock, used = consume(f"kafka://{kafka.address}/b", False, folder)
         rows.append(_row("Kafka, broker in the same process", False, len(few), clock, used, 0.0))

@@ -59,7 +59,7 @@ def lap(folder: Path, address: str, seed: int, kills: dict[str, int], lives: Any
         window = FIRST_WINDOW * (40 if door == "spark" else 1)
         while life(lives, door, folder, persons, f"nats://{address}/lap{seed}", window * draw.random()):
             kills[door] = kills.get(door, 0) + 1
-            window *= GROWTH
+            window *= GROWTH**3 if door == "spark" else GROWTH
         assert published(folder, door) == expected, (door, seed)
     if "log" in doors:
         assert len((folder / "bad.jsonl").read_text().splitlines()) == 1
