@@ -18,8 +18,8 @@ import pytest
 from evercount.declare.schedule import Schedule
 from evercount.errors import InputError
 from evercount.service.access import Limits
-from evercount.service.http_errors import Json
 from evercount.service.demo import YEAR
+from evercount.service.http_errors import Json
 from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration
 
