@@ -1,4 +1,4 @@
-"""The example's made-up epidemic feeds the demonstration: hourly flu reports of eight regions, a year of them at once."""
+"""The example's made-up epidemic feeds the demonstration: hourly flu reports of eight regions, a year at once."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ PIECES = 4
 
 DECLARATION = {
     "name": NAME,
-    "description": "Made-up data: hourly flu reports of eight invented regions. A year is published; now an hour passes "
-    "every second.",
+    "description": "Made-up data: hourly flu reports of eight invented regions. A year is published; now one hour "
+    "passes every second.",
     "query": {"name": "histogram", "parameters": {"keys": list(flu.REGIONS)}},
     "budget": {"epsilon": 1.0, "delta": 1e-9, "adjacency": "add-remove", "unit": "event"},
     "tick": "1h",
