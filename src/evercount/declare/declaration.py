@@ -12,7 +12,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, Strict, TypeAdapter
 
@@ -196,6 +196,8 @@ class StreamDeclaration:
     schedule: Schedule = field(init=False, repr=False, compare=False)
     asked: Asked = field(init=False, repr=False, compare=False)
     """What was declared before the noise was chosen."""
+    earliest: ClassVar[int | None] = None
+    """Of a renewed stream: the start of the first one. Rows between the two starts are of other streams, and legal."""
 
     def __post_init__(self) -> None:
         schedule = Schedule.of(self.tick, self.start, "UTC" if self.zone is None else self.zone)
@@ -462,6 +464,22 @@ class StreamDeclaration:
         other = copy(self)
         other._schedule_is(schedule)
         object.__setattr__(other, "budget", with_period_ticks(self.budget, schedule))
+        return other
+
+    def renewed(self, horizon: int | None = None, name: str | None = None) -> StreamDeclaration:
+        """The stream that goes on when the horizon of this one ends: it starts at that instant."""
+        if self.horizon is None or self.schedule.manual:
+            raise ParameterError(f"stream {self.name!r} has no end by the clock: there is nothing to renew")
+        end, horizon = self.schedule.start_of(self.horizon + 1), horizon or self.horizon
+        fitted = isinstance(self.factorization, dict) and horizon != self.horizon  # fitted to the old horizon
+        engine = None if fitted else self.factorization
+        return replace(self, name=name or self.name, horizon=horizon, factorization=engine).going_on(end, self)
+
+    def going_on(self, start: int, first: StreamDeclaration) -> StreamDeclaration:
+        """The declaration from `start` on, for a stream that goes on for another one: rows of that one are no fault."""
+        other = self.started(start)
+        begin = first.schedule.begin if first.earliest is None else first.earliest
+        object.__setattr__(other, "earliest", begin)
         return other
 
     def unstarted(self) -> StreamDeclaration:
