@@ -58,6 +58,8 @@ SHOWN = {
     ): "it needs the reader's database; tests/serving.py does it for the next line",
     ("docs/howto/lake.md", "pip install"): "it needs a package registry",
     ("docs/howto/lake.md", "evercount"): "tests/files/test_lake_table.py runs both commands",
+    ("docs/howto/log.md", "pip install"): "it needs a package registry",
+    ("docs/howto/log.md", "evercount consume"): "it needs a broker; tests/consume runs the command",
     ("docs/howto/airflow.md", "from airflow"): "Airflow is not a dependency; the function that it calls runs above",
     ("docs/howto/airflow.md", "from dagster"): "nor is Dagster",
     ("docs/paper.md", "evercount reproduce --out DIR"): "half an hour; tests/reproduce runs each item in a small size",
