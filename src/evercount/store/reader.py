@@ -526,7 +526,8 @@ def _by_day(
     table = ReleaseTable(np.arange(after + 1, last + 1), starts(after + 1, last - after), wide.labels, numbers)
     table = by_day(table, wide, starts)
     if cells is not None:
-        table = replace(table, cells=table.cells[cells.start : cells.stop], numbers=table.numbers[:, :, cells])
+        part = slice(cells.start, cells.stop)
+        table = replace(table, cells=table.cells[part], numbers=table.numbers[:, :, part])
     return [table]
 
 
