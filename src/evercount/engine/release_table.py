@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,6 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.engine.notebook_chart import chart_html
-from evercount.errors import MissingExtra
 from evercount.text_rules import aligned
 
 if TYPE_CHECKING:
@@ -52,6 +50,7 @@ class ReleaseTable(Sequence[Any]):
             stands for it. A quantile has no std: it is NaN.
         first: The first tick that each number of a view counts.
         marks: What a reader must know besides: a column for each.
+        notes: What is said about each tick, such as that rows were missing.
         clock: The schedule that shows starts in its zone.
         guarantee: The guarantee of the whole stream in one sentence.
         noise: The kind of noise: "exact", or "insecure-float" for simulation.
@@ -140,10 +139,9 @@ class ReleaseTable(Sequence[Any]):
                 notes=None if self.notes is None else [self.notes[place] for place in some.tolist()],
                 views={},
             )
-        return next(iter(self[index : index + 1 or None])) if -len(self) <= index < len(self) else self._no_row(index)
-
-    def _no_row(self, index: int) -> Any:
-        raise IndexError(f"the table has {len(self)} rows, and row {index} is not one of them")
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"the table has {len(self)} rows, and row {index} is not one of them")
+        return next(iter(self[index : index + 1 or None]))
 
     def __iter__(self) -> Iterator[Any]:
         columns = self.columns()
@@ -261,6 +259,8 @@ class ReleaseTable(Sequence[Any]):
         Raises:
             MissingExtra: pandas is not installed.
         """
+        from evercount.engine.write_table import frame_module
+
         pandas, columns = frame_module("pandas"), self.columns()
         frame = pandas.DataFrame(columns)
         if "start" in columns and self.clock is not None:
@@ -278,6 +278,8 @@ class ReleaseTable(Sequence[Any]):
         Raises:
             MissingExtra: polars is not installed.
         """
+        from evercount.engine.write_table import frame_module
+
         polars, columns = frame_module("polars"), self.columns().items()
         frame = polars.DataFrame({name: list(one) if one.dtype == object else one for name, one in columns})
         if self.starts is None or self.clock is None:
@@ -403,11 +405,3 @@ def _plain(numbers: FloatArray) -> list[float | None]:
     """Numbers as JSON has them, null for NaN."""
     plain: list[float | None] = numbers.tolist()
     return [None if number != number else number for number in plain] if np.isnan(numbers).any() else plain
-
-
-def frame_module(name: str) -> Any:
-    """pandas or polars, or MissingExtra."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtra(f"a table of {name}", name, package=True) from error

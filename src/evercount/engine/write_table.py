@@ -135,3 +135,11 @@ def parquet_modules() -> tuple[Any, Any]:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise MissingExtra("Parquet", "files") from error
+
+
+def frame_module(name: str) -> Any:
+    """pandas or polars, or MissingExtra."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtra(f"a table of {name}", name, package=True) from error

@@ -10,9 +10,9 @@ from typing import Any
 
 from evercount.engine.build import FITTED_TICKS
 from evercount.engine.noise_choice import MARGIN, candidates, check_noise_for, choose_noise, least_alone
-from evercount.engine.release_table import frame_module
 from evercount.engine.user_counting import enforced_by
 from evercount.engine.view_widths import RUNNING
+from evercount.engine.write_table import frame_module
 from evercount.errors import ParameterError
 from evercount.factorizations import check_horizon
 from evercount.planning.largest import error_shares, shares_sentence
