@@ -354,6 +354,17 @@ class StreamDeclaration:
             raise MissingExtra("A declaration as TOML", "cli") from error
         return tomli_w.dumps({"stream": [_without_none(self.to_dict())]})
 
+    @classmethod
+    def from_toml(cls, source: str | Path) -> StreamDeclaration:
+        """The inverse of `to_toml`: the stream of a TOML text, or of a file with one stream."""
+        if isinstance(source, Path):
+            found = read_declarations(source)
+        else:
+            found = [declaration for declaration, _ in _streams_of(source, "the text", Path())]
+        if len(found) != 1:
+            raise ParameterError(f"there must be one [[stream]] table, and there are {len(found)}")
+        return found[0]
+
     def canonical(self) -> str:
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 
@@ -492,10 +503,17 @@ def read_declarations(path: Path) -> list[StreamDeclaration]:
 def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
     """As `read_declarations`, each with the files that `evercount release NAME` reads and writes."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _streams_of(path.read_text(encoding="utf-8"), str(path), path.parent)
     except OSError as error:
         raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"{path} is not TOML: {error}") from None
+
+
+def _streams_of(text: str, path: str, folder: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ParameterError(f"{path} is not TOML: {error}") from None
     tables = data.pop("stream", [])
     if data or not isinstance(tables, list):
@@ -506,7 +524,7 @@ def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
             files = one.pop("files", {}) if isinstance(one, dict) else {}
             if not isinstance(files, dict):
                 raise ParameterError('files must be a table such as {input = "events/*.csv", output = "flu.csv"}')
-            places = FilePlaces(**files).below(path.parent)
+            places = FilePlaces(**files).below(folder)
             declaration = StreamDeclaration.from_dict(one)
             if declaration.name in streams:
                 raise ParameterError(f"the name {declaration.name!r} is declared twice")
