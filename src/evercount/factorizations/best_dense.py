@@ -26,7 +26,7 @@ from evercount.factorizations.participation import gram_sum
 
 GAP = 4e-3
 """Relative gap between a squared error and its certified least, at which the search ends."""
-MOST_STEPS, PATIENCE = 150, 12
+MOST_STEPS, PATIENCE = 400, 60
 """It also ends where the bound has not risen by a thousandth in so many steps."""
 OVER_RELAXATION = 1.6
 FLOOR = 1e-10
