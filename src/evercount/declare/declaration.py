@@ -12,7 +12,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, Strict, TypeAdapter
 
@@ -25,6 +25,7 @@ from evercount.declare.view_names import QUANTILE, check_views, noise_views
 from evercount.engine.build import POSTPROCESSES, Spec, check_postprocess
 from evercount.engine.build_parameters import choose_revised
 from evercount.engine.noise_choice import check_noise_for, choose_noise
+from evercount.engine.revised_query import MOST_LAGS, Revisions
 from evercount.engine.stream import Stream
 from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.engine.view_widths import LAST, PER_TICK, RUNNING
@@ -32,7 +33,6 @@ from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger, TimeRange
 from evercount.queries import QUERIES, Query, build_query
-from evercount.queries.revisions import MOST_LAGS
 from evercount.text_rules import check_public_text
 
 
@@ -196,6 +196,8 @@ class StreamDeclaration:
     schedule: Schedule = field(init=False, repr=False, compare=False)
     asked: Asked = field(init=False, repr=False, compare=False)
     """What was declared before the noise was chosen."""
+    earliest: ClassVar[int | None] = None
+    """Of a renewed stream: the start of the first one. Rows between the two starts are of other streams, and legal."""
 
     def __post_init__(self) -> None:
         schedule = Schedule.of(self.tick, self.start, "UTC" if self.zone is None else self.zone)
@@ -425,6 +427,11 @@ class StreamDeclaration:
         )
 
     @property
+    def released_query(self) -> Query:
+        """What the stream releases: the query, or for each of the last ticks where they are revised."""
+        return self.query if self.revise_for is None else Revisions(self.query, self.revise_for + 1)
+
+    @property
     def during(self) -> TimeRange | None:
         """The instants whose events are counted; None before the start is known."""
         schedule = self.schedule
@@ -464,6 +471,22 @@ class StreamDeclaration:
         object.__setattr__(other, "budget", with_period_ticks(self.budget, schedule))
         return other
 
+    def renewed(self, horizon: int | None = None, name: str | None = None) -> StreamDeclaration:
+        """The stream that goes on when the horizon of this one ends: it starts at that instant."""
+        if self.horizon is None or self.schedule.manual:
+            raise ParameterError(f"stream {self.name!r} has no end by the clock: there is nothing to renew")
+        end, horizon = self.schedule.start_of(self.horizon + 1), horizon or self.horizon
+        fitted = isinstance(self.factorization, dict) and horizon != self.horizon  # fitted to the old horizon
+        engine = None if fitted else self.factorization
+        return replace(self, name=name or self.name, horizon=horizon, factorization=engine).going_on(end, self)
+
+    def going_on(self, start: int, first: StreamDeclaration) -> StreamDeclaration:
+        """The declaration from `start` on, for a stream that goes on for another one: rows of that one are no fault."""
+        other = self.started(start)
+        begin = first.schedule.begin if first.earliest is None else first.earliest
+        object.__setattr__(other, "earliest", begin)
+        return other
+
     def unstarted(self) -> StreamDeclaration:
         """The declaration with its start left open."""
         return self.with_schedule(replace(self.schedule, start=None))
@@ -473,8 +496,20 @@ class StreamDeclaration:
         mine, theirs = self.to_dict(), other.as_known(self).to_dict()
         if theirs["start"] is None:
             theirs["start"] = mine["start"]
-        same = {**mine, "views": None} == {**theirs, "views": None}
+        same = all(mine[name] == theirs[name] for name in mine if name not in ("views", "late", "wait"))
         return same and self.stream_postprocess == other.stream_postprocess
+
+    def with_rules(self, late: Any, wait: str) -> StreamDeclaration:
+        """The declaration with another rule for late events; from and to `revise` it is another stream.
+
+        **Guarantee.** Which tick counts an event, and whether one does, still depends on its own time, on when it
+        comes, and on public facts: `engine/revisions.proof.md`, Changing the rule. Test:
+        tests/contracts/test_late_rules.py::test_rules_change_for_events_to_come.
+        """
+        other = copy(self)
+        object.__setattr__(other, "late", self.late if self.revise_for is not None else late)
+        object.__setattr__(other, "wait", wait)
+        return other
 
     @property
     def remembers(self) -> bool:

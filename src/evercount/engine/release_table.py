@@ -71,6 +71,7 @@ class ReleaseTable(Sequence[Any]):
     numbers: FloatArray
     first: IntArray | None = None
     marks: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] | None = None
     clock: Any = field(default=None, repr=False)
     guarantee: str = ""
     noise: str = "exact"
@@ -136,6 +137,7 @@ class ReleaseTable(Sequence[Any]):
                 first=None if self.first is None else self.first[some],
                 as_of=None if self.as_of is None else self.as_of[some],
                 left=None if self.left is None else self.left[some],
+                notes=None if self.notes is None else [self.notes[place] for place in some.tolist()],
                 views={},
             )
         return next(iter(self[index : index + 1 or None])) if -len(self) <= index < len(self) else self._no_row(index)
@@ -329,7 +331,8 @@ class ReleaseTable(Sequence[Any]):
             columns["first"] = self.first[row]
         columns["cell"] = np.asarray(self.cells, object)[cell] if len(self.cells) else np.empty(0, object)
         columns |= {name: self.numbers[:, index][public] for index, name in enumerate(NUMBERS)}
-        return columns | {name: np.full(len(row), text, object) for name, text in self.marks.items()}
+        columns |= {name: np.full(len(row), text, object) for name, text in self.marks.items()}
+        return columns if self.notes is None else columns | {"note": np.asarray(self.notes, object)[row]}
 
     def described(self, show: Callable[[int], str], hashes: Mapping[int, bytes] | None = None) -> list[dict[str, Any]]:
         """Each tick as readers of a service get it.
@@ -356,6 +359,7 @@ class ReleaseTable(Sequence[Any]):
                     "start": None if self.starts is None else show(self.starts[place]),
                     **dict(zip(("values", "std", "low", "high"), map(_plain, numbers), strict=True)),
                     **({} if hashes is None else {"hash": hashes.get(self._released(place), b"").hex()}),
+                    **({"note": self.notes[place]} if self.notes is not None and self.notes[place] else {}),
                 }
             )
         return said
