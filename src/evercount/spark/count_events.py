@@ -56,7 +56,7 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     people, name = declaration.query.people, declaration.query.name
     if declaration.revise_for is not None and (declaration.budget.unit == "user" or has_names(declaration)):
         raise ParameterError(
-            "late = 'revise' counts an event by how late it came, and what Spark hands over of persons and unlisted keys "
+            "late = 'revise' counts an event by how late it came, and what Spark hands over of persons and names "
             "does not say that: use `evercount release`"
         )
     if people is not None and rows_of(declaration.query).repeats:
