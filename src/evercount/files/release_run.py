@@ -27,6 +27,7 @@ from evercount.engine.stream import Stream
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import BadRows, HorizonReached, ParameterError, StoreError
 from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects, write_rejects
+from evercount.files.cap_users import UsedBefore
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.dropped_events import DroppedEvents, dropped_events
@@ -96,6 +97,7 @@ def check_db(job: Job) -> None:
         (job.state is not None, "`state` does not go with `db`: the store is the state"),
         (job.new_noise_stream, "`new_noise_stream` does not go with `db`: declare a stream of another `name`"),
         (job.out == "-", "`out` - does not go with `db`: name a file, or omit it"),
+        (job.declaration.carry_caps, "`carry_caps` is for state files: omit `db` or `carry_caps`"),
         (job.level != LEVEL, f"a store keeps intervals of {LEVEL:.0%}: omit the level"),
     ):
         if given:
@@ -120,6 +122,8 @@ class _Run:
     """Whether new noise takes the place of a stream."""
     renewing: bool
     """Whether that is because its horizon is complete."""
+    handed_on: Mapping[str, UsedBefore]
+    """What persons have used of their caps in the streams that this one goes on for."""
     earlier: tuple[Cost, ...]
     stream: Stream
     composed: str | None
@@ -143,6 +147,10 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
     earlier = () if state is None else tuple(map(Cost.from_dict, state.earlier))
     restarted = job.new_noise_stream and state is not None
     if job.new_noise_stream and state is not None:
+        if job.declaration.carry_caps:
+            raise ParameterError(
+                "`new_noise_stream` would begin caps anew that this stream carries over: omit one of the two"
+            )
         if state.entry is not None and job.ledger is None:
             raise ParameterError("the stream is in a ledger: give `ledger`, which is charged for the new one, too")
         old = Stream.load(state.stream, job.declaration.period_of)
@@ -150,8 +158,10 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         earlier, state = (*earlier, old.cost), None
     job = _settled(job, state, home)
     renewing = job.renew and state is not None and _complete(job.declaration, state)
+    handed_on: Mapping[str, UsedBefore] = {}
     if renewing:
         assert state is not None
+        handed_on = state.users if job.declaration.carry_caps else {}
         cost = job.declaration.build(replay=True).cost
         _check_renewal(job, home)
         restarted, earlier, state = True, (*earlier, cost), None
@@ -171,8 +181,25 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
     if state is not None:
         state.closed.check(first, declaration.schedule)
     publishes = not job.check and stop > first
-    entered = enter(job, stream, None if state is None else state.entry, state is None, publishes, cleanup)
-    return _Run(job, places, scratch, state, home, restarted, renewing, earlier, stream, composed, entered, first, stop)
+    entered = enter(
+        job, stream, None if state is None else state.entry, state is None, publishes, cleanup, goes_on=renewing
+    )
+    return _Run(
+        job,
+        places,
+        scratch,
+        state,
+        home,
+        restarted,
+        renewing,
+        handed_on,
+        earlier,
+        stream,
+        composed,
+        entered,
+        first,
+        stop,
+    )
 
 
 def _complete(declaration: StreamDeclaration, state: State) -> bool:
@@ -183,11 +210,12 @@ def _complete(declaration: StreamDeclaration, state: State) -> bool:
 
 def _check_renewal(job: Job, home: StoreHome | None) -> None:
     """Refuse to renew by itself what costs more each time, unless a ledger or a cap says how much may be spent."""
-    if lies_in_one_range(job.declaration.budget) or job.ledger is not None or (home is not None and home.capped):
+    free = lies_in_one_range(job.declaration.budget) or job.declaration.carry_caps
+    if free or job.ledger is not None or (home is not None and home.capped):
         return
     raise ParameterError(
         "a person may be in every year, so each renewal adds to what is spent: give `ledger` with a `total` that "
-        "allows for it, or protect persons within a `period`"
+        "allows for it, protect persons within a `period`, or declare `carry_caps` from the first year on"
     )
 
 
@@ -313,7 +341,7 @@ def _count(run: _Run, stdin: IO[bytes] | None) -> _Counted:
             )
         split = split_new(sources, run.scratch, (before.consumed or None) if before else None)
         sources, late, consumed = split.files, split.new, split.consumed
-    users = before.users if before else {}
+    users = before.users if before else run.handed_on
     rows = count(sources, run.declaration, run.first, run.stop, run.scratch, late=late, users=users)
     dropped = None
     if job.check and columns_of(run.declaration).user is not None:
