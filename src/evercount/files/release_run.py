@@ -149,11 +149,19 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         cleanup.callback(old.close)
         earlier, state = (*earlier, old.cost), None
     job = _settled(job, state, home)
+    if job.renew:
+        _check_renewal(job, home)
     renewing = job.renew and state is not None and _complete(job.declaration, state)
     if renewing:
         assert state is not None
         cost = job.declaration.build(replay=True).cost
-        _check_renewal(job, home)
+        if (state.entry is None) != (job.ledger is None):
+            raise ParameterError(
+                "the stream is in a ledger: give `ledger`, which is charged for the next one, too"
+                if job.ledger is None
+                else f"the stream that is renewed is not in the ledger {job.ledger}: a ledger is given from the first "
+                "run on. Enter it, Ledger(path=…).spend(…), or start a new stream"
+            )
         restarted, earlier, state = True, (*earlier, cost), None
         job = replace(job, declaration=job.declaration.renewed(), secret=None)
     declaration = job.declaration
@@ -352,7 +360,9 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
     numbers, tables = run.published, () if run.before is None else run.before.tables
     if not job.check and run.stop > run.first:
         if run.restarted:
-            archived = tuple(archive(places))
+            if run.home is not None and places.output is not None:
+                _export_again(run.home, job, places.output)
+            archived = tuple(archive(places, lambda path: [view_path(path, name) for name in job.all_views]))
         if run.home is not None:
             run.entered.spend()
             state, stream = _commit_to_store(run, run.home, counted)
@@ -395,6 +405,15 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         dropped=counted.dropped,
         published=published.table,
     )
+
+
+def _export_again(home: StoreHome, job: Job, output: Path) -> None:
+    """Write the files of the stream that is renewed once more: a run that was killed may not have written them."""
+    state, live = home.read(), home.live
+    assert state is not None
+    assert live is not None
+    job = replace(job, declaration=StreamDeclaration.from_dict(state.declaration))
+    write_views(output, _published(job, live.stream, state.numbers, state.tables, home.marks), main=True)
 
 
 def _commit_to_store(run: _Run, home: StoreHome, counted: _Counted) -> tuple[State, Stream]:
