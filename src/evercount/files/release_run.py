@@ -74,10 +74,10 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         earlier: Outcome | None = None
         for number in itertools.count():
             (own := scratch / str(number)).mkdir(mode=0o700)
-            run = _resume(job, places, own, home, cleanup)
-            tell("counting", 0, 0)
-            counted = _count(run, stdin)
-            outcome = _publish(run, counted, tell)
+            with ExitStack() as each:
+                run = _resume(job, places, own, home, each)
+                tell("counting", 0, 0)
+                outcome = _publish(run, _count(run, stdin), tell)
             if job.check or not (job.renew and outcome.complete):
                 return outcome if earlier is None or outcome.released else earlier
             earlier = outcome
@@ -171,7 +171,8 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         stream = home.live.stream
     else:
         stream = Stream.load(state.stream, declaration.period_of)
-    cleanup.callback(stream.close)
+    if home is None or stream is not (home.live and home.live.stream):  # the store closes its own
+        cleanup.callback(stream.close)
     if state is not None:
         _fill_lake(job, stream, state.numbers, state.tables)  # what a run that died has left out
     composed = compose_sentence(earlier, stream.cost) if earlier else None
