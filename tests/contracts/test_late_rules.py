@@ -201,6 +201,34 @@ def test_every_door_publishes_the_same_table(rule: str, door: str, tmp_path: Pat
     assert DOORS[door](one, tmp_path) == expected(one)
 
 
+@pytest.mark.slow
+def test_spark_revises_as_the_others_do(spark: Any, tmp_path: Path) -> None:
+    """A file for every hour of arrival, and a round half an hour after each."""
+    from evercount.spark import release_stream
+
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    one = DOORS_RULES["revise"]
+    (tmp_path / "in").mkdir()
+    store = Store(tmp_path / "store.db")
+    store.declare(one, BEGIN / 1e6, SECRET)
+    for hour in range(1, TICKS + 1):
+        since, until = (hour - 1) * HOUR + HOUR // 2 if hour > 1 else 0, hour * HOUR + HOUR // 2
+        came = [(time, key) for moment, time, key in arrivals() if since <= moment < until]
+        rows = [{"t": one.schedule.show(BEGIN + time), "k": key} for time, key in came]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in" / f"{hour}.parquet")
+        events = spark.readStream.schema("t string, k string").options(maxFileAge="36500d")
+        released = release_stream(
+            events.parquet(str(tmp_path / "in")),
+            one,
+            store,
+            str(tmp_path / "checkpoint"),
+            clock=lambda now=BEGIN + until: now,  # type: ignore[misc]
+        )
+        assert list(released.ticks) == [hour]
+    assert shown(one, store) == expected(one)
+    store.close()
+
+
 PROGRAM = """
     import json, sys
     from pathlib import Path
