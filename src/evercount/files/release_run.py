@@ -75,10 +75,10 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         earlier: Outcome | None = None
         for number in itertools.count():
             (own := scratch / str(number)).mkdir(mode=0o700)
-            run = _resume(job, places, own, home, cleanup)
-            tell("counting", 0, 0)
-            counted = _count(run, stdin)
-            outcome = _publish(run, counted, tell)
+            with ExitStack() as each:
+                run = _resume(job, places, own, home, each)
+                tell("counting", 0, 0)
+                outcome = _publish(run, _count(run, stdin), tell)
             if job.check or not (job.renew and outcome.complete):
                 return outcome if earlier is None or outcome.released else earlier
             earlier = outcome
@@ -157,13 +157,21 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         cleanup.callback(old.close)
         earlier, state = (*earlier, old.cost), None
     job = _settled(job, state, home)
+    if job.renew:
+        _check_renewal(job, home)
     renewing = job.renew and state is not None and _complete(job.declaration, state)
     handed_on: Mapping[str, UsedBefore] = {}
     if renewing:
         assert state is not None
         handed_on = state.users if job.declaration.carry_caps else {}
         cost = job.declaration.build(replay=True).cost
-        _check_renewal(job, home)
+        if (state.entry is None) != (job.ledger is None):
+            raise ParameterError(
+                "the stream is in a ledger: give `ledger`, which is charged for the next one, too"
+                if job.ledger is None
+                else f"the stream that is renewed is not in the ledger {job.ledger}: a ledger is given from the first "
+                "run on. Enter it, Ledger(path=…).spend(…), or start a new stream"
+            )
         restarted, earlier, state = True, (*earlier, cost), None
         job = replace(job, declaration=job.declaration.renewed(), secret=None)
     declaration = job.declaration
@@ -173,7 +181,8 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         stream = home.live.stream
     else:
         stream = Stream.load(state.stream, declaration.period_of)
-    cleanup.callback(stream.close)
+    if home is None or stream is not (home.live and home.live.stream):  # the store closes its own
+        cleanup.callback(stream.close)
     if state is not None:
         _fill_lake(job, stream, state.numbers, state.tables)  # what a run that died has left out
     composed = compose_sentence(earlier, stream.cost) if earlier else None
@@ -380,7 +389,9 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
     numbers, tables = run.published, () if run.before is None else run.before.tables
     if not job.check and run.stop > run.first:
         if run.restarted:
-            archived = tuple(archive(places))
+            if run.home is not None and places.output is not None:
+                _export_again(run.home, job, places.output)
+            archived = tuple(archive(places, lambda path: [view_path(path, name) for name in job.all_views]))
         if run.home is not None:
             run.entered.spend()
             state, stream = _commit_to_store(run, run.home, counted)
@@ -423,6 +434,15 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         dropped=counted.dropped,
         published=published.table,
     )
+
+
+def _export_again(home: StoreHome, job: Job, output: Path) -> None:
+    """Write the files of the stream that is renewed once more: a run that was killed may not have written them."""
+    state, live = home.read(), home.live
+    assert state is not None
+    assert live is not None
+    job = replace(job, declaration=StreamDeclaration.from_dict(state.declaration))
+    write_views(output, _published(job, live.stream, state.numbers, state.tables, home.marks), main=True)
 
 
 def _commit_to_store(run: _Run, home: StoreHome, counted: _Counted) -> tuple[State, Stream]:
