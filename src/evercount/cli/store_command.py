@@ -178,6 +178,42 @@ def cap(
     typer.echo("no cap" if shown is None else f"cap: epsilon {shown['epsilon']:g}, delta {shown['delta']:g}")
 
 
+@store.command("add-keys")
+def add_keys(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    keys: Annotated[Path, typer.Argument(help="File with the keys, one per line (of a rollup: CSV lines).")],
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+) -> None:
+    """Let keys join a stream from its open tick on: a new region. They have no history and noise of their own.
+
+    It spends nothing: the privacy is that of the stream with all keys from the start. Do not choose the keys, or the
+    day, by looking at the events. Keys that are there already are left alone. The service must be stopped.
+    """
+    from evercount.front_door.declare_stream import listed_keys
+    from evercount.store import Store, key_from_environment
+    from evercount.store.join_keys import join_keys
+    from evercount.store.writer import MOST_CELLS
+
+    opened = Store(db, key_from_environment(key_file), head)
+    try:
+        live = opened.find(stream) if stream in opened.streams or opened.name_is_spent(stream) else None
+        if live is None:
+            from evercount.errors import UnknownName
+
+            raise UnknownName("stream", stream, opened.streams)
+        joined = join_keys(opened, stream, listed_keys(keys, live.declaration, "keys"), MOST_CELLS)
+        tick = live.open_tick
+    finally:
+        opened.close()
+    if not joined:
+        typer.echo("all of these keys are there already")
+        return
+    named = ", ".join(joined[:8]) + (", …" if len(joined) > 8 else "")
+    typer.echo(f"{len(joined)} keys join {stream!r} with tick {tick}: {named}. Nothing is spent.")
+
+
 @store.command("export-releases")
 def export_releases(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],

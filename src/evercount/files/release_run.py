@@ -22,6 +22,7 @@ from evercount._validate import stated
 from evercount.declare.declaration import StreamDeclaration, changed_noise
 from evercount.declare.view_names import shown_tables, stack_rows
 from evercount.engine.close_ticks import close_ticks
+from evercount.engine.press_table import round_table
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.write_table import parquet_modules
@@ -33,7 +34,15 @@ from evercount.files.dropped_events import DroppedEvents, dropped_events
 from evercount.files.event_sql import columns_of
 from evercount.files.frame_source import frame_source
 from evercount.files.ledger_entry import Entered, enter
-from evercount.files.published import Published, keeps_tables, own_tables, view_path, write_views
+from evercount.files.published import (
+    Published,
+    describe_files,
+    description_path,
+    keeps_tables,
+    own_tables,
+    view_path,
+    write_views,
+)
 from evercount.files.release_job import Job, Outcome
 from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import write_releases
@@ -85,6 +94,8 @@ class _Run:
     entered: Entered
     first: int
     stop: int
+    joined: tuple[str, ...]
+    """Labels of keys that join with `first`."""
 
     @property
     def declaration(self) -> StreamDeclaration:
@@ -93,7 +104,8 @@ class _Run:
     @property
     def published(self) -> FloatArray:
         """All that earlier runs have published."""
-        return np.empty((0, len(self.stream.labels))) if self.before is None else self.before.numbers
+        none = np.empty((0, len(self.stream.labels)))
+        return none if self.before is None else stack_rows(self.before.numbers, none)
 
 
 def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run:
@@ -111,13 +123,18 @@ def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run
     declaration = job.declaration
     stream = declaration.build(secret=job.secret) if state is None else Stream.load(state.stream, declaration.period_of)
     cleanup.callback(stream.close)
+    joined = stream.add_new_keys(job.add_keys)
+    if hidden := [label for label in job.remove_keys if label not in stream.hidden_labels]:
+        stream.remove_keys(hidden)
+    job = replace(job, declaration=declaration.with_query(stream.query))
     composed = compose_sentence(earlier, stream.cost) if earlier else None
     first, stop = _due(job, stream)
     if state is not None:
         state.closed.check(first, declaration.schedule)
     publishes = not job.check and stop > first
     entered = enter(job, stream, None if state is None else state.entry, state is None, publishes, cleanup)
-    return _Run(job, places, scratch, state, restarted, earlier, stream, composed, entered, first, stop)
+    facts = (composed, entered, first, stop, tuple(joined))
+    return _Run(job, places, scratch, state, restarted, earlier, stream, *facts)
 
 
 def _settled(job: Job, state: State | None) -> Job:
@@ -140,9 +157,12 @@ def _settled(job: Job, state: State | None) -> Job:
     if not job.zone_given:
         declaration = declaration.with_schedule(replace(schedule, zone=known.schedule.zone))
     differences = known.differences(declaration)
-    for name, value in job.output_facts.items():
-        if state.output_facts.get(name) != value:
-            differences.append(f"{name} was {state.output_facts.get(name)!r} and is now {value!r}")
+    if job.full_digits is None:
+        job = replace(job, full_digits="digits" not in state.output_facts)
+    for name in {**job.output_facts, **state.output_facts}:
+        value = job.output_facts.get(name, "full")
+        if state.output_facts.get(name, "full") != value:
+            differences.append(f"{name} was {state.output_facts.get(name, 'full')!r} and is now {value!r}")
     if differences:
         raise ParameterError(
             "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the previous "
@@ -273,12 +293,14 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
             raise StoreError(f"the run could not be published: {error.strerror or error}") from error
     releases = stream.read_back(numbers, labels=stream.query.labels if stream.query.publishing.own_ticks else None)
     published = Published(run.declaration, stream.guarantee, job.all_views, job.level, releases, tables)
+    published = replace(published, full_digits=bool(job.full_digits))
     drawn, views = None, []
     if not job.check and stream.tick:
         if job.plot is not None:
             drawn = draw_releases(published, Path(job.plot), run.scratch)
         if places.output is not None:
             views = write_views(places.output, published)
+            describe_files([places.output, *views], published)
     return Outcome(
         job=job,
         first=run.first,
@@ -298,6 +320,7 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         views=tuple(views),
         dropped=counted.dropped,
         published=published.table,
+        joined=run.joined,
     )
 
 
@@ -324,6 +347,8 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
         old = None if before is None else run.places.output
         made = run.declaration.view_postprocess
         tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level, made)
+        if not job.full_digits:
+            tables = map(round_table, tables)
         write_releases(job.kind, old, run.places.pending, tables, schedule, stream.guarantee, header=before is None)
     return State(
         declaration=run.declaration.to_dict(),
@@ -372,6 +397,9 @@ def _check_paths(job: Job, places: Places) -> None:
     seen: dict[Path, str] = {}
     if places.output is not None:
         written |= {f"the view {name}": view_path(places.output, name) for name in job.all_views}
+        if job.kind == "csv":
+            tables = [places.output, *(view_path(places.output, name) for name in job.all_views)]
+            written |= {f"the description of {path.name}": description_path(path) for path in tables}
     for what, name in (*named, *written.items()):
         if name is None:
             continue

@@ -439,7 +439,7 @@ class Store(Reading):
 
 def _new_keys(live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str, int]]:
     """Rows of `schema.public_keys` for the keys that these ticks publish for the first time, in the order of ticks."""
-    if live.declaration.query.discovery is None:
+    if live.declaration.query.discovery is None and len(table.cells) == len(live.labels):
         return []
     known, public = set(live.labels), ~np.isnan(table.numbers[:, 0])
     new = (place for place in range(public.shape[1]) if table.cells[place] not in known)
