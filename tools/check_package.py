@@ -28,6 +28,8 @@ MODULES = {
     "postgres": "psycopg",
     "service": "evercount.service.http_app",
     "client": "httpx",
+    "consume": "evercount.consume.jetstream",
+    "lake": "deltalake",
     "frames": "polars",
     "audit": "evercount.audit.service_door",
     "examples": "evercount.examples.flights",

@@ -61,14 +61,20 @@ def band_plot(
     *,
     times: TimeArray | None = None,
     zone: tzinfo | None = None,
+    left: IntArray | None = None,
 ) -> Axes:
-    """One line with an error band for every output."""
+    """One line with an error band for every output. `left`: how often numbers will be revised, which is shaded."""
     axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
     keep = np.unique(np.linspace(0, max(len(ticks) - 1, 0), min(len(ticks), MOST_PLOTTED_TICKS)).astype(np.int64))
     for i, label in enumerate(labels):
         x = ticks[keep] if times is None else times[keep]
         (line,) = axes.plot(x, values[keep, i], linewidth=1.4, label=label)
         axes.fill_between(x, low[keep, i], high[keep, i], color=line.get_color(), alpha=0.2, linewidth=0)
+    if left is not None and left.any():
+        x = ticks if times is None else times
+        untyped_axes: Any = axes
+        untyped_axes.axvspan(x[np.flatnonzero(left)[0]], x[-1], color="grey", alpha=0.15, linewidth=0)
+        caption += "; shaded: will be revised"
     if times is None:
         axes.set_xlabel("tick")
     else:

@@ -175,3 +175,12 @@ def test_bad_beta_is_refused() -> None:
         laplace_quantile(3, 0.0)
     with pytest.raises(ParameterError):
         simultaneous_radius(pure_factorization("pure-binary", 8), 1.0, 1.0, 8)
+
+
+def test_factors_of_many_numbers_are_few_and_never_too_small() -> None:
+    for beta in (0.05, 1e-9):
+        factors = {n: laplace_factor(beta, n) for n in (63, 64, 65, 127, 128, 1000, 1001, 4095, 4096)}
+        assert len(set(factors.values())) == 7
+        for n, factor in factors.items():
+            assert heaviest_tail(n, factor) <= beta
+            assert factor <= laplace_quantile(n, beta) * 1.01

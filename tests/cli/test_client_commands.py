@@ -109,7 +109,11 @@ def test_push_sends_every_format(service: tuple[Service, str], tmp_path: Path) -
 
     duckdb = pytest.importorskip("duckdb")
     running, url = service
-    table = {"name": "timed", "query": {"name": "sum", "parameters": {"lo": 0, "hi": 4, "grid": 1}}, "budget": BUDGET}
+    table = {
+        "name": "timed",
+        "query": {"name": "sum", "parameters": {"low": 0, "high": 4, "grid": 1}},
+        "budget": BUDGET,
+    }
     table |= {"tick": "1h", "start": START, "zone": "Asia/Tokyo"}
     running.declare([StreamDeclaration.from_dict(table)])
     moments = {

@@ -52,7 +52,7 @@ SUBJECTS = {
 } | {
     "marginals of users": case(MARGINALS, {"levels": ["region", "digit"], "user": "who"}, budget=USERS),
     "quantiles of users": case(
-        {"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}},
+        {"name": "quantiles", "parameters": {"low": -1, "high": 1, "bins": 16}},
         {"value": "score", "user": "who"},
         budget=USERS,
     ),

@@ -106,15 +106,17 @@ CASES = {
         budget={**GAUSSIAN, "unit": "user"},
     ),
     "occupancy, without a cap": case("occupancy", {"user": "who", "key": "door", "order": "seq"}),
-    "quantiles": case({"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}}, {"value": "score"}),
+    "quantiles": case({"name": "quantiles", "parameters": {"low": -1, "high": 1, "bins": 16}}, {"value": "score"}),
     "quantiles of odd bins": case(
-        {"name": "quantiles", "parameters": {"lo": -1.1, "hi": 1.3, "bins": 32, "weights": [0, 1, 2, 1, 1, 3]}},
+        {"name": "quantiles", "parameters": {"low": -1.1, "high": 1.3, "bins": 32, "weights": [0, 1, 2, 1, 1, 3]}},
         {"value": "score"},
     ),
-    "sum": case({"name": "sum", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "score"}),
-    "average per tick": case({"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "score"}),
+    "sum": case({"name": "sum", "parameters": {"low": -1, "high": 1, "grid": 0.25}}, {"value": "score"}),
+    "average per tick": case(
+        {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25}}, {"value": "score"}
+    ),
     "average per event": case(
-        {"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25, "per": "event"}}, {"value": "score"}
+        {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25, "per": "event"}}, {"value": "score"}
     ),
     "periods": case(HISTOGRAM, {"key": "region"}, factorization="periods-3"),
     "periods, without end": case("count", {}, factorization="periods-3", horizon=None),
@@ -156,7 +158,7 @@ CASES = {
         budget={**GAUSSIAN, "unit": "user", "max_events": 3},
     ),
     "sums of users": case(
-        {"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25, "per": "event"}},
+        {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25, "per": "event"}},
         {"value": "score", "user": "who", "order": "seq"},
         budget={**GAUSSIAN, "unit": "user", "max_events": 2},
     ),
@@ -182,7 +184,7 @@ CASES = {
     ),
     "days of hours": case("count", {}, ticks=60, zone="Europe/Vienna", start="2026-03-28T20:00", views=["per-day"]),
     "quantiles and a median": case(
-        {"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}},
+        {"name": "quantiles", "parameters": {"low": -1, "high": 1, "bins": 16}},
         {"value": "score"},
         views=["per-tick", "quantile-0.5"],
     ),

@@ -97,7 +97,7 @@ HORIZON = "horizon must be a whole number of ticks from 1 to 2^40, or null for n
         ({"start": True}, "start True is not a time: write ISO 8601"),
         ({"zone": 5}, "zone must be the name of a time zone, such as Europe/Vienna or UTC, got 5"),
         ({"zone": "Mars"}, "unknown time zone 'Mars'"),
-        ({"late": "drop it"}, "unknown late 'drop it'. Did you mean 'drop'? Known: drop, next."),
+        ({"late": "drop it"}, "unknown late 'drop it'. Did you mean 'drop'? Known: drop, next, revise."),
         ({"views": "per-day"}, "views must be a list of names such as [\"per-day\", \"last-24\"], got 'per-day'"),
         ({"views": ["per-tik"]}, "unknown view 'per-tik'. Did you mean 'per-tick'?"),
         ({"noise_for": [["running"]]}, 'noise_for must be a list of names such as ["per-tick", "last-24"], got'),

@@ -20,7 +20,7 @@ CASES = {name: (name, SMALL[name]) for name in QUERIES if name not in OF_CELLS} 
     "rollup, weighted": ("rollup", {"paths": [["a", "b"], ["a", "c"], ["d", "e"]], "weights": [2, 1, 3]}),
     "marginals, two tables": ("marginals", {"columns": [["a", "b"], ["c", "d", "e"]], "tables": [[0], [0, 1]]}),
     "substrings, weighted": ("substrings", {"alphabet": "ab", "max_length": 2, "weights": [1, 3]}),
-    "quantiles, many bins": ("quantiles", {"lo": 0, "hi": 1, "bins": 64}),
+    "quantiles, many bins": ("quantiles", {"low": 0, "high": 1, "bins": 64}),
 }
 
 

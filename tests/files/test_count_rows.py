@@ -25,7 +25,8 @@ from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import find_rejects, write_rejects
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.event_sql import placed
-from evercount.files.source import Prefix, connect, freeze, open_source
+from evercount.files.new_rows import split_new
+from evercount.files.source import connect, open_source
 from evercount.privacy import Budget
 from evercount.queries import Sum, build_query
 
@@ -135,7 +136,7 @@ def test_histogram_of_every_format(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_sum_rounds_as_the_query_does(tmp_path: Path, form: str) -> None:
     rows = rows_of()
-    spec = declared(CLOCK, "ts", "sum", value="score", lo=-1.0, hi=1.0, grid=0.25)
+    spec = declared(CLOCK, "ts", "sum", value="score", low=-1.0, high=1.0, grid=0.25)
     query = Sum(-1.0, 1.0, 0.25)  # scores are eighths, so that halves of a grid unit are rounded
     expected = np.zeros(10, np.int64)
     for row in rows:
@@ -470,7 +471,7 @@ def test_a_field_twice_or_no_json_is_a_bad_row(tmp_path: Path, bad: str) -> None
     good = '{"ts": "2026-01-01T00:00:00", "user": "u", "v": 1, "note": {"a": 1}}'
     path = text_file(tmp_path, f"{good}\n{bad}\n{good}\n", "e.jsonl")
     capped = declared(CLOCK, "ts", user="user", max_events=9)
-    summed = declared(CLOCK, "ts", "sum", value="v", lo=0.0, hi=1.0, grid=0.5)
+    summed = declared(CLOCK, "ts", "sum", value="v", low=0.0, high=1.0, grid=0.5)
     for spec in (declared(CLOCK, "ts"), capped, summed):
         got = counted(path, spec, tmp_path / "s")
         assert (got.bad, got.totals.rows(1, 2).sum()) == (1, 4 if spec is summed else 2)
@@ -482,7 +483,7 @@ def test_a_field_twice_or_no_json_is_a_bad_row(tmp_path: Path, bad: str) -> None
 def test_values_out_of_range_are_bad(tmp_path: Path) -> None:
     values = ["0", "1", "1.0001", "-0.1", "nan", "inf", "", "x", "0.5"]
     text = "ts,v\n" + "".join(f"2026-01-01T00:00:00,{value}\n" for value in values)
-    spec = declared(CLOCK, "ts", "sum", value="v", lo=0.0, hi=1.0, grid=0.5)
+    spec = declared(CLOCK, "ts", "sum", value="v", low=0.0, high=1.0, grid=0.5)
     got = counted(text_file(tmp_path, text), spec, tmp_path / "s")
     assert (got.bad, got.totals.total.tolist()) == (6, [3])
 
@@ -580,34 +581,14 @@ def test_bytes_that_are_no_text_are_bad_rows(tmp_path: Path) -> None:
     assert (got.bad, got.totals.total.tolist()) == (1, [1])
 
 
-def test_frozen_files(tmp_path: Path) -> None:
-    """What is new, whole lines only, and a file that was changed is refused."""
-    head, one, two = "ts,region\n", "2026-01-01T00:00:00,north\n", "2026-01-01T00:00:00,south\n"
-    path = Path(text_file(tmp_path, head + one + two[:10]))
-    whole, tail, prefix = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), None)
-    assert whole.path.read_text() == head + one
-    assert tail is None
-    path.write_text(head + one + two)
-    whole, tail, longer = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), prefix)
-    assert whole.path.read_text() == head + one + two
-    assert tail is not None
-    assert tail.path.read_text() == head + two
-    assert longer.length == len(head + one + two)
-    path.write_text(head + two + two)
-    with pytest.raises(InputError, match="only grows"):
-        freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), prefix)
-    path.write_text(head)
-    with pytest.raises(InputError, match="only grows"):
-        freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), Prefix(longer.length, longer.digest))
-
-
 def test_late_rows_go_to_the_first_open_tick(tmp_path: Path) -> None:
     before = "ts,region,user\n2026-01-01T00:00:00,north,a\n2026-01-01T03:00:00,north,a\n"
     after = "2026-01-01T00:30:00,south,a\n2026-01-01T02:30:00,south,b\n2026-01-01T08:00:00,south,b\n"
     path = Path(text_file(tmp_path, before))
-    _, _, prefix = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), None)
+    known = split_new([open_source(str(path), _fresh(tmp_path))], _fresh(tmp_path), None).consumed
     path.write_text(before + after)
-    whole, tail, _ = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), prefix)
+    split = split_new([open_source(str(path), _fresh(tmp_path))], _fresh(tmp_path), known)
+    whole, tail = split.files, split.new
     got = count(whole, HISTOGRAM, 3, 5, tmp_path, late=tail)
     np.testing.assert_array_equal(dense(got, 5, 4)[2:4], [[0, 2, 0, 0], [1, 0, 0, 0]])
     # the late row counts as the event of its user, after those that were counted before
@@ -624,7 +605,7 @@ def test_late_rows_go_to_the_first_open_tick(tmp_path: Path) -> None:
         ({"query": "sum"}, "column of the value"),
         ({"query": "median"}, "unknown query"),
         ({"late": "never"}, "late"),
-        ({"query": "sum", "value": "v", "lo": 0.0, "hi": 1e300, "grid": 1e-3}, "2\\^20"),
+        ({"query": "sum", "value": "v", "low": 0.0, "high": 1e300, "grid": 1e-3}, "2\\^20"),
         ({"query": "histogram", "key": "k", "keys": ("a", "a")}, "distinct"),
     ],
 )

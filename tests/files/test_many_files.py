@@ -55,7 +55,7 @@ def test_every_format_together_is_one_file(tmp_path: Path, user: str | None) -> 
 
 
 def test_values_of_several_files(tmp_path: Path) -> None:
-    spec = declared(CLOCK, "ts", "sum", value="score", lo=-1.0, hi=1.0, grid=0.25)
+    spec = declared(CLOCK, "ts", "sum", value="score", low=-1.0, high=1.0, grid=0.25)
     rows = rows_of(300)
     whole = counted([write(tmp_path, rows, "csv")], spec, tmp_path / "one")
     files = []

@@ -243,12 +243,15 @@ def test_a_state_survives_and_damage_is_noticed() -> None:
         ({"leak": 0.0},),
         "flu",
         {"u": [2, 0]},  # type: ignore[dict-item] # a tuple comes back as a list
-        Prefix(7, "d"),
+        {"one.csv": Prefix(7, "d")},
         {"$file": SeenRows(3, "e")},
     )
     tree = state.to_dict()
     blob = pack(tree)
     assert State.load(blob) == state
+    old = State.load(pack({**tree, "consumed": [7, "d"]}))  # as 1.0 wrote it: one file without a name
+    assert old.consumed == {"": Prefix(7, "d")}
+    assert State.load(pack({**tree, "consumed": None})).consumed == {}
     for broken in (blob[:-1], blob[:40] + b"?" + blob[41:], b"", b"other"):
         with pytest.raises(SnapshotError):
             State.load(broken)

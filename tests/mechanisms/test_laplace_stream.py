@@ -88,7 +88,7 @@ def single_events(query: Any) -> list[Any]:
         return [
             [dict(zip(s, signs, strict=True))] for s in subsets for signs in itertools.product((-1, 1), repeat=len(s))
         ]
-    return [[value] for value in np.arange(query.lo, query.hi + query.grid / 2, query.grid)]
+    return [[value] for value in np.arange(query.low, query.high + query.grid / 2, query.grid)]
 
 
 QUERIES = [
@@ -114,7 +114,7 @@ def test_l1_sensitivity_by_enumeration(query: Any) -> None:
     other = max(np.abs(a - b).sum() for a in [*vectors, nothing] for b in vectors)
     assert query.l1_sensitivity("add-remove") == pytest.approx(absent)
     if isinstance(query, Sum) and not (isinstance(query, Average) and query.per == "event"):
-        other = query.hi - query.lo  # a sum's replacement is another value, never a missing event
+        other = query.high - query.low  # a sum's replacement is another value, never a missing event
     assert query.l1_sensitivity("replace") == pytest.approx(other)
 
 

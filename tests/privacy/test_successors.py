@@ -212,6 +212,51 @@ def test_persons_who_come_back_cost_the_sum() -> None:
         ledger.spend("second", costs[1])
 
 
+def test_caps_that_are_handed_on_cost_the_largest() -> None:
+    """At most two events of a person in both years together, each with half of ε: nobody gains more than the larger."""
+    streams = years(*((noisy(laplace(epsilon / 2), False), SIZE) for epsilon in PURE))
+    spans = [TimeRange(2 * n, 2 * n + 2, "1", chain="visits") for n in range(2)]
+    budgets = [Budget(epsilon, 0.0, unit="user", max_events=2) for epsilon in PURE]
+    costs = [Cost(budget, during=span) for budget, span in zip(budgets, spans, strict=True)]
+    assert compose(costs).epsilon == 0.7
+    assert best_gain(streams, 0.7, most=2) < 1e-12
+    assert best_gain(streams, 0.98 * 0.7, most=2) > 1e-4
+    assert best_gain(streams, 0.7, most=3) > 1e-3, "planted: caps that begin anew"
+    person = Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=30)
+    decade = [Cost(person, 1e-28, TimeRange(n * YEAR, (n + 1) * YEAR, "1", chain="visits")) for n in range(10)]
+    assert (round(compose(decade).epsilon, 9), compose(decade).delta) == (1.0, 1e-6)
+    ledger = Ledger(person)
+    for number, cost in enumerate(decade):
+        ledger.spend(f"year {number}", cost)
+    with pytest.raises(BudgetExceeded):
+        ledger.spend("next to them", Cost(Budget(0.1, 0.0, unit="user", max_events=1)))
+    assert TimeRange(*decade[0].during.to_list()) == decade[0].during  # type: ignore[union-attr]
+
+
+def test_two_chains_add_up() -> None:
+    """Whoever is in both has used up nothing of the other's caps; so are other caps, and other noise."""
+    person = Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=30)
+    first = Cost(person, 0.0, TimeRange(0, YEAR, "1", chain="visits"))
+    for budget, chain in (
+        (person, "stays"),
+        (person, ""),
+        (Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=31), "visits"),
+        (Budget(1.0, 0.0, unit="user", max_per_tick=1, max_ticks=30), "visits"),
+    ):
+        second = Cost(budget, 0.0, TimeRange(YEAR, 2 * YEAR, "1", chain=chain))
+        assert compose([first, second]).epsilon > 1.39
+        ledger = Ledger(person)
+        ledger.spend("first", first)
+        with pytest.raises(BudgetExceeded):
+            ledger.spend("second", second)
+    unknown = [Cost(person, None, TimeRange(n * YEAR, (n + 1) * YEAR, "1", chain="visits")) for n in range(2)]
+    assert compose(unknown).epsilon == 2.0, "of promises nothing is known but that they add up"
+    later = Cost(person, 0.0, TimeRange(YEAR, 2 * YEAR, "1", chain="visits"))
+    assert compose([first, later, Cost(person, 0.0)]).epsilon == pytest.approx(
+        compose([first, Cost(person, 0.0)]).epsilon
+    )
+
+
 def test_what_a_person_does_in_one_period_costs_the_largest() -> None:
     """At most two events of a person in a period of two ticks, each tick with half of ε; each year is one period."""
     streams = years(*((noisy(laplace(epsilon / 2), False), SIZE) for epsilon in PURE))

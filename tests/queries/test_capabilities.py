@@ -130,7 +130,7 @@ def test_the_search_finds_what_asks(text: str, what: str | None) -> None:
 
 
 MORE: dict[str, tuple[str, dict[str, Any]]] = {
-    "average per event": ("average", {"lo": 0, "hi": 4, "per": "event"}),
+    "average per event": ("average", {"low": 0, "high": 4, "per": "event"}),
     "weighted words": ("substrings", {"alphabet": "abc", "max_length": 3, "weights": [3, 2, 1]}),
     "weighted histogram": ("histogram", {"keys": 3, "weights": {"0": 2, "2": 3}}),
     "weighted rollup": ("rollup", SMALL["rollup"] | {"weights": [0, 2, 1]}),

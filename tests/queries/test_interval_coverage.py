@@ -31,7 +31,7 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "marginals, two tables": ("marginals", {"columns": [["a", "b"], ["c", "d", "e"]], "tables": [[0], [0, 1]]}),
     "distinct users per key": ("distinct-users", {"keys": ["a", "b"], "max_keys": 2, "total": True}),
     "substrings, weighted": ("substrings", {"alphabet": "ab", "max_length": 2, "weights": [1, 3]}),
-    "quantiles": ("quantiles", {"lo": 0, "hi": 100, "bins": 16}),
+    "quantiles": ("quantiles", {"low": 0, "high": 100, "bins": 16}),
     "matching, mixed": ("matching", {"vertices": 6, "stream": "mixed"}),
     "degree histogram, mixed": ("degree-histogram", {"vertices": 6, "max_degree": 3, "stream": "mixed"}),
 }

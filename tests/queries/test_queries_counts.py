@@ -28,7 +28,7 @@ def change(query, one, other):
     ids=repr,
 )  # fmt: skip
 def test_sensitivity_by_enumeration(query):
-    values = np.arange(query.lo, query.hi + query.grid / 2, query.grid)
+    values = np.arange(query.low, query.high + query.grid / 2, query.grid)
     rest = [float(values[0]), float(values[-1])]
     removed = max(change(query, [*rest, v], rest) for v in values)
     assert removed == pytest.approx(query.squared_sensitivity("add-remove"))
@@ -60,10 +60,10 @@ RANGES = [
 def test_sensitivity_is_what_the_encoder_can_do_on_any_grid(make, limits):
     """In exact arithmetic: no pair of events may change the increments by more than S says, in real units."""
     query = make(*limits)
-    lo, hi, grid = query.lo, query.hi, Fraction(query.grid)
-    near = [math.nextafter(end, other) for end, other in ((lo, hi), (hi, lo))]
-    values = [lo, hi, *near, *np.linspace(lo, hi, 9).tolist(), *(lo + np.arange(4) * (hi - lo) / 3).tolist()]
-    ends = [units_of(query, value)[0] for value in values if lo <= value <= hi]
+    low, high, grid = query.low, query.high, Fraction(query.grid)
+    near = [math.nextafter(end, other) for end, other in ((low, high), (high, low))]
+    values = [low, high, *near, *np.linspace(low, high, 9).tolist(), *(low + np.arange(4) * (high - low) / 3).tolist()]
+    ends = [units_of(query, value)[0] for value in values if low <= value <= high]
     for adjacency, units in (("add-remove", max(map(abs, ends))), ("replace", max(ends) - min(ends))):
         stated, real = Fraction(query.squared_sensitivity(adjacency)), (units * grid) ** 2
         assert abs(stated / real - 1) < Fraction(1, 10**15), "true, and no larger than needed"
@@ -73,7 +73,7 @@ def test_sensitivity_is_what_the_encoder_can_do_on_any_grid(make, limits):
 @pytest.mark.parametrize("limits", [(-8738.05, -8738.0, 0.05), (0, 3, 0.1), (-2, 1, 1.0), (-0.3, 0.6, 0.1)])
 def test_averages_per_event_count_in_whole_units(limits):
     query = Average(*limits, per="event")
-    ends = [units_of(query, value) for value in (query.lo, query.hi, (query.lo + query.hi) / 2)]
+    ends = [units_of(query, value) for value in (query.low, query.high, (query.low + query.high) / 2)]
     absent = max(a * a + b * b for a, b in ends)
     swapped = max((a - c) ** 2 + (b - d) ** 2 for a, b in ends for c, d in ends)
     exact = Fraction(query.grid) ** 2

@@ -38,14 +38,14 @@ def test_bad_events(events: Any) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"lo": 1, "hi": 1},
-        {"lo": 0, "hi": math.inf},
-        {"lo": 0, "hi": 1, "bins": 3},
-        {"lo": 0, "hi": 1, "bins": 1},
-        {"lo": 0, "hi": 1, "bins": 2**17},
-        {"lo": 0, "hi": 1, "bins": 4, "weights": [1, 1]},
-        {"lo": 0, "hi": 1, "bins": 4, "weights": [1, 1, 0]},
-        {"lo": 1e15, "hi": 1e15 + 1, "bins": 64},
+        {"low": 1, "high": 1},
+        {"low": 0, "high": math.inf},
+        {"low": 0, "high": 1, "bins": 3},
+        {"low": 0, "high": 1, "bins": 1},
+        {"low": 0, "high": 1, "bins": 2**17},
+        {"low": 0, "high": 1, "bins": 4, "weights": [1, 1]},
+        {"low": 0, "high": 1, "bins": 4, "weights": [1, 1, 0]},
+        {"low": 1e15, "high": 1e15 + 1, "bins": 64},
     ],
 )
 def test_bad_parameters(bad: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ HISTOGRAM = {"name": "histogram", "parameters": {"keys": ["a", "b"]}}
 TABLE = {"name": "s", "query": HISTOGRAM, "budget": {"epsilon": 1.0, "delta": 1e-9}, "tick": "1h", "zone": "Asia/Tokyo"}
 DECLARATIONS = [
     StreamDeclaration.from_dict({**TABLE, "query": query})
-    for query in (HISTOGRAM, "count", {"name": "sum", "parameters": {"lo": 0, "hi": 1, "grid": 0.5}})
+    for query in (HISTOGRAM, "count", {"name": "sum", "parameters": {"low": 0, "high": 1, "grid": 0.5}})
 ]
 TIMES = st.one_of(
     st.datetimes().map(lambda moment: moment.isoformat() + "Z"),

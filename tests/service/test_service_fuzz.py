@@ -32,7 +32,7 @@ TINY = {"epsilon": 1e-4, "delta": 1e-12}
 STREAMS: list[dict[str, Any]] = [
     {"name": "keys", "query": {"name": "histogram", "parameters": {"keys": ["a", "b"], "removals": True}}},
     {"name": "many", "query": {"name": "top-k", "parameters": {"keys": 5, "max_keys_per_event": 3}}, "tick": "24h"},
-    {"name": "sum", "query": {"name": "sum", "parameters": {"lo": -1, "hi": 1, "grid": 0.5}}, "public": True},
+    {"name": "sum", "query": {"name": "sum", "parameters": {"low": -1, "high": 1, "grid": 0.5}}, "public": True},
     {"name": "count", "query": {"name": "count"}, "unit": "user"},
     {"name": "words", "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}}},
     {"name": "edges", "query": {"name": "edges", "parameters": {"vertices": 5}}},
@@ -94,8 +94,8 @@ plausible = st.builds(
             "query": st.sampled_from(
                 [
                     {"name": "count"},
-                    {"name": "sum", "parameters": {"lo": 0, "hi": 2**20}},
-                    {"name": "sum", "parameters": {"lo": 0, "hi": 1, "grid": 2**-20}},
+                    {"name": "sum", "parameters": {"low": 0, "high": 2**20}},
+                    {"name": "sum", "parameters": {"low": 0, "high": 1, "grid": 2**-20}},
                     {"name": "histogram", "parameters": {"keys": 3}},
                 ]
             ),

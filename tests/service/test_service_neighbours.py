@@ -31,7 +31,7 @@ STREAMS: list[dict[str, Any]] = [
     {"name": "few", "query": {"name": "count", "parameters": {"most_per_tick": 5}}, **HOURLY},
     {"name": "edges", "query": {"name": "triangles", "parameters": {"vertices": 9, "max_degree": 2}}, **HOURLY},
     {"name": "words", "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}}, **HOURLY},
-    {"name": "sums", "query": {"name": "sum", "parameters": {"lo": -1, "hi": 1}}, **HOURLY},
+    {"name": "sums", "query": {"name": "sum", "parameters": {"low": -1, "high": 1}}, **HOURLY},
     {
         "name": "users",
         "query": {"name": "histogram", "parameters": {"keys": ["a", "b"]}},

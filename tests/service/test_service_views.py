@@ -31,7 +31,7 @@ HOURLY = {"tick": "1h", "start": "2026-03-27T20:00:00Z", "zone": "Europe/Vienna"
 QUERIES: dict[str, Any] = {
     "regions": {"name": "histogram", "parameters": {"keys": ["north", "south"]}},
     "tree": {"name": "rollup", "parameters": {"paths": [["n", "a"], ["n", "b"], ["s", "c"]]}},
-    "waits": {"name": "quantiles", "parameters": {"lo": 0, "hi": 8, "bins": 8}},
+    "waits": {"name": "quantiles", "parameters": {"low": 0, "high": 8, "bins": 8}},
     "pure": "count",
     "places": {"name": "discovered-keys", "parameters": {"every": 2}},
 }

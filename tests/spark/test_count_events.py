@@ -196,7 +196,7 @@ def test_a_declared_key_with_half_a_surrogate_pair_is_refused() -> None:
 @pytest.mark.parametrize("per", ["tick", "event"])
 def test_values(spark: Any, per: str, tmp_path: Path) -> None:
     declaration = declared(
-        {"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25, "per": per}}, {"value": "v"}
+        {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25, "per": per}}, {"value": "v"}
     )
     values = [0.125, 0.375, -0.125, 1.0, -1.0, 1.0000001, float("nan"), float("inf"), None, 0.3]
     rows = pa.table({"ts": ["2026-03-28T12:00:00Z"] * len(values), "v": values})
@@ -205,7 +205,7 @@ def test_values(spark: Any, per: str, tmp_path: Path) -> None:
 
 
 def test_values_that_are_texts(spark: Any, tmp_path: Path) -> None:
-    declaration = declared({"name": "sum", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "v"})
+    declaration = declared({"name": "sum", "parameters": {"low": -1, "high": 1, "grid": 0.25}}, {"value": "v"})
     texts = ["0.5", "-1", "1e-1", "1d", "0x1", "", "two", None, "+.5"]
     rows = pa.table({"ts": ["2026-03-28T12:00:00Z"] * len(texts), "v": texts})
     path = str(tmp_path / "t.parquet")

@@ -169,7 +169,7 @@ def test_sums_beyond_the_declared_number_are_cut_when_the_tick_closes(tmp_path: 
 
 def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
     declaration = StreamDeclaration.from_dict(
-        {**DECLARATION.to_dict(), "query": {"name": "sum", "parameters": {"lo": -1, "hi": 1}}}
+        {**DECLARATION.to_dict(), "query": {"name": "sum", "parameters": {"low": -1, "high": 1}}}
     )
     store = Store(tmp_path / "store.db")
     live = store.declare(declaration, START, SECRET)

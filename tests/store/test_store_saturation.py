@@ -43,7 +43,7 @@ def cut_rows(query: Query, ticks: tuple[tuple[Any, ...], ...]) -> IntArray:
 def test_the_cut_never_widens_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lemma 2, by enumeration: two ticks of up to six events, all neighbours of one and of two events (a user)."""
     monkeypatch.setattr("evercount.store.saturation.MOST_PER_TICK", SMALL)
-    query = build_query("sum", {"lo": -2, "hi": 2})
+    query = build_query("sum", {"low": -2, "high": 2})
     values = (-2, 1, 2)
     worst, pairs, cut = 0, 0, 0
     for size in range(1, 7):
@@ -90,7 +90,7 @@ def test_deferring_and_running_cuts_would_be_caught() -> None:
 
 
 def test_order_and_grouping_do_not_matter() -> None:
-    query = build_query("sum", {"lo": -1, "hi": 1})
+    query = build_query("sum", {"low": -1, "high": 1})
     big = np.asarray([MOST_PER_REQUEST], np.int64)
     additions = [big * 3, -big, big * 2, -big * 5000, big * 5001]
     found = set()
@@ -103,7 +103,7 @@ def test_order_and_grouping_do_not_matter() -> None:
 
 
 def test_sums_are_exact_beyond_int64_and_are_stored() -> None:
-    query = build_query("sum", {"lo": -1, "hi": 1})
+    query = build_query("sum", {"low": -1, "high": 1})
     total: Any = np.asarray([NARROW - 1, -NARROW + 1, 7], np.int64)
     row = np.asarray([NARROW, -NARROW, 1], np.int64)
     wanted = [NARROW - 1, -NARROW + 1, 7]

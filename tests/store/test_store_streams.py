@@ -192,8 +192,8 @@ def test_an_encoder_with_a_memory_gets_its_events_in_order(opened: Open) -> None
     ("query", "parameters", "events", "wanted"),
     [
         ("count", {}, [1, 0, 3], [4]),
-        ("sum", {"lo": -2, "hi": 8, "grid": 0.5}, [0.5, -2, 7.75], [13]),
-        ("average", {"lo": 0, "hi": 4, "per": "event"}, [1, 4], [1, 2]),
+        ("sum", {"low": -2, "high": 8, "grid": 0.5}, [0.5, -2, 7.75], [13]),
+        ("average", {"low": 0, "high": 4, "per": "event"}, [1, 4], [1, 2]),
         ("top-k", {"keys": 3, "k": 2, "max_keys_per_event": 2}, [[0, 2], 1, []], [1, 1, 1]),
         ("histogram", {"keys": ["x"], "unknown": "other", "removals": True}, ["x", "q", {"x": -1}], [0, 1]),
     ],

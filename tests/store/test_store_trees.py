@@ -19,7 +19,7 @@ TREES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     "marginals": ({"columns": [["a", "b"], ["x", "y"]]}, [["a", "x"], ["b", "x"], ["a", "x"]], ["b", "z"]),
     "distinct-users": ({"keys": ["a", "b"]}, [["ann", "a"], ["ann", "b"], ["bob", "a"]], ["ann", "c"]),
     "active-users": ({}, ["ann", "bob", "ann"], ""),
-    "quantiles": ({"lo": 0, "hi": 8, "bins": 4}, [0, 7.5, 8], 9),
+    "quantiles": ({"low": 0, "high": 8, "bins": 4}, [0, 7.5, 8], 9),
 }
 
 

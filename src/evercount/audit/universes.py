@@ -98,8 +98,8 @@ def _of_count(query: Count) -> Universe:
 
 @universe.register
 def _of_sum(query: Sum) -> Universe:
-    middle = round((query.lo + query.hi) / 2 / query.grid) * query.grid
-    return Universe((query.lo, middle, query.hi), replace_by_absent=query.parameters().get("per") == "event")
+    middle = round((query.low + query.high) / 2 / query.grid) * query.grid
+    return Universe((query.low, middle, query.high), replace_by_absent=query.parameters().get("per") == "event")
 
 
 @universe.register

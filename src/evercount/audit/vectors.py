@@ -65,7 +65,7 @@ def release_vectors() -> dict[str, Any]:
         released = [stream.step(tick).values.tolist() for tick in events]
         streams.append(
             {
-                "query": {"name": query.name, "parameters": query.parameters()},
+                "query": {"name": query.name, "parameters": query.named()[1]},
                 "budget": budget.to_dict(),
                 "horizon": horizon,
                 "factorization": name,

@@ -27,6 +27,8 @@ RARE = 1e-12
 """Chances below this per tick are left to a plain union over ticks: `endless_tails.py` has no tails that far out."""
 _NORMAL = 4096
 """Sums of more numbers are treated as this many: the quantile only falls with their number."""
+_DIGITS = 6
+"""Binary digits of a number of summands that a half width is computed for."""
 _TICKS_AT_ONCE = 1 << 16
 _GROUPS_PER_E = 1000
 """Ticks whose stds agree to 0.1 % count as ticks of the larger std."""
@@ -91,9 +93,19 @@ def heaviest_tail(weight: int, stds: npt.ArrayLike) -> FloatArray:
     return np.asarray(np.maximum.reduce([*equal, erfc(x / math.sqrt(2))]))
 
 
-@lru_cache(maxsize=4096)
 def laplace_factor(beta: float, weight: int = 1) -> float:
-    """The half width in stds at which `heaviest_tail` is β: enough for sums of Laplace numbers with n = `weight`."""
+    """A half width in stds at which `heaviest_tail` is at most β: enough for sums of Laplace numbers with n = `weight`.
+
+    From 64 numbers on n is taken a little smaller, which is enough for n and more: else the running totals of a stream
+    of fresh noise would ask for thousands of quantiles. Test:
+    tests/bounds/test_laplace_tails.py::test_factors_of_many_numbers_are_few_and_never_too_small.
+    """
+    step = 1 << max(0, weight.bit_length() - _DIGITS)
+    return _factor(beta, weight // step * step)
+
+
+@lru_cache(maxsize=4096)
+def _factor(beta: float, weight: int) -> float:
     from evercount.bounds import interval_quantile
 
     return max(laplace_quantile(weight, beta), laplace_quantile(max(weight, 2), beta), interval_quantile(beta))

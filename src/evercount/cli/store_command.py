@@ -220,9 +220,15 @@ def export_releases(
     db: Db = "evercount.db",
     output: Annotated[Path | None, typer.Option(help="File to write; otherwise standard output.")] = None,
     form: Annotated[str, typer.Option("--format", help="csv, json, jsonl or parquet.")] = "csv",
+    lake: Annotated[
+        str | None,
+        typer.Option(help="Append new ticks to delta:FOLDER or iceberg:FOLDER/namespace.table.", show_default=False),
+    ] = None,
     head: Head = None,
 ) -> None:
     """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only.
+
+    With --lake nothing is written but the ticks that the table does not have yet, each once however often it is called.
 
     A history that differs from the published one (the database was put back from another copy) is refused.
     """
@@ -246,6 +252,12 @@ def export_releases(
         if output:
             refuse_link("--output", output)
         said = guarantee_text(declaration.budget, enforced_by(declaration.query, None)).sentence
+        if lake is not None:
+            from evercount.files.lake_table import append_new
+
+            rows = append_new(lake, stream, tables, declaration.schedule, said)
+            typer.echo(f"{lake}: {rows} new rows", err=True)
+            return
         with output.open("wb") if output else nullcontext(sys.stdout.buffer) as file:
             write_tables(cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said})
     finally:

@@ -51,6 +51,12 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True) -> str:
     """
     asked, stream = declaration.asked, declaration.build(replay=True)
     model, kind = stream.error_model, "Laplace" if stream.budget.pure else "Gaussian"
+    if declaration.revise_for is not None:
+        first, last = model.errors([1])[0][0][[0, -1]]
+        return (
+            f"Published: new events per tick (std {first:.3g}), again after each of the next {declaration.revise_for} "
+            f"ticks (std {last:.3g} in the end). Noise: {stream.factorization.name}, {kind}."
+        )
     if not declaration.has_views:
         return "Published: the statistic of all events so far."
     if declaration.query.publishing.own_ticks:

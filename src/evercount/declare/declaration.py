@@ -18,11 +18,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Pl
 
 from evercount.declare.columns import Columns
 from evercount.declare.file_places import FilePlaces
-from evercount.declare.schedule import MANUAL, TICK_TEXT, Schedule, format_utc
+from evercount.declare.schedule import MANUAL, TICK_TEXT, Schedule, format_utc, parse_length
 from evercount.declare.table import table
 from evercount.declare.unit_periods import period_of, periods_named, with_period_ticks
 from evercount.declare.view_names import QUANTILE, check_views, noise_views
 from evercount.engine.build import POSTPROCESSES, Spec, check_postprocess
+from evercount.engine.build_parameters import choose_revised
 from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.stream import Stream
 from evercount.engine.user_counting import PeriodOf, UserCaps
@@ -31,6 +32,7 @@ from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger, TimeRange
 from evercount.queries import QUERIES, Query, build_query
+from evercount.queries.revisions import MOST_LAGS
 from evercount.text_rules import check_public_text
 
 
@@ -170,7 +172,15 @@ class StreamDeclaration:
         BeforeValidator(lambda value: Columns(**value) if isinstance(value, dict) else value),
         Field(description='a table such as {time = "when", key = "region"}'),
     ] = None
-    late: Annotated[Literal["drop", "next"], Field(description="drop or next")] = "drop"
+    late: Annotated[Literal["drop", "next", "revise"], Field(description="drop, next or revise")] = "drop"
+    """What becomes of an event whose tick is closed. It may change between drop and next for the events to come."""
+    revise_for: Annotated[
+        Annotated[int, Field(ge=1, lt=MOST_LAGS)] | None,
+        Field(description=f"a whole number of ticks from 1 to {MOST_LAGS - 1}, with late = 'revise'"),
+    ] = None
+    """For how many ticks the number of a tick is published again, with late = "revise"."""
+    wait: Annotated[str, _like(TICK_TEXT.pattern), Field(description="a length of time such as 30s or 12h")] = "0s"
+    """How long after its end a tick is closed, for events that take a while to arrive. It may change at any time."""
     public: Annotated[bool, Field(description="true or false")] = False
     postprocess: Annotated[
         Postprocess,
@@ -195,15 +205,32 @@ class StreamDeclaration:
                 'zone = "UTC"; for ticks of 86,400 seconds sharp write 24h'
             )
         self._schedule_is(schedule)
+        self._check_late(schedule)
         if self.columns is not None:
             self._check_columns(self.columns)
         check_views(self.views, self.query.for_views(()), schedule, self.stream_postprocess)
         self._settle_noise()
-        if self.view_postprocess and ("monotone" in self.postprocess or self.shows_releases):
+        if self.view_postprocess and (
+            "monotone" in self.postprocess or (self.shows_releases and self.revise_for is None)
+        ):
             raise ParameterError(
                 "views are made nonnegative or whole, not monotone; and running totals and keys of the day have no "
                 "post-processed views. To post-process running totals declare no views"
             )
+
+    @property
+    def waits(self) -> int:
+        """`wait` in microseconds."""
+        return parse_length(self.wait, "wait")
+
+    def _check_late(self, schedule: Schedule) -> None:
+        if (self.waits or self.late == "revise") and schedule.manual:
+            raise ParameterError(
+                "a manual stream closes its ticks by hand, and its events have no times: no event is late, so omit "
+                "wait and late = 'revise'"
+            )
+        if (self.late == "revise") != (self.revise_for is not None):
+            raise ParameterError("late = 'revise' and revise_for = 14 (how many ticks a number is revised) go together")
 
     def _schedule_is(self, schedule: Schedule) -> None:
         start = None if schedule.start is None else format_utc(schedule.start)
@@ -213,6 +240,14 @@ class StreamDeclaration:
     def _settle_noise(self) -> None:
         """Choose the noise, once: the declaration that is stored says which."""
         object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
+        if self.revise_for is not None:
+            budget, spec = choose_revised(
+                self.query, self.budget, self.factorization, self.stream_postprocess, self.noise_for, self.revise_for
+            )
+            object.__setattr__(self, "budget", budget)
+            object.__setattr__(self, "factorization", spec.spec)
+            object.__setattr__(self, "noise_for", (RUNNING,))
+            return
         asked = self.noise_for or noise_views(self.views, self.schedule) or self._default_views
         views = check_noise_for(self.query, asked)
         object.__setattr__(self, "noise_for", views)
@@ -258,17 +293,19 @@ class StreamDeclaration:
     def shown(self) -> str:
         """The view that the main output shows: the first of `views`, or of `noise_for`; a quantile is no cell of it."""
         views = [name for name in self.views if not QUANTILE.fullmatch(name)]
+        if self.revise_for is not None:
+            return (*views, PER_TICK)[0]
         return (*views, *self.noise_for)[0] if self.has_views else RUNNING
 
     @property
     def shows_releases(self) -> bool:
-        """Whether the main output shows what the stream releases as it is: running totals, or keys of the day."""
-        return self.shown == RUNNING or self.query.publishing.own_ticks
+        """Whether the main output shows what the stream releases: running totals, keys of the day, or revised days."""
+        return self.shown == RUNNING or self.query.publishing.own_ticks or self.revise_for is not None
 
     def as_known(self, known: StreamDeclaration) -> StreamDeclaration:
         """This declaration with the noise of a stream that is known, where it does not say what its noise is for."""
         asked = self.asked
-        if asked.noise_for or self.noise_for == known.noise_for:
+        if asked.noise_for or self.noise_for == known.noise_for or self.revise_for != known.revise_for:
             return self
         fitted = known.factorization if isinstance(known.factorization, dict) else None
         name = fitted if fitted is not None and asked.factorization in (None, "blend", "best") else asked.factorization
@@ -343,7 +380,8 @@ class StreamDeclaration:
     def differences(self, other: StreamDeclaration) -> list[str]:
         """What makes `other` another stream, in words; empty where it declares this stream again.
 
-        A start may be left open by either. Names, descriptions, views and who may read do not matter here.
+        A start may be left open by either. Names, descriptions, views, who may read, and what becomes of late events
+        do not matter here.
         """
         mine, theirs = self.to_dict(), other.as_known(self).to_dict()
         if self.query.name == other.query.name:
@@ -351,7 +389,7 @@ class StreamDeclaration:
         else:
             differences = _changes(mine, theirs, ["query"])
         differences += _changes(mine["budget"], theirs["budget"])
-        told = ("name", "description", "public", "views", "query", "budget", "tick", "start", "zone")
+        told = ("name", "description", "public", "views", "late", "wait", "query", "budget", "tick", "start", "zone")
         differences += _changes(mine, theirs, [name for name in mine if name not in told])
         if not self.schedule.same_ticks(other.schedule):
             differences += _changes(mine, theirs, ["tick", "start", "zone"])
@@ -392,6 +430,7 @@ class StreamDeclaration:
             during=self.during,
             period_of=self.period_of,
             ledger=ledger,
+            revise_for=self.revise_for,
         )
 
     @property
@@ -402,6 +441,16 @@ class StreamDeclaration:
             return None
         end = None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
         return TimeRange(schedule.start, end, schedule.divided, periods_named(self.budget, schedule))
+
+    def ended(self, now: int) -> int:
+        """The last tick that may close at an instant: it ended `wait` ago, and the horizon has it. 0: none."""
+        at = now - self.waits
+        ended = 0 if at <= self.schedule.begin else self.schedule.tick_of(at) - 1
+        return ended if self.horizon is None else min(ended, self.horizon)
+
+    def closes(self, tick: int) -> int:
+        """The instant from which a tick may close."""
+        return self.schedule.start_of(tick + 1) + self.waits
 
     @property
     def user_caps(self) -> UserCaps | None:

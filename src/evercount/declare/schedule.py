@@ -84,6 +84,22 @@ def parse_tick(text: Any) -> tuple[int, bool] | None:
     return length, match[2] in "dw"
 
 
+def parse_length(text: Any, what: str) -> int:
+    """The microseconds of a length of time such as 30s, 12h or 2d.
+
+    >>> parse_length("12h", "wait") // UNITS["h"]
+    12
+    """
+    match = TICK_TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
+    length = int(match[1]) * UNITS[match[2]] if match else LONGEST_TICK + 1
+    if match is None or length > LONGEST_TICK:
+        raise ParameterError(
+            f"{what} {text!r:.40} is not a length of time: write a whole number and ms, s, m, h, d or w, such as 30s "
+            "or 12h, up to ten years"
+        )
+    return length
+
+
 def zone_named(name: Any) -> tzinfo:
     if isinstance(name, str) and name.upper() in ("UTC", "Z"):
         return UTC

@@ -15,6 +15,7 @@ from evercount.declare.schedule import Schedule, microseconds, zone_named
 from evercount.engine.press_table import postprocess_table
 from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.revisions import RevisedReleases, by_day, with_revisions_left
 from evercount.engine.stream import Stream
 from evercount.engine.view_widths import LAST, PER_TICK, RUNNING, view_width
 from evercount.engine.views import View
@@ -77,17 +78,19 @@ def view_table(
     begin = view.last if match or name == RUNNING else view.first
     starts = None if schedule.manual else [schedule.start_of(tick) for tick in begin.tolist()]
     if match is None:
-        return postprocess_table(view.table(level, starts), postprocess, counts=view.errors.query.monotone)
+        table = postprocess_table(view.table(level, starts), postprocess, counts=view.errors.query.monotone)
+        return with_revisions_left(table, view)
     value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
     numbers = [value, np.full_like(value, np.nan), low, high]
-    return ReleaseTable.of(view.last, starts, (match[1],), numbers, begin, noise=view.noise)
+    table = ReleaseTable.of(view.last, starts, (match[1],), numbers, begin, noise=view.noise)
+    return with_revisions_left(table, view)
 
 
 def all_of_view(
     releases: Releases, name: str, schedule: Schedule, level: float = LEVEL, postprocess: tuple[str, ...] = ()
 ) -> ReleaseTable:
     """A view of all releases from the first tick on; running totals are the published numbers as they are."""
-    if name == RUNNING:
+    if name == RUNNING and not isinstance(releases, RevisedReleases):
         return releases.table(level, schedule.starts_of(1, len(releases)))
     spans = releases.spans(name, *view_spans(name, schedule, 0, len(releases)))
     return view_table(spans, name, schedule, level, postprocess)
@@ -107,6 +110,10 @@ def shown_tables(
     `before` has all that the stream published before, shape (ticks, cells). Of that and of the tables only the rows
     that later spans need are kept.
     """
+    if stream.revise_for is not None:
+        for table in tables:
+            yield by_day(table, stream.query, schedule.starts_of)
+        return
     if name == RUNNING or stream.query.publishing.own_ticks:  # the published numbers as they are
         yield from tables
         return

@@ -206,16 +206,7 @@ def make_noise(
     Its key belongs to the whole declaration (`mechanisms.declared_key`) and to the time range: the same declaration for
     the next year has independent noise.
     """
-    declaration = {
-        "query": [query.name, query.parameters()],
-        "budget": budget.to_dict(),
-        "horizon": horizon,
-        "noise": name,
-        "grid": float(query.grid).hex(),
-        "postprocess": postprocess,
-        **({} if views == (RUNNING,) else {"views": views}),
-        **({} if during is None else {"range": during.key}),
-    }
+    declaration = noise_declaration(query, budget, horizon, name, postprocess, views, during)
     if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
         raise ParameterError(
             "keys that nobody listed have 'fresh' noise if views=['per-tick'] is all that is published, and only then: "
@@ -243,6 +234,28 @@ def make_noise(
     return replace(noise, numeric_delta=noise.numeric_delta + own, unseen=own) if own else noise
 
 
+def noise_declaration(
+    query: Query,
+    budget: Budget,
+    horizon: int | None,
+    noise: str,
+    postprocess: tuple[str, ...],
+    views: tuple[str, ...],
+    during: TimeRange | None,
+) -> dict[str, Any]:
+    """What the key of a stream's noise belongs to."""
+    return {
+        "query": query.named(),
+        "budget": budget.to_dict(),
+        "horizon": horizon,
+        "noise": noise,
+        "grid": float(query.grid).hex(),
+        "postprocess": postprocess,
+        **({} if views == (RUNNING,) else {"views": views}),
+        **({} if during is None else {"range": during.key}),
+    }
+
+
 def _all_cohorts(
     build: Callable[..., Noise], dumped: dict[str, Any] | None = None, part: range | None = None, **source: Any
 ) -> Noise:
@@ -251,7 +264,7 @@ def _all_cohorts(
     **Guarantee.** All cohorts are calibrated to the query with all cells, or refused: `build` compares σ (and Δ₁) with
     what that needs. Test: tests/engine/test_add_keys.py::test_keys_that_need_more_noise_are_refused.
     """
-    if dumped is None or "joined" not in dumped["state"]:
+    if dumped is None or "joined" not in (dumped["state"] or ()):
         return build(dumped=dumped, part=part, **source)
     cohorts, noises = [], []
     for cells, base, state in cohort_states(dumped["state"]):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from evercount.engine.build import Spec, check_postprocess, make_noise
+from evercount.engine.build import Spec, check_postprocess, make_noise, noise_declaration
 from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel, JoinedCells
-from evercount.engine.noise_choice import check_noise_for, choose_noise
+from evercount.engine.noise_choice import BEST, check_noise_for, choose_noise
+from evercount.engine.revisions import RevisedErrors, day_budget
 from evercount.engine.state import StreamParameters
 from evercount.engine.user_counting import PeriodOf, UserCaps
+from evercount.engine.view_widths import RUNNING
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Factorization, check_horizon
 from evercount.mechanisms import NOISES
+from evercount.mechanisms.revision_noise import build_revisions
 from evercount.privacy import Budget, TimeRange
 from evercount.queries.base import Query
+from evercount.queries.revisions import Revisions, check_lags, check_revised
 
 
 def build_parameters(
@@ -31,6 +37,7 @@ def build_parameters(
     during: TimeRange | None = None,
     period_of: PeriodOf | None = None,
     joined: tuple[JoinedCells, ...] = (),
+    revise_for: int | None = None,
     **source: Any,
 ) -> StreamParameters:
     """All that a stream never changes, with every check; `source` says where its noise comes from.
@@ -51,6 +58,11 @@ def build_parameters(
             f"a factorization is a name or an object such as Dense(L, R), got {type(factorization).__name__}"
         )
     horizon = check_horizon(horizon, unbounded=True)
+    if revise_for is not None:
+        if part is not None:
+            raise ParameterError("late = 'revise': the cells of a revised stream cannot be cut into shards")
+        budget, engine = choose_revised(query, budget, factorization, postprocess, views, revise_for)
+        return _revised(query, budget, engine, horizon, noise, replay, during, revise_for, source)
     shown = check_noise_for(query, views)
     query = query.for_views(shown)
     query.check_budget(budget)
@@ -72,3 +84,53 @@ def build_parameters(
     return StreamParameters(
         asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown, during, caps
     )
+
+
+def choose_revised(
+    query: Query,
+    budget: Budget,
+    factorization: Spec | Factorization | None,
+    postprocess: Iterable[str],
+    views: Iterable[str],
+    revise_for: int,
+) -> tuple[Budget, Factorization]:
+    """The budget and the factorization of a stream whose days are published again, with every check."""
+    check_revised(query)
+    if budget.unit != "event":
+        raise ParameterError(
+            "late = 'revise' protects single events: caps of users would have to be kept by the time of the event, for "
+            "as long as it is revised; use late = 'next' or 'drop' where users are protected"
+        )
+    if check_postprocess(postprocess):
+        raise ParameterError("late = 'revise': declare views, which are post-processed; what is released is not")
+    if set(views) - {RUNNING}:
+        raise ParameterError("late = 'revise': noise is for single days, so omit noise_for; views show any sum of them")
+    of_day = day_budget(budget)
+    query.check_budget(of_day)
+    kept, engine = choose_noise(query, of_day, check_lags(revise_for), factorization or BEST, (RUNNING,))
+    return replace(budget, delta=kept.delta, calibration=kept.calibration), engine
+
+
+def _revised(
+    query: Query,
+    budget: Budget,
+    engine: Factorization,
+    horizon: int | None,
+    noise: str,
+    replay: bool,
+    during: TimeRange | None,
+    revise_for: int,
+    source: Mapping[str, Any],
+) -> StreamParameters:
+    """A stream whose days are published again: each day is a stream of `revise_for` + 1 ticks.
+
+    **Guarantee.** `queries/revisions.proof.md`: all days together keep the budget that the stream of one day keeps.
+    Test: tests/engine/test_revised_streams.py::test_the_noise_of_a_day_is_that_of_a_stream_of_its_own.
+    """
+    asked, none = Revisions(query, revise_for + 1), ()
+    make = partial(make_noise, noise, query, engine, day_budget(budget), asked.lags)
+    declared = noise_declaration(query, budget, horizon, noise, none, (RUNNING,), during)
+    built = build_revisions(noise, engine, asked.lags, query.cells, horizon, make, declared, **source)
+    errors = RevisedErrors(asked, engine, built.sigma, built.stream.rounded)
+    fixed = (asked, budget, horizon, engine, built, none, replay, errors, None, (RUNNING,), during, None)
+    return StreamParameters(*fixed, revise_for=revise_for)

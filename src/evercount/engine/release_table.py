@@ -62,6 +62,10 @@ class ReleaseTable(Sequence[Any]):
     noise: str = "exact"
     views: Mapping[str, ReleaseTable] = field(default_factory=dict, repr=False)
     """Other views of the same ticks, by name."""
+    as_of: IntArray | None = None
+    """Of a stream whose ticks are revised: the tick after which each number was published."""
+    left: IntArray | None = None
+    """How often each number will still be revised: 0 for final ones."""
 
     @classmethod
     def of(
@@ -105,6 +109,8 @@ class ReleaseTable(Sequence[Any]):
                 starts=None if self.starts is None else [self.starts[place] for place in some.tolist()],
                 numbers=kept[some],
                 first=None if self.first is None else self.first[some],
+                as_of=None if self.as_of is None else self.as_of[some],
+                left=None if self.left is None else self.left[some],
                 views={},
             )
         return next(iter(self[index : index + 1 or None])) if -len(self) <= index < len(self) else self._no_row(index)
@@ -273,7 +279,8 @@ class ReleaseTable(Sequence[Any]):
         zone = None if self.clock is None or self.clock.arrow_zone == "UTC" else self._moment(0).tzinfo
         kind = "" if self.noise == "exact" else f"; noise: {self.noise}, for simulation only"
         caption = f"band: interval per number{kind}"
-        return band_plot(self.ticks, values, low, high, self.cells[:cells], caption, target, times=times, zone=zone)
+        numbers, names = (values, low, high), self.cells[:cells]
+        return band_plot(self.ticks, *numbers, names, caption, target, times=times, zone=zone, left=self.left)
 
     # -- for writers --------------------------------------------------------------------------------------------------
 
@@ -282,6 +289,8 @@ class ReleaseTable(Sequence[Any]):
         public = ~np.isnan(self.numbers[:, 0])
         row, cell = np.nonzero(public)
         columns: dict[str, npt.NDArray[Any]] = {"tick": self.ticks[row]}
+        if self.as_of is not None and self.left is not None:
+            columns |= {"as_of": self.as_of[row], "revisions_left": self.left[row]}
         if self.starts is not None:
             starts = np.asarray(self.starts, np.int64)
             columns["start"] = (starts if show is None else np.asarray(list(map(show, self.starts)), object))[row]
@@ -304,13 +313,23 @@ class ReleaseTable(Sequence[Any]):
             said.append(
                 {
                     "tick": tick,
+                    **self._revision(place),
                     **({} if self.first is None else {"first": int(self.first[place])}),
                     "start": None if self.starts is None else show(self.starts[place]),
                     **dict(zip(("values", "std", "low", "high"), map(_plain, numbers), strict=True)),
-                    **({} if hashes is None else {"hash": hashes.get(tick, b"").hex()}),
+                    **({} if hashes is None else {"hash": hashes.get(self._released(place), b"").hex()}),
                 }
             )
         return said
+
+    def _released(self, place: int) -> int:
+        """The tick that released the number."""
+        return int((self.ticks if self.as_of is None else self.as_of)[place])
+
+    def _revision(self, place: int) -> dict[str, int]:
+        if self.as_of is None or self.left is None:
+            return {}
+        return {"as_of": int(self.as_of[place]), "revisions_left": int(self.left[place])}
 
     def each_tick(self) -> Iterator[tuple[int, IntArray, FloatArray]]:
         """(tick, places of published cells, their numbers of shape (4, cells)) of each tick."""

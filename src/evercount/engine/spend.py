@@ -35,7 +35,7 @@ def identify(stream: Stream, secret: Secret | None) -> str:
     if secret is None:
         return random_bytes(16).hex()
     declared = {
-        "query": [stream.query.name, stream.query.parameters()],
+        "query": stream.query.named(),
         "budget": stream.budget.to_dict(),
         "horizon": stream.horizon,
         "factorization": stream.factorization.name,

@@ -16,6 +16,7 @@ from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
+from evercount.engine.revisions import RevisedReleases
 from evercount.engine.user_counting import Counting, UserCaps, UserChanges, enforced_by, guarantee_sentence
 from evercount.errors import HorizonReached, PrecisionReached
 from evercount.factorizations import Factorization
@@ -55,6 +56,8 @@ class StreamParameters:
     """The time range whose events it counts."""
     user_caps: UserCaps | None = None
     """What is counted of a user, where users are protected."""
+    revise_for: int | None = None
+    """For how many ticks each day is published again; None where the past stays as it was published."""
 
     def check_limit(self, tick: int, ticks: int) -> None:
         """Refuse `ticks` more ticks after `tick`: beyond the horizon, or beyond what exact noise can do without one."""
@@ -92,7 +95,10 @@ class StreamParameters:
         kind = self.noise.stream.name
         sentence = guarantee_sentence(self.budget, enforced_by(self.query, counting), self.replay, kind)
         rows.values.flags.writeable = False  # what is published stays as it is
-        return Releases(first_tick, rows.values, self.errors, kind, sentence, self.postprocess, rows.sums, rows.labels)
+        kind_of_releases = Releases if self.revise_for is None else RevisedReleases
+        return kind_of_releases(
+            first_tick, rows.values, self.errors, kind, sentence, self.postprocess, rows.sums, rows.labels
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +183,7 @@ def advance(
 
 def _advance_block(parameters: StreamParameters, state: StreamState, increments: IntArray) -> tuple[Rows, StreamState]:
     query, noise = parameters.query, parameters.noise.stream
-    sums, totals = _running_sums(state, increments)
+    sums, totals = _running_sums(state, increments, 1 if parameters.revise_for is None else parameters.revise_for + 1)
     noisy = noise.rows(state.tick + 1, len(increments))
     # whole numbers are added as such: no sum is ever too large to be private
     noisy = (noisy.astype(np.int64) + sums if noise.whole_units else noisy + sums).astype(np.float64, copy=False)
@@ -199,8 +205,8 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
     return Rows(published, kept), after
 
 
-def _running_sums(state: StreamState, increments: IntArray) -> tuple[RunningSums, RunningSums]:
-    """Exact running sums, and the last of them.
+def _running_sums(state: StreamState, increments: IntArray, lags: int) -> tuple[RunningSums, RunningSums]:
+    """Exact running sums, and the last of them; with lags, those of each of the last days.
 
     **Guarantee.** They are exact whatever their size. So noise in whole grid units is added to an exact sum, and what
     is published is a function of that number alone: neither an overflow nor a rounding of the sum before the noise can
@@ -208,8 +214,8 @@ def _running_sums(state: StreamState, increments: IntArray) -> tuple[RunningSums
     tests/engine/test_large_sums.py::test_sums_beyond_64_bits_are_published_as_they_are.
     """
     if state.totals.dtype != object and _size(state.totals) + len(increments) * _size(increments) < NARROW_SUM:
-        return _add_up(state.totals, increments)
-    sums, totals = _add_up(state.totals.astype(object), increments.astype(object))
+        return _add_up(state.totals, increments, lags)
+    sums, totals = _add_up(state.totals.astype(object), increments.astype(object), lags)
     return sums, totals.astype(np.int64) if _size(totals) < NARROW_SUM else totals
 
 
@@ -217,8 +223,17 @@ def _size(numbers: RunningSums) -> int:
     return max(int(numbers.max()), -int(numbers.min())) if numbers.size else 0
 
 
-def _add_up(before: RunningSums, increments: RunningSums) -> tuple[RunningSums, RunningSums]:
-    """The running sums of the next ticks, and the last of them; `before` are the sums so far."""
+def _add_up(before: RunningSums, increments: RunningSums, lags: int) -> tuple[RunningSums, RunningSums]:
+    """The running sums of the next ticks, and the last of them; `before` are the sums so far.
+
+    With lags, each day's sums move on by one lag at every tick: the oldest day leaves, and a new one begins with 0.
+    """
+    if lags > 1:
+        sums, cells = increments.copy(), len(before) // lags
+        for row in sums:
+            row[cells:] += before[:-cells]
+            before = row
+        return sums, before.copy()
     if len(increments) == 1:  # one tick of many cells: no need to add along time
         totals = before + increments[0]
         return totals[np.newaxis], totals

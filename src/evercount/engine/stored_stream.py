@@ -18,6 +18,7 @@ from evercount.engine.user_counting import Counting, PeriodOf
 from evercount.errors import EvercountError, SnapshotError
 from evercount.privacy import Budget, TimeRange
 from evercount.queries import build_query
+from evercount.queries.revisions import Revisions
 from evercount.queries.user_cap import Used
 
 
@@ -28,7 +29,10 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
             "a step of this stream was interrupted after its noise was drawn: release that tick first, then take the "
             "snapshot, or restore the newest one"
         )
-    query, last, part = parameters.query, None, {}
+    query, last = parameters.query, None
+    part: dict[str, Any] = {}
+    if isinstance(query, Revisions):
+        part, query = {"revise_for": parameters.revise_for}, query.query
     if isinstance(query, CellRange):
         part = {"part": [query.part.start, query.part.stop]}
         query = query.query
@@ -85,6 +89,7 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
         None if data["during"] is None else TimeRange(*data["during"]),
         period_of,
         tuple(JoinedCells(*map(index, one)) for one in data.get("joined", ())),
+        data.get("revise_for"),
         dumped=data["noise"],
     )
     query = parameters.query

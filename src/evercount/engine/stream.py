@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,6 +73,9 @@ class Stream(GrowingStream[V_co]):
             caller promises that events outside of it are not counted.
         period_of: from a tick to the number of its period, where the budget's period is a length of the calendar: a
             schedule knows it.
+        revise_for: for how many ticks the number of each tick is published again, as late events come in. A tick is
+            then a list: the events of its own, those of the tick before, and so on. The noise is that of `revise_for` +
+            1 ticks, for any number of ticks (`queries/revisions.proof.md`).
 
     Raises:
         ParameterError: parameters that do not fit each other.
@@ -104,11 +108,10 @@ class Stream(GrowingStream[V_co]):
         views: Iterable[str] = (),
         during: TimeRange | None = None,
         period_of: PeriodOf | None = None,
+        revise_for: int | None = None,
     ) -> None:
-        source: dict[str, Any] = {"seed": seed, "secret": secret}
-        parameters = build_parameters(
-            query, budget, horizon, factorization, noise, postprocess, replay, part, views, during, period_of, **source
-        )
+        build = partial(build_parameters, query, budget, horizon, factorization, noise, postprocess, replay, part)
+        parameters = build(views, during, period_of, revise_for=revise_for, seed=seed, secret=secret)
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent
             spend_for(self, ledger, secret)

@@ -60,6 +60,11 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         return self._parameters.during
 
     @property
+    def revise_for(self) -> int | None:
+        """For how many ticks each day is published again; None where the past stays as it was published."""
+        return self._parameters.revise_for
+
+    @property
     def postprocess(self) -> tuple[str, ...]:
         """The post-processing that is applied."""
         return self._parameters.postprocess

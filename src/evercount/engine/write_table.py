@@ -115,7 +115,8 @@ def write_parquet(
 def arrow_schema(table: ReleaseTable, clock: Clock | None, metadata: Mapping[str, str]) -> Any:
     """The types of a table's columns; without a clock its starts are texts."""
     pa, _ = parquet_modules()
-    types = {name: pa.float64() for name in NUMBERS} | {"tick": pa.int64(), "first": pa.int64()}
+    whole = ("tick", "first", "as_of", "revisions_left")
+    types = {name: pa.float64() for name in NUMBERS} | {name: pa.int64() for name in whole}
     if clock is not None:
         types["start"] = pa.timestamp("us", tz=clock.arrow_zone)
     return pa.schema([(name, types.get(name, pa.string())) for name in table.columns()], metadata=dict(metadata))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evercount._arrays import IntArray
 from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.engine.user_counting import UserCaps
@@ -45,12 +46,13 @@ def count(
     stop: int,
     scratch: Path,
     *,
-    late: Source | None = None,
+    late: tuple[Source, ...] = (),
     users: Mapping[str, UsedBefore] | None = None,
 ) -> CountedRows:
     """Add up the events of ticks first … stop−1 (1-based); rows of other ticks are checked and left alone.
 
-    `late` holds the rows that the run before has not seen: those in ticks before `first` are counted in `first`.
+    `late` holds the rows that the run before has not seen: those in ticks before `first` are counted in `first`; of a
+    stream whose ticks are revised, for their own tick, if it is still revised.
     `users` are those of the run before: what each has used of the caps in the period of `first`.
 
     **Guarantee.** One event adds to one cell of one tick: 1 for counts and histograms, a value in [lo, hi] rounded to
@@ -79,8 +81,23 @@ def count(
             raise InputError(f"{which} cannot be read: {str(error).splitlines()[0]:.200}") from error
     if query.discovery is not None:
         return CountedRows(_by_name(first, stop, groups, names), bad, known)
-    totals = TickTotals(first, stop - first, query.cells, *rows_of(query).totals(*groups))
+    totals = revised_totals(declaration, first, stop, *rows_of(query).totals(*groups))
     return CountedRows(totals, bad, known)
+
+
+def revised_totals(
+    declaration: StreamDeclaration, first: int, stop: int, tick: IntArray, cell: IntArray, total: IntArray
+) -> TickTotals:
+    """Totals of ticks first … stop−1; those of earlier ticks are late, and count for their own in `first`.
+
+    **Guarantee.** An event counts for its own tick at one lag, that of the tick that is open when it comes, or not at
+    all: `queries/revisions.proof.md`. Test: tests/files/test_late_files.py::test_files_are_revised_as_the_library_does.
+    """
+    cells, lags = declaration.query.cells, (declaration.revise_for or 0) + 1
+    lag = np.maximum(first - tick, 0)
+    kept = lag < lags
+    arrival, wide = np.maximum(tick, first)[kept], (cell + lag * cells)[kept]
+    return TickTotals(first, stop - first, cells * lags, arrival, wide, total[kept])
 
 
 def _by_name(first: int, stop: int, groups: Groups, names: Sequence[str]) -> TickEvents:
@@ -99,7 +116,7 @@ class _Scan:
     declaration: StreamDeclaration
     first: int
     stop: int
-    late: Source | None
+    late: tuple[Source, ...]
 
     def groups(self) -> tuple[Groups, int, dict[str, UsedBefore]]:
         """The events of each tick and cell, the number of bad rows, and no users."""
@@ -107,7 +124,8 @@ class _Scan:
         bad = int(events[tick < 0].sum()) + unreadable(self.connection, self.files)
         parts = [tuple(column[tick > 0] for column in (tick, cell, events, units))]
         if late := self._late_rows():
-            parts.insert(0, self._added_up(f"SELECT {self.first} AS place, cell, units FROM ({late}) WHERE place > 0"))
+            place = "place" if self.declaration.revise_for else f"{self.first} AS place"
+            parts.insert(0, self._added_up(f"SELECT {place}, cell, units FROM ({late}) WHERE place > 0"))
         tick, cell, events, units = (np.concatenate(column) for column in zip(*parts, strict=True))
         return (tick, cell, events, units), bad, {}
 
@@ -150,7 +168,7 @@ class _Scan:
 
     def _late_rows(self) -> str:
         """SQL: the late rows, whose place is their own tick; nothing where there are none."""
-        if self.late is None or self.first == self.stop:
+        if not self.late or self.first == self.stop:
             return ""
         return placed(self.late, self.declaration, 1, self.first)
 

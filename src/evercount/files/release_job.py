@@ -38,6 +38,8 @@ class Job:
     rejects: str | None = None
     """A private file for all rows that do not count: bad ones and, with late="drop", late ones."""
     plot: str | None = None
+    lake: str | None = None
+    """A Delta or Iceberg table that gets the released ticks, too: `lake_table.py`."""
     views: tuple[str, ...] = ()
     """Views in addition to those of the declaration."""
     skip_bad: bool = False
@@ -76,6 +78,8 @@ class Job:
         """The declared views and those of the run, checked, without the one that the output shows."""
         one = self.declaration
         names = check_views((*one.views, *self.views), one.query, one.schedule, one.stream_postprocess)
+        if one.revise_for is not None:  # the output has all revisions, and views the newest ones
+            return tuple(dict.fromkeys((*names, one.shown)))
         return tuple(name for name in names if name != one.shown)
 
     @property
@@ -160,11 +164,14 @@ class Outcome:
             "state": str(places.state),
             "rejects": job.rejects,
             "plot": job.plot,
+            "lake": job.lake,
             "kept": [str(path) for path in self.archived],
             "views": [str(path) for path in self.views],
             "shows": self.declaration.shown,
             "noise_for": list(self.declaration.noise_for),
             "late": job.declaration.late,
+            "wait": job.declaration.wait,
+            "revise_for": job.declaration.revise_for,
             "epsilon": job.declaration.budget.epsilon,
             "delta": job.declaration.budget.delta,
             "joined": list(self.joined),
@@ -197,7 +204,7 @@ class Outcome:
                 "none a stream has no end."
             )
         else:
-            lines.append(f"The next tick ends at {self.next_end}.")
+            lines.append(f"The next tick {'closes' if job.declaration.waits else 'ends'} at {self.next_end}.")
         if self.drawn is not None and self.drawn[0] < self.drawn[1]:
             lines.append(f"The chart shows the first {self.drawn[0]} of {self.drawn[1]} cells.")
         if self.joined:
@@ -208,6 +215,8 @@ class Outcome:
             lines.append(f"Keys that join: {named}; {when}. They cost nothing, if they were not chosen by the events.")
         lines += [f"Kept: {path}" for path in self.archived]
         lines += [f"View: {path}" for path in self.views]
+        if job.lake is not None and not job.check:
+            lines.append(f"Table: {job.lake} has all released ticks.")
         lines.append(published_line(self.declaration, new=not self.continued))
         if about := counted_text(self.declaration.budget):
             lines.append(about)

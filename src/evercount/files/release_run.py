@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -33,7 +33,9 @@ from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.dropped_events import DroppedEvents, dropped_events
 from evercount.files.event_sql import columns_of
 from evercount.files.frame_source import frame_source
+from evercount.files.lake_table import append_new, open_lake
 from evercount.files.ledger_entry import Entered, enter
+from evercount.files.new_rows import split_new
 from evercount.files.published import (
     Published,
     describe_files,
@@ -46,7 +48,7 @@ from evercount.files.published import (
 from evercount.files.release_job import Job, Outcome
 from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import write_releases
-from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
+from evercount.files.source import Prefix, SeenRows, Source, open_source
 from evercount.privacy import Cost, compose, successor_text
 
 Progress = Callable[[str, int, int], None]
@@ -105,7 +107,9 @@ class _Run:
     def published(self) -> FloatArray:
         """All that earlier runs have published."""
         none = np.empty((0, len(self.stream.labels)))
-        return none if self.before is None else stack_rows(self.before.numbers, none)
+        if self.before is None:
+            return none
+        return stack_rows(self.before.numbers, none) if self.joined else self.before.numbers
 
 
 def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run:
@@ -123,6 +127,9 @@ def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run
     declaration = job.declaration
     stream = declaration.build(secret=job.secret) if state is None else Stream.load(state.stream, declaration.period_of)
     cleanup.callback(stream.close)
+    job = replace(job, declaration=declaration.with_query(stream.query))
+    if state is not None:
+        _fill_lake(job, stream, state.numbers, state.tables)  # what a run that died has left out
     joined = stream.add_new_keys(job.add_keys)
     if hidden := [label for label in job.remove_keys if label not in stream.hidden_labels]:
         stream.remove_keys(hidden)
@@ -184,12 +191,12 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
             f"{successor_text(stream.cost)} Give it a later `start` and another `out`; with `horizon` none a stream "
             "has no end.",
         )
-    until = job.now if job.end is None else min(job.now, job.end)
     if job.end is not None and job.end <= schedule.begin:
         raise ParameterError(f"`end` {schedule.show(job.end)} is not after `start` {schedule.show(schedule.begin)}")
-    first = stream.tick + 1
-    stop = max(schedule.tick_of(until), first) if until > schedule.begin else first
-    return first, stop if horizon is None else min(stop, horizon + 1)
+    ended = job.declaration.ended(job.now)
+    if job.end is not None:
+        ended = min(ended, schedule.tick_of(job.end) - 1)
+    return stream.tick + 1, max(stream.tick, ended) + 1
 
 
 def compose_sentence(earlier: tuple[Cost, ...], now: Cost) -> str:
@@ -213,8 +220,8 @@ def compose_sentence(earlier: tuple[Cost, ...], now: Cost) -> str:
 class _Counted:
     rows: CountedRows
     shown: tuple[Reject, ...]
-    consumed: Prefix | None
-    """With late=next, how much of the file the counts come from."""
+    consumed: dict[str, Prefix]
+    """With late=next and late=revise, how much of each file the counts come from."""
     seen: dict[str, SeenRows]
     dropped: DroppedEvents | None
 
@@ -223,25 +230,27 @@ def _count(run: _Run, stdin: IO[bytes] | None) -> _Counted:
     """Count the due ticks, and report rows that do not count.
 
     Why every row counts once. late=drop: a row counts in the run that releases the tick of its time, and a tick is
-    released by one run. late=next: call a row new in the first run whose copy of the file holds it and which releases
-    something. If the tick of its time is still open then, it counts with that tick, in whichever run releases it. If
-    it is closed, the row counts in this run, in the first open tick; later runs find it inside the prefix that was
-    consumed and its tick closed, and leave it alone. The prefix is advanced only by a commit, together with the ticks.
+    released by one run. late=next, late=revise: call a row new in the first run whose copy of the files holds it and
+    which releases something. If the tick of its time is still open then, it counts with that tick, in whichever run
+    releases it. If it is closed, the row counts in this run, in the first open tick (revise: for its own); later runs
+    find it inside the prefix that was consumed and its tick closed, and leave it alone. The prefixes are advanced only
+    by a commit, together with the ticks.
     """
     job, before = run.job, run.before
     sources: tuple[Source, ...] = tuple(
         open_source(name, run.scratch, job.delimiter, stdin, number=number) for number, name in enumerate(job.files)
     ) or (frame_source(job.file, columns_of(run.declaration).used, run.scratch),)
     shown, seen = _write_rejects(run, sources)
-    late, consumed = None, None
-    if run.declaration.late == "next":
-        if len(sources) > 1 or sources[0].typed or job.files == ("-",):
+    late: tuple[Source, ...] = ()
+    consumed: dict[str, Prefix] = {}
+    if run.declaration.late != "drop":
+        if job.files == ("-",) or sources[0].kind == "frame":
             raise ParameterError(
-                "`late` next needs one CSV or JSONL file that only grows, to tell late rows from rows that were "
-                "counted; use `late` drop for several files, Parquet, data frames and standard input"
+                f"`late` {run.declaration.late} needs files that only grow, to tell late rows from rows that were "
+                "counted; use `late` drop for data frames and standard input"
             )
-        frozen, late, consumed = freeze(sources[0], run.scratch, before.consumed if before else None)
-        sources = (frozen,)
+        split = split_new(sources, run.scratch, (before.consumed or None) if before else None)
+        sources, late, consumed = split.files, split.new, split.consumed
     users = before.users if before else {}
     rows = count(sources, run.declaration, run.first, run.stop, run.scratch, late=late, users=users)
     dropped = None
@@ -291,11 +300,10 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
                 commit(places, state)
         except OSError as error:
             raise StoreError(f"the run could not be published: {error.strerror or error}") from error
-    releases = stream.read_back(numbers, labels=stream.query.labels if stream.query.publishing.own_ticks else None)
-    published = Published(run.declaration, stream.guarantee, job.all_views, job.level, releases, tables)
-    published = replace(published, full_digits=bool(job.full_digits))
+    published = _published(job, stream, numbers, tables)
     drawn, views = None, []
     if not job.check and stream.tick:
+        _fill_lake(job, stream, numbers, tables)
         if job.plot is not None:
             drawn = draw_releases(published, Path(job.plot), run.scratch)
         if places.output is not None:
@@ -314,7 +322,7 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         archived=archived,
         bad=counted.rows.bad,
         shown=counted.shown,
-        next_end=schedule.show(schedule.start_of(run.stop + 1)),
+        next_end=schedule.show(run.declaration.closes(run.stop)),
         continued=run.before is not None,
         drawn=drawn,
         views=tuple(views),
@@ -322,6 +330,21 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         published=published.table,
         joined=run.joined,
     )
+
+
+def _published(job: Job, stream: Stream, numbers: FloatArray, tables: tuple[dict[str, Any], ...]) -> Published:
+    labels = stream.query.labels if stream.query.publishing.own_ticks else None
+    releases = stream.read_back(numbers, labels=labels)
+    views, digits = job.all_views, bool(job.full_digits)
+    return Published(job.declaration, stream.guarantee, views, job.level, releases, tables, digits)
+
+
+def _fill_lake(job: Job, stream: Stream, numbers: FloatArray, tables: tuple[dict[str, Any], ...]) -> None:
+    """Append to the table of a lake what is committed and not there."""
+    if job.lake is not None and not job.check:
+        declaration = job.declaration
+        view = _published(job, stream, numbers, tables).view(declaration.shown)
+        append_new(job.lake, declaration.name, [view], declaration.schedule, stream.guarantee)
 
 
 def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
@@ -419,6 +442,10 @@ def _check_extras(job: Job) -> None:
     """Refuse before the run what would fail after it: a missing library, a chart without a file to read."""
     if job.kind == "parquet":
         parquet_modules()
+    if job.lake is not None:
+        if not job.kept:
+            raise ParameterError("`lake` needs `state`: without it a second run could not know what the first released")
+        open_lake(job.lake)
     if job.all_views and job.out == "-":
         raise ParameterError("views need a file as `out`: they are read back from all ticks of the output")
     if job.plot is not None:

@@ -34,6 +34,7 @@ from evercount.declare.schedule import Schedule
 from evercount.engine.snapshot_format import unpack, write
 from evercount.errors import ParameterError, SnapshotError, StoreError
 from evercount.files.cap_users import UsedBefore
+from evercount.files.new_rows import ONE_FILE
 from evercount.files.source import Prefix, SeenRows
 
 FORMAT = "evercount release state 1"
@@ -88,7 +89,8 @@ class State:
     """The stream's name in a ledger, where it has spent there."""
     users: Mapping[str, UsedBefore] = field(default_factory=dict)
     """What each user has used of the caps in the period that is open; those of earlier periods are forgotten."""
-    consumed: Prefix | None = None
+    consumed: dict[str, Prefix] = field(default_factory=dict)
+    """What has been read of each file, where late rows count."""
     seen: dict[str, SeenRows] = field(default_factory=dict)
     """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
     tables: tuple[dict[str, Any], ...] = ()
@@ -107,11 +109,18 @@ class State:
         try:
             data["closed"] = Closed(*data["closed"])
             data["earlier"], data["tables"] = tuple(data["earlier"]), tuple(data.get("tables", ()))
-            data["consumed"] = None if data["consumed"] is None else Prefix(*data["consumed"])
+            data["consumed"] = _consumed(data["consumed"])
             data["seen"] = {name: SeenRows(*seen) for name, seen in data["seen"].items()}
             return cls(**data)
         except (KeyError, TypeError, AttributeError) as error:
             raise SnapshotError(f"malformed state ({type(error).__name__})") from error
+
+
+def _consumed(data: Any) -> dict[str, Prefix]:
+    """States of before knew one file, and not its name."""
+    if data is None or isinstance(data, list):
+        return {} if data is None else {ONE_FILE: Prefix(*data)}
+    return {name: Prefix(*prefix) for name, prefix in data.items()}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import glob
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -301,46 +300,6 @@ def _text(source: Source, json_lines: bool | None) -> Source:
             f"{source.name} has no readable header (UTF-8, one line, names separated by the delimiter)"
         ) from error
     return replace(source, columns=tuple(header), types=("VARCHAR",) * len(header))
-
-
-# -- append-only files ------------------------------------------------------------------------------------------------
-
-
-def freeze(source: Source, scratch: Path, earlier: Prefix | None) -> tuple[Source, Source | None, Prefix]:
-    """Private copies of a file, which grow no more: its complete lines, and those beyond `earlier`, with which the file
-    must begin. A line that is still being written waits for the next run."""
-    complete, tail = scratch / "complete", scratch / "tail"
-    digest, length, matched = hashlib.blake2b(digest_size=32), 0, earlier is None
-    header = b""
-    with source.open_bytes() as raw, new_private(complete) as copy, new_private(tail) as rest:
-        carry = b""
-        while chunk := raw.read(COPY_BYTES):
-            chunk = carry + chunk
-            end = chunk.rfind(b"\n") + 1
-            chunk, carry = chunk[:end], chunk[end:]
-            copy.write(chunk)
-            if source.kind == "csv" and not header and chunk:
-                header = chunk[: chunk.index(b"\n") + 1]
-                rest.write(header)
-            if earlier is not None and length < earlier.length <= length + len(chunk):
-                cut = earlier.length - length
-                digest.update(chunk[:cut])
-                matched = digest.hexdigest() == earlier.digest
-                digest.update(chunk[cut:])
-                rest.write(chunk[cut:])
-            else:
-                digest.update(chunk)
-                if earlier is not None and length >= earlier.length:
-                    rest.write(chunk)
-            length += len(chunk)
-    if not matched:
-        raise InputError(
-            f"{source.name} does not begin with what the last run has read. `late` next needs a file that only grows, "
-            "to tell late rows from counted ones; restore the file, or start a stream with `late` drop"
-        )
-    frozen = replace(source, path=complete, compression="none")
-    later = None if earlier is None else replace(source, path=tail, compression="none")
-    return frozen, later, Prefix(length, digest.hexdigest())
 
 
 def _reading(function: str, path: Path, options: str = "") -> str:

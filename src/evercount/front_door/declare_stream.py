@@ -26,7 +26,6 @@ Moment = str | date | datetime | float
 RANGE = ("low", "high", "grid", "bins")
 PARAMETERS = ("unknown", "minimum", *RANGE)
 """The options that are parameters of queries, by their names; `keys` is `keys` or, with `rollup`, `paths`."""
-QUERY_NAMES = {"low": "lo", "high": "hi"}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -38,6 +37,8 @@ class Declared(TypedDict, total=False):
     start: Moment | None
     zone: str | None
     late: str | None
+    wait: str | None
+    revise_for: int | None
     query: str | Query | None
     key: str | Sequence[str] | None
     rollup: str | Sequence[str] | None
@@ -98,7 +99,9 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         every: Tick length: 15m, 1h; 1d and 1w by the calendar of `zone`.
         start: Start of the first tick, ISO 8601.
         zone: Zone of days, weeks and times without offset (UTC, but days and weeks need one).
-        late: Rows whose tick is closed: drop, or count in the next tick (a file that only grows).
+        late: Rows whose tick is closed: drop, count in the next tick, or revise (files that only grow).
+        wait: How long after its end a tick is closed, such as 12h, for rows that come late (default: 0s).
+        revise_for: With `late` revise: for how many ticks each number is published again.
         query: count, histogram (`key`), discovered-keys (`key`), rollup (`rollup`), sum or quantiles (`value`),
             active-users or distinct-users (`user`).
         key: Column with the key; several columns together make one key.
@@ -177,6 +180,8 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         factorization=given["factorization"],
         columns=Columns(given["time"], _one_or_more(given["key"]), given["value"], given["user"], _levels(given)),
         late=given["late"] or "drop",
+        wait=given["wait"] or "0s",
+        revise_for=given["revise_for"],
         views=views,
         postprocess=made,
     )
@@ -246,17 +251,16 @@ def _query(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     valued = given["value"] is not None
     if valued != ({"low", "high"} <= asked.keys()) or (not valued and not asked.keys().isdisjoint(RANGE)):
         raise ParameterError("`value`, `low` and `high` go together: the range of a value is public and declared")
-    parameters = {QUERY_NAMES.get(option, option): value for option, value in asked.items()}
-    unfit = [f"`{option}`" for option in asked if QUERY_NAMES.get(option, option) not in known]
+    unfit = [f"`{option}`" for option in asked if option not in known]
     if unfit:
         raise ParameterError(f"`query` {name} does not go with {' and '.join(unfit)}")
     if given["keys"] is not None:
-        parameters[parameter] = _keys(given["keys"], given["key"], bool(given["rollup"]))
+        asked[parameter] = _keys(given["keys"], given["key"], bool(given["rollup"]))
     if given["weights"] is not None:
         if not {"max_keys_per_event", "weights"} <= known.keys():
             raise ParameterError(f"`weights` are of the keys of a histogram; `query` {name} has none")
-        parameters["weights"] = _weights(given["weights"])
-    return name, parameters
+        asked["weights"] = _weights(given["weights"])
+    return name, asked
 
 
 def _keys(keys: Any, columns: str | Sequence[str] | None, paths: bool, what: str = "keys") -> list[Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from evercount.files.release_job import Outcome
     from evercount.noise import Secret
 
-PATHS = ("out", "state", "rejects", "ledger", "plot")
+PATHS = ("out", "state", "rejects", "ledger", "plot", "lake")
 FLAGS = ("skip_bad", "check", "new_noise_stream")
 
 
@@ -41,6 +41,7 @@ class ReleaseOptions(Declared, total=False):
     add_keys: str | Path | Sequence[Any] | None
     remove_keys: str | Path | Sequence[Any] | None
     full_digits: bool
+    lake: str | None
     secret: Secret | None
     progress: Callable[[str, int, int], None] | None
 
@@ -127,6 +128,7 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
             budget. Keys that are there already are left alone. Do not choose them by looking at the events.
         remove_keys: File with keys that are not shown any more from the next tick on.
         full_digits: All digits in the output, instead of as many as the error allows.
+        lake: Table that gets each released tick once: delta:FOLDER or iceberg:FOLDER/namespace.table.
         secret: The secret of a new stream. None draws one; one secret serves one stream only.
         progress: Called with what is being done, how many ticks are done, and of how many.
         options: Those of `declare`: `time`, `every`, `start`, `epsilon` and so on.

@@ -73,8 +73,9 @@ def build_noise(
     With `declaration` the key is derived from the secret and the declaration (`declared_key`); without, the secret is
     the key. With `names` a cell's noise belongs to its name, and further names may join (`NamedNoise`); `cells` is then
     how many cells one protected unit can touch; with `fresh`, rows are those of single ticks. Noise that was dumped
-    goes on with its own key and σ. With `part` it is the noise of these cells only, the same as all `cells` have there.
-    `touched` is the most ticks whose increments one protected unit changes; None where that is not known.
+    goes on with its own key and σ; without a state it begins anew with that σ. With `part` it is the noise of these
+    cells only, the same as all `cells` have there. `touched` is the most ticks whose increments one protected
+    unit changes; None where that is not known.
 
     Guarantee. σ = multiplier(ε, δ − numeric_delta)·Δ with Δ = `sensitivity`. If ‖R(X−X′)‖_F ≤ Δ for all neighbours,
     R·X + z with z ~ N(0, σ²) is (ε, δ − numeric_delta)-DP (`privacy/gaussian.proof.md`). Test:
@@ -110,8 +111,8 @@ def build_noise(
         raise ParameterError("the numerical error leaves too little of delta; choose a larger delta")
     scale = sigma / grid
     state = None if dumped is None else dumped["state"]
-    if dumped is not None:
-        key, fingerprint = Secret.from_hex(dumped["state"]["secret"]), dumped["declaration"]
+    if dumped is not None and state is not None:
+        key, fingerprint = Secret.from_hex(state["secret"]), dumped["declaration"]
     else:
         key, fingerprint = secret or Secret.generate(), None
         if declaration is not None:

@@ -244,7 +244,7 @@ def build_pure(
     elif seed is not None:
         raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
     key = secret or Secret.generate()
-    if declaration is not None and dumped is None and name == "exact":
+    if declaration is not None and state is None and name == "exact":
         fingerprint = declaration_fingerprint(declaration, tree, l1 / epsilon)
         key = declared_key(key, fingerprint)
     first, number = (0, cells) if part is None else (part.start, len(part))

@@ -80,6 +80,8 @@ class Account:
                 if noise <= room.mu_squared and leak <= room.leak:
                     room = room._replace(mu_squared=room.mu_squared - noise, leak=room.leak - leak)
                     continue
+                if cost.chain:
+                    return None  # promises of a chain would add up
             epsilon, delta = Fraction(cost.budget.epsilon), Fraction(cost.budget.delta)
             if epsilon > room.epsilon or delta > room.delta:
                 return None
@@ -125,8 +127,16 @@ class Filter:
             self.accounts = (noise,)
 
     def admits(self, costs: Sequence[Cost]) -> bool:
-        """Whether the last of these may be declared after the others. One alone may take everything."""
-        return all(self._holds(meeting) for meeting in meetings_of(costs))
+        """Whether the last of these may be declared after the others. One alone may take everything.
+
+        A person of a chain is in several of its streams, so one account must hold all of these.
+        """
+        meetings = meetings_of(costs)
+        if not any(cost.chain for cost in costs):
+            return all(self._holds(meeting) for meeting in meetings)
+        if all(len(one.inside) == 1 and self._keeps(one.inside[0], one) for one in meetings):
+            return True
+        return any(_least_room(account, meetings) is not None for account in self.accounts)
 
     def _holds(self, meeting: Meeting) -> bool:
         """Whether streams that meet are within the total: one alone by itself, several by an account."""

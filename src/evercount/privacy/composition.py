@@ -80,13 +80,19 @@ class Cost:
     def span(self) -> TimeRange | None:
         """The range outside of which it costs a unit nothing but `outside_at`; None: every unit may be in it.
 
-        **Guarantee.** Never a range where one unit can have events in two disjoint ones (a person without a period),
-        nor where no clock says which events are counted. Test:
+        **Guarantee.** Never a range where one unit can have events in two disjoint ones (a person without a period,
+        unless streams hand on the caps), nor where no clock says which events are counted. Test:
         `tests/privacy/test_successors.py::test_persons_who_come_back_cost_the_sum`.
         """
-        if self.during is None or self.during.ticks == MANUAL or not lies_in_one_range(self.budget):
+        if self.during is None or self.during.ticks == MANUAL:
             return None
-        return self.during
+        return self.during if self.chain or lies_in_one_range(self.budget) else None
+
+    @property
+    def chain(self) -> str:
+        """The streams that share the caps of their persons, by name; empty where a unit lies in one range anyway."""
+        known = self.during is not None and self.leak is not None and not self.unseen
+        return self.during.chain if known and self.during and not lies_in_one_range(self.budget) else ""
 
     @property
     def plain(self) -> bool:
@@ -239,13 +245,22 @@ class Meeting:
 
 
 def meetings_of(costs: Sequence[Cost]) -> list[Meeting]:
-    """Where streams meet: of all instants those with the largest sets of streams."""
+    """Where streams meet: of all instants those with the largest sets of streams.
+
+    **Guarantee.** What one person costs over a chain of streams that hand on their caps is at most what the dearest of
+    them costs, next to all others (`composition.proof.md`, section 8, "Caps that are handed on"). That needs one chain,
+    of one kind of noise and with the same caps; else its streams meet everything. Tests:
+    `tests/privacy/test_successors.py::test_caps_that_are_handed_on_cost_the_largest` and
+    `tests/privacy/test_successors.py::test_two_chains_add_up`.
+    """
+    chains = {(cost.chain, cost.budget.pure, cost.budget.caps) for cost in costs if cost.chain}
+    spans = [cost.span if len(chains) < 2 or not cost.chain else None for cost in costs]
     return [
         Meeting(
             tuple(cost for number, cost in enumerate(costs) if number in numbers),
             tuple(cost for number, cost in enumerate(costs) if number not in numbers),
         )
-        for numbers in met_at_once(cost.span for cost in costs)
+        for numbers in met_at_once(spans)
     ]
 
 
@@ -266,7 +281,10 @@ def _exact(meeting: Meeting, delta: float, plain: float) -> float | None:
     """The least ε at δ for one meeting, by the profiles."""
     parts = meeting.inside
     # a leak that would cost more than the whole δ of its stream: that stream counts as its promise alone
-    promised = tuple(part.leak is None or part.leak_at(plain) > part.budget.delta for part in parts)
+    # (never of a chain: promises of its streams would add up)
+    promised = tuple(
+        part.leak is None or (part.leak_at(plain) > part.budget.delta and not part.chain) for part in parts
+    )
     ways = {tuple(part.leak is None for part in parts), promised}
     return min((one for way in ways if (one := _least(meeting, delta, way)) is not None), default=None)
 

@@ -27,6 +27,8 @@ class TimeRange:
         ticks: the length of a tick in microseconds and, where it follows a calendar, the zone; or "manual".
         periods: where persons are protected period by period, which periods these are: their length, their zone and
             where they begin. Empty elsewhere.
+        chain: where each stream starts with what persons have used of their caps in the stream before it, a name for
+            all these streams together. Empty elsewhere. Only for streams that `engine/carried_caps.py` lets in.
 
     Raises:
         ParameterError: a range that ends before it starts, or fields of another type.
@@ -40,13 +42,15 @@ class TimeRange:
     end: int | None
     ticks: str
     periods: str = ""
+    chain: str = ""
 
     def __post_init__(self) -> None:
         whole = [self.start] if self.end is None else [self.start, self.end]
         if any(isinstance(one, bool) or not isinstance(one, int) for one in whole) or whole != sorted(set(whole)):
             raise ParameterError(f"a time range goes from a start to a later end, not {self.start!r} to {self.end!r}")
-        if not isinstance(self.ticks, str) or not self.ticks or not isinstance(self.periods, str):
-            raise ParameterError(f"ticks and periods are texts, not {self.ticks!r} and {self.periods!r}")
+        texts = (self.ticks, self.periods, self.chain)
+        if not all(isinstance(text, str) for text in texts) or not self.ticks:
+            raise ParameterError(f"ticks, periods and chain are texts, not {texts!r}")
 
     @property
     def key(self) -> list[Any]:
@@ -64,13 +68,14 @@ class TimeRange:
         Returns:
             The fields, in order.
         """
-        return [self.start, self.end, self.ticks, self.periods]
+        return [self.start, self.end, self.ticks, self.periods, *([self.chain] if self.chain else [])]
 
 
 def lies_in_one_range(budget: Budget) -> bool:
     """Whether one protected unit has all its events in one of two disjoint ranges with the same periods.
 
-    An event has, and so has what a person does within one period. A person has not: they come back next year.
+    An event has, and so has what a person does within one period. A person has not: they come back next year (with the
+    caps of a chain of streams that costs no more, see `composition.meetings_of`).
     """
     return budget.unit == "event" or budget.period is not None
 

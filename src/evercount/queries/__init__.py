@@ -92,7 +92,7 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "rollup": {"paths": [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"], ["Styria", "Graz"]]},
     "marginals": {"columns": [["north", "south"], ["young", "old"]]},
     "occupancy": {"max_events": 20},
-    "quantiles": {"lo": 0, "hi": 100, "bins": 64},
+    "quantiles": {"low": 0, "high": 100, "bins": 64},
     "substrings": {"alphabet": "abc", "max_length": 3},
     "episodes": {"alphabet": "abc", "max_length": 3},
     "k-stars": {"vertices": 50, "k": 2, "max_degree": 5},
@@ -119,7 +119,7 @@ def query_parameters(name: str) -> Mapping[str, Parameter]:
         ParameterError: the name is not known.
 
     >>> list(query_parameters("sum"))
-    ['lo', 'hi', 'grid']
+    ['low', 'high', 'grid']
     """
     check_is_query(name)
     if name not in QUERIES:
@@ -145,6 +145,8 @@ def build_query(name: str, parameters: dict[str, Any]) -> Query:
     2
     """
     known = query_parameters(name)
+    first = {old: new for new, old in QUERIES[name].spelled_in_1_0.items()}
+    parameters = {first.get(given, given): value for given, value in parameters.items()}
     for given in parameters:
         if given not in known:
             raise UnknownName(f"parameter of {name!r}", given, known)

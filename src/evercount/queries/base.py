@@ -65,6 +65,8 @@ class Query(Sensitivities, Generic[V_co]):
     """Whether the events of a tick must be encoded together although there is no memory: users who count once."""
     refuses_by_itself: ClassVar[bool] = False
     """Whether an event that `check_events` accepts is never refused because of other events, earlier ones included."""
+    spelled_in_1_0: ClassVar[Mapping[str, str]] = {}
+    """How version 1.0 spelled parameters: its files are read, and the keys of its noise stay."""
     starts_empty: ClassVar[bool] = True
     """Whether a new stream knows nothing of events before its start. False where the first state is old data (who is
     inside already): such a stream is never charged as the successor of another one."""
@@ -342,6 +344,14 @@ class Query(Sensitivities, Generic[V_co]):
         Returns:
             The arguments by name.
         """
+
+    def named(self) -> list[Any]:
+        """[name, parameters] with the spelling of version 1.0, from which keys of noise are derived.
+
+        Returns:
+            Both, JSON-serialisable.
+        """
+        return [self.name, {self.spelled_in_1_0.get(name, name): value for name, value in self.parameters().items()}]
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.parameters() == other.parameters()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -128,20 +128,20 @@ class Count(Query[float]):
 
 
 class Sum(Query[float]):
-    """The sum so far of one value per event, each in [lo, hi], on a public grid.
+    """The sum so far of one value per event, each in [low, high], on a public grid.
 
     A tick's input is the sequence of its events' values (a single number is one event). Values are rounded to the
-    nearest multiple of `grid`; `lo` and `hi` must be such multiples.
+    nearest multiple of `grid`; `low` and `high` must be such multiples.
 
-    Guarantee. In grid units an event adds a whole number from ⌊lo⌉ to ⌊hi⌉, the roundings that the encoder itself makes
-    of lo/grid and hi/grid (division and rounding are monotone). S = max(⌊lo⌉², ⌊hi⌉²)·grid² for add-remove and
-    (⌊hi⌉−⌊lo⌉)²·grid² for replace: differences are taken of whole numbers, so nothing cancels. Tests:
+    Guarantee. In grid units an event adds a whole number from ⌊low⌉ to ⌊high⌉, the roundings that the encoder makes of
+    low/grid and high/grid (division and rounding are monotone). S = max(⌊low⌉², ⌊high⌉²)·grid² for add-remove and
+    (⌊high⌉−⌊low⌉)²·grid² for replace: differences are taken of whole numbers, so nothing cancels. Tests:
     tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration and
     tests/queries/test_queries_counts.py::test_sensitivity_is_what_the_encoder_can_do_on_any_grid.
 
     Args:
-        lo: the lowest legal value, a multiple of `grid`.
-        hi: the highest legal value, a multiple of `grid`.
+        low: the lowest legal value, a multiple of `grid`.
+        high: the highest legal value, a multiple of `grid`.
         grid: the public unit that values are rounded to.
 
     Raises:
@@ -152,21 +152,24 @@ class Sum(Query[float]):
     """
 
     name = "sum"
+    spelled_in_1_0: ClassVar[Mapping[str, str]] = {"low": "lo", "high": "hi"}
 
-    def __init__(self, lo: float = 0.0, hi: float = 1.0, grid: float = 1.0) -> None:
-        for label, value in (("lo", lo), ("hi", hi), ("grid", grid)):
+    def __init__(self, low: float = 0.0, high: float = 1.0, grid: float = 1.0) -> None:
+        for label, value in (("low", low), ("high", high), ("grid", grid)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise ParameterError(f"{label} must be a finite number, got {value!r}")
-        if not lo < hi:
-            raise ParameterError(f"lo must be below hi, got lo={lo}, hi={hi}")
+        if not low < high:
+            raise ParameterError(f"low must be below high, got low={low}, high={high}")
         if not grid > 0:
             raise ParameterError(f"grid must be positive, got {grid}")
-        self.lo, self.hi, self._grid = float(lo), float(hi), float(grid)
-        self._low, self._high = round(lo / grid), round(hi / grid)
-        if max(abs(self._low * self._grid - self.lo), abs(self._high * self._grid - self.hi)) > 1e-9 * self._grid:
-            raise ParameterError(f"lo={lo} and hi={hi} must be whole multiples of grid={grid}")
+        self.low, self.high, self._grid = float(low), float(high), float(grid)
+        self._low, self._high = round(low / grid), round(high / grid)
+        if max(abs(self._low * self._grid - self.low), abs(self._high * self._grid - self.high)) > 1e-9 * self._grid:
+            raise ParameterError(f"low={low} and high={high} must be whole multiples of grid={grid}")
         if max(abs(self._low), abs(self._high)) > MOST_UNITS:
-            raise ParameterError(f"an event may add at most 2^20 grid units; grid={grid} is too fine for [{lo}, {hi}]")
+            raise ParameterError(
+                f"an event may add at most 2^20 grid units; grid={grid} is too fine for [{low}, {high}]"
+            )
 
     @property
     def cells(self) -> int:
@@ -205,15 +208,15 @@ class Sum(Query[float]):
         if values.ndim != 1:
             raise InputError(f"a tick is a sequence of values, got an array of shape {values.shape}")
         with np.errstate(invalid="ignore"):
-            bad = ~((values >= self.lo) & (values <= self.hi))
+            bad = ~((values >= self.low) & (values <= self.high))
         if bad.any():
             at = int(np.argmax(bad))
-            raise EventRefused(at, f"is outside the declared range [{self.lo:g}, {self.hi:g}]")
+            raise EventRefused(at, f"is outside the declared range [{self.low:g}, {self.high:g}]")
         return np.rint(values / self._grid).astype(np.int64)
 
     @property
     def rows(self) -> Rows:
-        return Rows(("value",), range=(self.lo, self.hi, self._grid), totals=self._totals_of_rows)
+        return Rows(("value",), range=(self.low, self.high, self._grid), totals=self._totals_of_rows)
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         """The values of the rows."""
@@ -223,19 +226,19 @@ class Sum(Query[float]):
         return np.asarray([self._units(events).sum()], dtype=np.int64), state
 
     def parameters(self) -> dict[str, Any]:
-        return {"lo": self.lo, "hi": self.hi, "grid": self._grid}
+        return {"low": self.low, "high": self.high, "grid": self._grid}
 
 
 class Average(Sum):
-    """The running average of values in [lo, hi]: per tick (the paper's: sum so far / tick) or per event.
+    """The running average of values in [low, high]: per tick (the paper's: sum so far / tick) or per event.
 
     per="tick" divides the noisy sum by the public tick number, so its std is that of the sum over t. per="event" keeps
-    two running sums, of (value − mid) and of 1, with mid = (lo+hi)/2 rounded to the grid, and publishes mid + their
+    two running sums, of (value − mid) and of 1, with mid = (low+high)/2 rounded to the grid, and publishes mid + their
     ratio; its std is the first-order one at the published values, its intervals are Fieller's and hold at every tick.
 
-    Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(hi−mid, mid−lo), half the range up
-    to the grid, S = a² + 1 for add-remove; for replace the larger of that and (hi−lo)² (an event may become a no-op).
-    Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
+    Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(high−mid, mid−low), half the range up
+    to the grid, S = a² + 1 for add-remove; for replace the larger of that and (high−low)² (an event may become no
+    event). Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
 
     Args:
         per: "tick" or "event": what the sum is divided by.
@@ -250,9 +253,9 @@ class Average(Sum):
     name = "average"
 
     def __init__(
-        self, lo: float = 0.0, hi: float = 1.0, grid: float = 1.0, per: Literal["tick", "event"] = "tick"
+        self, low: float = 0.0, high: float = 1.0, grid: float = 1.0, per: Literal["tick", "event"] = "tick"
     ) -> None:
-        super().__init__(lo, hi, grid)
+        super().__init__(low, high, grid)
         if per not in ("tick", "event"):
             raise UnknownName("kind of average", per, ("tick", "event"))
         if per == "event" and 1 / self._grid != round(1 / self._grid):
@@ -326,7 +329,7 @@ class Average(Sum):
 
     def _per_event(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         events = np.maximum(noisy[:, 1], 1.0)
-        return np.clip(self._mid * self._grid + noisy[:, 0] / events, self.lo, self.hi)[:, np.newaxis]
+        return np.clip(self._mid * self._grid + noisy[:, 0] / events, self.low, self.high)[:, np.newaxis]
 
     def _average_between(
         self, earlier: int, later: int, low: FloatArray, high: FloatArray
@@ -359,8 +362,8 @@ class Average(Sum):
             normal, linear = np.zeros_like(errors.spread), errors.half(level, 2)
         else:
             normal, linear = errors.factor(level) * errors.spread, errors.slack + errors.step
-        lo, hi = self._low * self._grid, self._high * self._grid
-        low, high = fieller_interval(sums[:, :1], sums[:, 1:], normal, linear, lo - mid, hi - mid)
+        least, most = self._low * self._grid - mid, self._high * self._grid - mid
+        low, high = fieller_interval(sums[:, :1], sums[:, 1:], normal, linear, least, most)
         return np.minimum(low + mid, values), np.maximum(high + mid, values)
 
     def parameters(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -23,28 +23,28 @@ MOST_BINS = 2**16
 class Quantiles(TreeQuery, QuantileReader):
     """How many values lay below each edge of public bins so far: a distribution, of which any quantile can be read.
 
-    An event is a value in [lo, hi]. The range is divided into `bins` bins of one width, and all nodes of the binary
+    An event is a value in [low, high]. The range is divided into `bins` bins of one width, and all nodes of the binary
     tree over them are counted with noise of their own (`Rollup`). Published are, for each bin, the number of values
     below its upper edge, with exact stds. `View.quantile` reads the median or any other quantile with an interval from
     them, at no further cost: `releases.running().quantile(0.5)` of all values so far, `releases.last(24).quantile(0.5)`
     of the last 24 ticks.
 
     Args:
-        lo: the range of a value.
-        hi: the range of a value.
+        low: the range of a value.
+        high: the range of a value.
         bins: a power of two from 2 to 65,536. A quantile is known no better than to its bin.
         weights: one whole number for each level of the tree from the top, log2(bins) + 1 of them (default: 1 each); see
             `Rollup`.
 
     Raises:
-        ParameterError: lo is not below hi, bins is not such a power of two, or the range is too narrow for doubles.
+        ParameterError: low is not below high, bins is not such a power of two, or the range is too narrow for doubles.
 
     Guarantee. See `TreeQuery`: S = Σ weight² for add-remove, log2(bins) + 1 by default. Intervals of quantiles hold at
     least as often as they say, for one tick and one quantile. Proof: `rollup.proof.md`, "Quantiles". Tests:
     tests/queries/test_queries_quantiles.py::test_sensitivity_is_the_exact_maximum and
     tests/queries/test_queries_quantiles.py::test_intervals_hold_as_often_as_they_say.
 
-    >>> query = Quantiles(lo=0, hi=100, bins=4)
+    >>> query = Quantiles(low=0, high=100, bins=4)
     >>> query.labels
     ('below 25.0', 'below 50.0', 'below 75.0', 'total')
     >>> query.encode(None, [3, 99.5, 100])[0].tolist()
@@ -52,18 +52,21 @@ class Quantiles(TreeQuery, QuantileReader):
     """
 
     name: ClassVar[str] = "quantiles"
+    spelled_in_1_0: ClassVar[Mapping[str, str]] = {"low": "lo", "high": "hi"}
     tree: ConsistentTree
 
-    def __init__(self, lo: float, hi: float, bins: int = 64, weights: Sequence[int] | None = None) -> None:
-        self.lo, self.hi = check_number("lo", lo), check_number("hi", hi)
-        if not self.lo < self.hi:
-            raise ParameterError(f"lo must be below hi, got lo={lo}, hi={hi}")
+    def __init__(self, low: float, high: float, bins: int = 64, weights: Sequence[int] | None = None) -> None:
+        self.low, self.high = check_number("low", low), check_number("high", high)
+        if not self.low < self.high:
+            raise ParameterError(f"low must be below high, got low={low}, high={high}")
         self.bins = check_count("bins", bins, least=2)
         if self.bins & (self.bins - 1) or self.bins > MOST_BINS:
             raise ParameterError(f"bins must be a power of two from 2 to {MOST_BINS}, got {bins}")
-        self.width = (self.hi - self.lo) / self.bins
-        if not max(abs(self.lo), abs(self.hi)) < self.width * 2**40:
-            raise ParameterError(f"the range from {lo} to {hi} is too narrow for doubles in {bins} bins: shift it to 0")
+        self.width = (self.high - self.low) / self.bins
+        if not max(abs(self.low), abs(self.high)) < self.width * 2**40:
+            raise ParameterError(
+                f"the range from {low} to {high} is too narrow for doubles in {bins} bins: shift it to 0"
+            )
         self.height = self.bins.bit_length() - 1
         children = tuple((2,) * (1 << level) for level in range(self.height))
         self.tree = ConsistentTree(children, check_weights(weights, self.height))
@@ -71,7 +74,7 @@ class Quantiles(TreeQuery, QuantileReader):
     @property
     def edges(self) -> FloatArray:
         """The edges of the bins, bins + 1 of them."""
-        return np.append(self.lo + self.width * np.arange(self.bins), self.hi)
+        return np.append(self.low + self.width * np.arange(self.bins), self.high)
 
     @property
     def outputs(self) -> int:
@@ -85,7 +88,7 @@ class Quantiles(TreeQuery, QuantileReader):
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"lo": self.lo, "hi": self.hi, "bins": self.bins, "weights": list(self.tree.weights)}
+        return {"low": self.low, "high": self.high, "bins": self.bins, "weights": list(self.tree.weights)}
 
     # -- from values to leaves ---------------------------------------------------------------------------------------
 
@@ -101,17 +104,17 @@ class Quantiles(TreeQuery, QuantileReader):
             raise InputError(f"a tick is a sequence of values, got {values.dtype} data of shape {values.shape}")
         values = values.astype(np.float64)
         with np.errstate(invalid="ignore"):
-            bad = ~((values >= self.lo) & (values <= self.hi))
+            bad = ~((values >= self.low) & (values <= self.high))
         if bad.any():
             at = int(np.argmax(bad))
-            raise InputError(f"event {at} (from 0) is outside the declared range [{self.lo:g}, {self.hi:g}]")
-        return np.minimum(np.floor((values - self.lo) / self.width), self.bins - 1).astype(np.intp)
+            raise InputError(f"event {at} (from 0) is outside the declared range [{self.low:g}, {self.high:g}]")
+        return np.minimum(np.floor((values - self.low) / self.width), self.bins - 1).astype(np.intp)
 
     @property
     def rows(self) -> Rows:
         """A row has a value, which chooses its bin."""
-        bins = (self.lo, self.width, self.bins)
-        return Rows(("value",), range=(self.lo, self.hi, self.width), bins=bins, totals=self._totals_of_rows)
+        bins = (self.low, self.width, self.bins)
+        return Rows(("value",), range=(self.low, self.high, self.width), bins=bins, totals=self._totals_of_rows)
 
     # -- from noisy cells to the distribution --------------------------------------------------------------------------
 
@@ -199,7 +202,7 @@ class Quantiles(TreeQuery, QuantileReader):
 
     def _inverse(self, below: FloatArray, q: float) -> FloatArray:
         """Where the monotone distribution, straight inside each bin, reaches q; the middle of the range without one."""
-        out = np.full(len(below), (self.lo + self.hi) / 2)
+        out = np.full(len(below), (self.low + self.high) / 2)
         for tick, row in enumerate(below):
             rising = np.concatenate([[0.0], _isotonic(row)])
             rising = np.clip(rising, 0.0, None)
@@ -208,7 +211,7 @@ class Quantiles(TreeQuery, QuantileReader):
                 j = min(int(np.searchsorted(rising, wanted, side="left")), self.bins)
                 step = rising[j] - rising[j - 1] if j else 0.0
                 inside = (wanted - rising[j - 1]) / step if step > 0 else 0.0
-                out[tick] = self.lo + self.width * (max(j - 1, 0) + inside)
+                out[tick] = self.low + self.width * (max(j - 1, 0) + inside)
         return out
 
 

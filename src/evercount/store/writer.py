@@ -187,6 +187,8 @@ class Store(Reading):
                 f"stream {declaration.name!r} is over and its name is not used again: readers and the head file know "
                 "the old stream by it. Declare the new stream under another name"
             )
+        if declaration.revise_for is not None or declaration.waits:
+            raise ParameterError("wait and late = 'revise' are for `evercount release`: a store cannot have them yet")
         known = self.streams.get(declaration.name)
         if known is not None:
             if known.declaration.same_as(declaration):

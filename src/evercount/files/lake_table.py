@@ -1,0 +1,163 @@
+"""Delta and Iceberg tables that get every released tick once.
+
+A release is committed in its state or store first, and is then public and final. The table follows: `append_new` adds
+the ticks after the last one that the table has, and the table's own commit says which that is, with the rows (Delta: a
+transaction of our application; Iceberg: a property of the table). So a crash before that commit leaves rows that nobody
+sees and the next call adds them; after it, the next call finds the tick there. Nothing else remembers the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from evercount.engine.release_table import ReleaseTable
+from evercount.engine.write_table import Clock, arrow_schema, arrow_table, parquet_modules
+from evercount.errors import Conflict, MissingExtra, ParameterError, StoreError
+
+EXAMPLE = "write delta:FOLDER or iceberg:FOLDER/namespace.table"
+
+
+class LakeTable(Protocol):
+    """A table that others may read at any time."""
+
+    def last(self, writer: str) -> int:
+        """The last tick that this writer has committed; 0 where it has none."""
+
+    def rows(self, tick: int) -> Any:
+        """The rows of a tick, as an Arrow table."""
+
+    def append(self, writer: str, last: int, rows: Any, note: str) -> None:
+        """Commit rows together with their last tick; fails if another commit of this writer came in between."""
+
+
+def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: Clock, guarantee: str) -> int:
+    """Append the ticks that the table at `place` lacks; returns how many rows were added.
+
+    `tables` are all releases of a stream in one view, in order.
+
+    **Guarantee.** Every tick is in the table once, wherever a call is killed and however often it is repeated; of two
+    calls at once one fails. A table that holds another stream's numbers for the last common tick is refused. Tests:
+    tests/files/test_lake_table.py.
+    """
+    pa, _ = parquet_modules()
+    lake, writer = open_lake(place), f"evercount {stream}"
+    last = lake.last(writer)
+    parts = []
+    for table in tables:
+        if len(table.ticks) and table.ticks[-1] >= last:
+            parts.append(_in_utc(arrow_table(table, arrow_schema(table, clock, {}))))
+    if not parts:
+        if last:
+            raise Conflict(f"{place} has ticks up to {last}, and the stream has fewer: it is the table of another one")
+        return 0
+    rows = pa.concat_tables(parts)
+    ticks = rows.column("tick").to_numpy()
+    if last and _sorted(lake.rows(last), rows) != _sorted(rows.filter(pa.array(ticks == last)), rows):
+        raise Conflict(f"{place} holds other numbers for tick {last}: it is the table of another stream. Name another")
+    fresh = rows.filter(pa.array(ticks > last))
+    if fresh.num_rows:
+        lake.append(writer, int(ticks.max()), fresh, guarantee)
+    return int(fresh.num_rows)
+
+
+def open_lake(place: str) -> LakeTable:
+    """The table at delta:FOLDER or iceberg:FOLDER/namespace.table; ParameterError for other texts."""
+    kind, colon, rest = place.partition(":")
+    if kind not in ("delta", "iceberg") or not colon or not rest:
+        raise ParameterError(f"a table of a lake is not named {place!r:.80}: {EXAMPLE}")
+    return _Delta(rest) if kind == "delta" else _Iceberg(rest)
+
+
+def _in_utc(rows: Any) -> Any:
+    """Starts as instants of UTC: Iceberg knows no other zone."""
+    pa, _ = parquet_modules()
+    at = rows.schema.get_field_index("start")
+    if at >= 0 and pa.types.is_timestamp(rows.schema.field(at).type):
+        rows = rows.set_column(at, "start", rows.column(at).cast(pa.timestamp("us", tz="UTC")))
+    return rows.replace_schema_metadata(None)
+
+
+def _sorted(rows: Any, like: Any) -> list[dict[str, Any]]:
+    names = [name for name in like.column_names if name in rows.column_names]
+    found: list[dict[str, Any]] = rows.select(names).to_pylist()
+    return sorted(found, key=lambda row: str(row["cell"]))
+
+
+class _Delta:
+    def __init__(self, place: str) -> None:
+        try:
+            import deltalake
+        except ImportError as error:
+            raise MissingExtra("Delta tables", "lake") from error
+        self._place, self._delta = place, deltalake
+        try:
+            self._table = deltalake.DeltaTable(place) if deltalake.DeltaTable.is_deltatable(place) else None
+        except Exception as error:
+            raise StoreError(f"the Delta table {place} cannot be read: {_first_line(error)}") from error
+
+    def last(self, writer: str) -> int:
+        return 0 if self._table is None else (self._table.transaction_version(writer) or 0)
+
+    def rows(self, tick: int) -> Any:
+        assert self._table is not None
+        return self._table.to_pyarrow_table(filters=[("tick", "=", tick)])
+
+    def append(self, writer: str, last: int, rows: Any, note: str) -> None:
+        new = self._table is None
+        mark = self._delta.CommitProperties(app_transactions=[self._delta.Transaction(writer, last)])
+        try:
+            self._delta.write_deltalake(
+                self._place if self._table is None else self._table,
+                rows,
+                mode="error" if new else "append",
+                name=writer.removeprefix("evercount ") if new else None,
+                description=note if new else None,
+                commit_properties=mark,
+            )
+        except Exception as error:
+            raise StoreError(f"the Delta table {self._place} cannot be written: {_first_line(error)}") from error
+
+
+class _Iceberg:
+    def __init__(self, place: str) -> None:
+        try:
+            from pyiceberg.catalog.sql import SqlCatalog
+        except ImportError as error:
+            raise MissingExtra("Iceberg tables", "lake") from error
+        folder, _, self._name = place.rpartition("/")
+        if not folder or self._name.count(".") != 1 or not all(self._name.split(".")):
+            raise ParameterError(f"an Iceberg table is not named {place!r:.80}: {EXAMPLE}")
+        self._place, root = place, Path(folder).absolute()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self._catalog = SqlCatalog("evercount", uri=f"sqlite:///{root}/catalog.db", warehouse=root.as_uri())
+            self._table = self._catalog.load_table(self._name) if self._catalog.table_exists(self._name) else None
+        except Exception as error:
+            raise StoreError(f"the Iceberg table {place} cannot be read: {_first_line(error)}") from error
+
+    def last(self, writer: str) -> int:
+        return 0 if self._table is None else int(self._table.properties.get(f"{writer} last tick", 0))
+
+    def rows(self, tick: int) -> Any:
+        assert self._table is not None
+        return self._table.scan(row_filter=f"tick = {tick}").to_arrow()
+
+    def append(self, writer: str, last: int, rows: Any, note: str) -> None:
+        try:
+            table = self._table
+            if table is None:
+                self._catalog.create_namespace_if_not_exists(self._name.split(".")[0])
+                # a commit that meets another one must fail: it may be this one, made by a second run
+                properties = {"comment": note, "commit.retry.num-retries": "0"}
+                table = self._catalog.create_table(self._name, schema=rows.schema, properties=properties)
+            with table.transaction() as transaction:
+                transaction.append(rows)
+                transaction.set_properties({f"{writer} last tick": str(last)})
+        except Exception as error:
+            raise StoreError(f"the Iceberg table {self._place} cannot be written: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
