@@ -144,7 +144,17 @@ class GrowingStream(StreamFacts[V_co]):
         return tuple(self.labels[place] for place in self._state.hidden)
 
     def add_new_keys(self, keys: Iterable[Any]) -> list[str]:
-        """As `add_keys`, for a list that may name keys which are there already; the labels of those that join."""
+        """As `add_keys`, for a list that may name keys which are there already.
+
+        Args:
+            keys: The keys.
+
+        Returns:
+            The labels of those that join.
+
+        Raises:
+            ParameterError: As `add_keys`.
+        """
         hidden, known = self.hidden_labels, set(self.labels)
         new = [key for key in keys if label_of(key) in hidden or label_of(key) not in known]
         if new:
