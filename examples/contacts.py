@@ -50,8 +50,8 @@ def main(folder: Path) -> None:
 
     axes = new_axes(height=5)
     for releases, name, colour in ((edges, "contacts so far", "tab:blue"), (parts, "separate groups", "tab:orange")):
-        low, high = releases.limits(0.95)
-        axes.fill_between(releases.ticks, low[:, 0], high[:, 0], color=colour, alpha=0.3, linewidth=0)
+        low, high = (side.reshape(WEEKS) for side in releases.interval(0.95))
+        axes.fill_between(releases.ticks, low, high, color=colour, alpha=0.3, linewidth=0)
         axes.plot(releases.ticks, releases.values.reshape(WEEKS), color=colour, label=name)
     axes.axvline(12, color="grey", linestyle=":", label="lockdown")
     axes.set_title("A contact graph of 800 people, 95 % bands (synthetic data, ε = 1 each)", loc="left")

@@ -24,7 +24,7 @@ def main(folder: Path) -> None:
     stream = Stream(Histogram(list(flu.REGIONS)), Budget(epsilon=1.0, delta=1e-9), horizon=24 * DAYS)
     releases = stream.run_totals(reports)
 
-    days = releases.spans("per day", range(0, 24 * DAYS, 24), range(24, 24 * DAYS + 1, 24))
+    days = releases.spans("per day", range(1, 24 * DAYS, 24), range(25, 24 * DAYS + 2, 24))
     low, high = days.interval(0.95)
     axes = new_axes(height=5)
     for region, colour in (("north", "tab:blue"), ("south", "tab:orange"), ("north-west", "tab:green")):

@@ -88,6 +88,6 @@ def discoveries(stream: Stream, counts: IntArray, streams: int) -> Discoveries:
     shape = (len(counts), streams, both.shape[1])
     values, evidence = np.full((2, len(counts), len(names)), np.nan)
     at = np.asarray([int(group) * both.shape[1] + int(key) for group, key in map(str.split, releases.labels[2:])])
-    values[:, at], evidence[:, at] = releases.rows[:, 2:], releases.evidence(np.arange(len(counts)))[:, 2:]
+    values[:, at], evidence[:, at] = releases.rows[:, 2:], releases._evidence(np.arange(len(counts)))[:, 2:]
     values, evidence = values.reshape(shape), evidence.reshape(shape)
     return Discoveries(values[..., -1], values[..., :-1], evidence[..., :-1], releases)

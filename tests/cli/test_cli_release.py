@@ -112,7 +112,7 @@ def test_releases_are_the_engine_s_with_exact_noise(folder: Path, form: str) -> 
                 "start": at(tick - 1),
                 "cell": name,
                 "value": made.values[cell],
-                "std": made.std_all[cell],
+                "std": made.stds[cell],
                 "low": low[cell],
                 "high": high[cell],
             }

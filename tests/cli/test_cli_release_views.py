@@ -55,7 +55,7 @@ def test_views_are_the_librarys_and_grow_with_the_output() -> None:
     assert state is not None
     stream = Stream.load(state.stream)
     published = np.reshape([float(row["value"]) for row in rows("out.csv")], (72, 8))
-    library = stream.read_back(published).spans("per-day", [0, 24, 48], [24, 48, 72])
+    library = stream.read_back(published).spans("per-day", [1, 25, 49], [25, 49, 73])
     for name, wanted in (("value", library.values), ("std", library.std), ("low", library.interval()[0])):
         assert np.array_equal(np.reshape([float(row[name]) for row in days], (3, 8)), wanted)
     truth = flu.generate(72).reshape(3, 24, 8).sum(axis=1)

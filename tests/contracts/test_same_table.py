@@ -41,8 +41,8 @@ Tables = dict[str, Rows]
 KEYS = ["north", "south", "süd, 'west'"]
 HISTOGRAM = {"name": "histogram", "parameters": {"keys": KEYS, "unknown": "other"}}
 HOUR = 3600 * 10**6
-DAYS_OF_VIENNA = ([0, 4, 27], [4, 27, 51])
-"""Hours from 20:00 on before a day of 23: (after, until) of each complete day."""
+DAYS_OF_VIENNA = ([1, 5, 28], [5, 28, 52])
+"""Hours from 20:00 on before a day of 23: (first, stop) of each complete day."""
 PATHS = [[key, place] for key in KEYS for place in ("1:a", "b", key)]
 GAUSSIAN = {"epsilon": 1.0, "delta": 1e-6}
 LARGE = {"epsilon": 8.0, "delta": 0.01}

@@ -73,7 +73,7 @@ def test_one_way_to_release_a_tick(query: str, engine: str, pure: bool, noise: s
     for number, tick in enumerate(ticks, 1):
         release = stream.step(tick, tick=number)
         assert release.values.tolist() == whole.rows[number - 1].tolist()
-        assert release.std_all.tolist() == whole.std_all[number - 1].tolist()
+        assert release.stds.tolist() == whole.stds[number - 1].tolist()
         assert stream.step(tick, tick=number).values.tolist() == release.values.tolist(), "a retry reads it back"
         if number == 3:
             blob = stream.snapshot()

@@ -56,7 +56,7 @@ def of_releases(releases: Releases, level: float) -> Iterator[Ends]:
                 continue
             yield from ((f"{name} {key.key}", key.value, key.low, key.high) for key in keys)
     try:
-        views = [releases.running(), releases.per_tick(), releases.last(3), releases.spans("two", [0, 4], [5, 9])]
+        views = [releases.running(), releases.per_tick(), releases.last(3), releases.spans("two", [1, 5], [6, 10])]
     except ParameterError:  # windows, averages per event and whatever was post-processed
         return
     for view in views:

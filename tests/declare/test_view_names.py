@@ -71,7 +71,7 @@ def test_pages_of_views_join(name: str) -> None:
 
 def columns_of(releases: Releases, name: str) -> dict[str, list[Any]]:
     spans = view_spans(name, HOURLY, 0, len(releases))
-    table = view_table(releases.spans(name, *spans), name, HOURLY)
+    table = view_table(releases.spans(name, *(ticks + 1 for ticks in spans)), name, HOURLY)
     return {column: found.tolist() for column, found in table.columns(HOURLY.show).items()}
 
 

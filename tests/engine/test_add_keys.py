@@ -78,8 +78,8 @@ def test_errors_of_joined_cells_are_exact(name: str) -> None:
     for number in range(6):
         stream, published, outputs = grown(name, secret=SECRET.derive(f"x{number}"))
         releases = stream.read_back(published)
-        running = np.abs(published - truth) / releases.std_all
-        low, high = releases.limits(0.95)
+        running = np.abs(published - truth) / releases.stds
+        low, high = releases._limits(0.95)
         view = releases.last(15)
         spans = np.concatenate([truth[14:15], truth[15:] - truth[:-15]])
         lately = np.abs(view.values - spans) / view.std

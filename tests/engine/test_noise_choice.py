@@ -95,7 +95,7 @@ def test_bounds_of_a_view_hold_for_all_its_numbers_at_once(budget: Budget) -> No
     stream = Stream(Histogram(4 * groups), budget, YEAR, "fresh", secret=SECRET.derive("bound"), views=ALL)
     view = stream.run_totals(np.zeros((ticks, 4 * groups), np.int64)).last(7)
     off = np.abs(view.values).reshape(len(view), groups, 4)
-    wide = view.only(*view.cells[:4]).bound(0.05)[:, np.newaxis]
+    wide = view.only(*view.cells[:4]).bound(0.95)[:, np.newaxis]
     assert np.mean(np.all(off <= wide, axis=(0, 2))) >= least_share(0.95, groups)
     single = view.only(*view.cells[:4]).half_widths(0.95)[:, np.newaxis]
     assert np.mean(np.all(off <= single, axis=(0, 2))) < 0.7, "planted"

@@ -7,10 +7,13 @@ import io
 import json
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 from evercount import Average, Budget, Components, Count, Histogram, Matching, Stream, Sum
-from evercount.errors import ParameterError
+from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from many_streams import least_share, noise_of, published
 
@@ -30,7 +33,7 @@ def test_intervals_and_bounds_hold_as_often_as_they_say():
         assert np.abs(covered - level).max() < 5 * np.sqrt(level * (1 - level) / streams)
     narrow = np.mean(off <= 0.9 * (high - releases.values)[:, np.newaxis], axis=1)
     assert np.all(narrow < 0.94), "planted: intervals that are 10 % too narrow"
-    union, simulated = releases.bound(0.1), releases.bound(0.1, "simulate")
+    union, simulated = releases.bound(0.9), releases.bound(0.9, "simulate")
     assert np.all(simulated < union)
 
     def held(bound):
@@ -48,19 +51,19 @@ def test_between_has_its_own_exact_error(name):
     stream = Stream(Histogram(streams), BUDGET, ticks, name, noise="insecure-float", seed=1)
     releases = stream.run_totals(np.ones((ticks, streams), np.int64))
     for earlier, later in ((0, 40), (10, 11), (8, 31), (31, 32)):
-        values, std = releases.between(earlier, later)
+        values, std = releases.between(earlier + 1, later + 1)
         assert len(set(std.tolist())) == 1
         assert values.std() / std[0] == pytest.approx(1, abs=5 / np.sqrt(2 * streams))
         assert values.std() / (1.1 * std[0]) != pytest.approx(1, abs=5 / np.sqrt(2 * streams))
         assert values.mean() == pytest.approx(later - earlier, abs=5 * std[0] / np.sqrt(streams))
     one = Stream(Count(), BUDGET, ticks, name, noise="insecure-float", seed=1).run([1] * ticks)
-    assert one.between(8, 31)[1] == pytest.approx(releases.between(8, 31)[1][0])
+    assert one.between(9, 32)[1] == pytest.approx(releases.between(9, 32)[1][0])
     assert one.between(7, 7) == (0.0, 0.0)
 
 
 def test_between_refuses_what_it_cannot_do():
     r = Stream(Count(), BUDGET, 10).run([1] * 10)
-    for bad in ((-1, 3), (5, 4), (3, 11)):
+    for bad in ((0, 3), (5, 4), (3, 12)):
         with pytest.raises(ParameterError):
             r.between(*bad)
     with pytest.raises(ParameterError, match="number of events"):
@@ -87,7 +90,7 @@ def test_between_of_averages_and_graphs():
         before = query.decode_run(1, np.zeros((1, query.cells)))[0]  # the public start
         low, high = (rows[tick - 1, :, 0] if tick else np.full(streams, before[0]) for tick in span)
         values, weights = query.publishing.between(*span, low, high)
-        value, std = releases.between(*span)
+        value, std = releases.between(span[0] + 1, span[1] + 1)
         ends = [releases.rows[tick - 1] if tick else before for tick in span]
         assert value == query.publishing.between(*span, *ends)[0][0]
         assert std == pytest.approx(releases.error_model.between(*span) * weights[0])
@@ -159,3 +162,47 @@ def test_rounding_is_part_of_the_error():
     exact = Stream(Count(), Budget(50.0, 0.1), 4)
     loose = Stream(Count(), Budget(50.0, 0.1), 4, noise="insecure-float")
     assert exact.std([1])[0, 0] ** 2 == pytest.approx(loose.std([1])[0, 0] ** 2 + 1 / 12, rel=1e-6)
+
+
+def test_releases_behave_as_python_sequences():
+    stream = Stream(Histogram(["a", "b"]), BUDGET, 10)
+    with stream:
+        run = stream.run([["a"] * 3, ["b"], [], ["a"]])
+    with pytest.raises(EvercountError, match="closed"):
+        stream.step([])
+    part = run[1:3]
+    assert [release.tick for release in part] == [2, 3]
+    assert part[0].tick == 2
+    assert np.array_equal(part.rows, run.rows[1:3])
+    assert np.array_equal(part.interval(0.9)[0], run.interval(0.9)[0][1:3])
+    assert part.between(3, 4)[0].tolist() == run.between(3, 4)[0].tolist()
+    assert np.array_equal(np.asarray(run), run.values)
+    assert len(run[4:]) == len(run[3:1]) == 0
+    with pytest.raises(ParameterError, match=r"releases\.values\[::7\]"):
+        run[::2]
+    with pytest.raises(IndexError, match="4 ticks"):
+        run[4]
+    value, (low, high) = run[0].values[0], run[0].interval()
+    assert f"a={value:,.6g} ± {run[0].stds[0]:.3g} [{low[0]:,.6g}, {high[0]:,.6g}]" in repr(run[0])
+    counts = [Stream(Count(), BUDGET, 4, noise="insecure-float", seed=1) for _ in range(2)]
+    assert counts[0].step([1, 1, 1]).value == counts[1].step(3).value
+    assert counts[0].run([[2, 1], []]).values.tolist() == counts[1].run([3, 0]).values.tolist()
+
+
+def test_a_table_behaves_as_its_rows():
+    table = Stream(Histogram(["a", "b"]), BUDGET, 10).run([["a"] * 3, ["b"], []]).table()
+    frame = table.to_pandas()
+    rows = list(table)
+    assert len(table) == len(rows) == len(frame) == 6
+    assert pd.DataFrame(table).equals(frame)
+    assert pl.DataFrame(table).equals(table.to_polars())
+    assert pa.table(table).equals(table.to_arrow())
+    assert [tuple(row) for row in table[1:4]] == [tuple(row) for row in rows[1:4]]
+    assert table[-1] == rows[-1]
+    assert table[2].cell == "a"
+    assert np.asarray(table).tolist() == frame[["value", "std", "low", "high"]].to_numpy().tolist()
+    assert len(table[6:]) == 0
+    with pytest.raises(IndexError, match="6 rows"):
+        table[6]
+    assert "[6 rows]" in repr(table)
+    assert repr(table).count("\n") == 8

@@ -56,7 +56,7 @@ def test_step_run_split_and_restore_release_the_same(case, noise):
         release = other.step(events)
         assert release.tick == t + 1
         stepped.append(release.values)
-        assert np.allclose(release.std_all, whole.std_all[t], rtol=1e-6)
+        assert np.allclose(release.stds, whole.stds[t], rtol=1e-6)
     split, _ = make(case, noise, replay=True)
     pieces = [split.run(ticks[:5]), split.run(ticks[5:50]), split.run(ticks[50:])]
     pieces = np.concatenate([p.values.reshape(len(p), -1) for p in pieces])
@@ -101,8 +101,8 @@ def test_past_the_horizon():
 
 
 BAD_INPUT = [
-    (Count(), [float("nan"), float("inf"), -1, 1.5, "x", [1, 2], None, 2**60, {}]),
-    (Count(most_per_tick=5), [6]),
+    (Count(), [float("nan"), float("inf"), -1, 1.5, "x", [1, -1], [[1, 2]], None, 2**60, {}]),
+    (Count(most_per_tick=5), [6, [3, 3]]),
     (Sum(0, 1, 0.5), [[0.5, 1.5], float("nan"), ["x"], [[1.0], [2.0]], -0.1]),
     (Histogram(["a", "b"]), [["c"], "a", 3, [["a", "b"]], [1]]),
     (Substrings("ab", 2), ["abc", 3]),

@@ -223,8 +223,8 @@ def test_monotone_releases_have_valid_intervals(delta):
     half, least = (high - low) / 2, least_share(0.9, streams)
     for tick in (0, 9, 99, ticks - 1):
         assert np.mean(off[tick] <= half[tick]) >= least
-    assert np.mean(np.all(off <= releases.bound(0.1)[:, np.newaxis], axis=0)) >= least
-    assert np.mean(np.all(off <= releases.bound(0.1)[:, np.newaxis] / 2, axis=0)) < least
+    assert np.mean(np.all(off <= releases.bound(0.9)[:, np.newaxis], axis=0)) >= least
+    assert np.mean(np.all(off <= releases.bound(0.9)[:, np.newaxis] / 2, axis=0)) < least
     naive = 1.645 * releases.std[-1]
     assert np.mean(off[-1] <= naive) < 0.75, "a one-number interval would be wrong here"
 

@@ -133,7 +133,7 @@ def test_the_chart_shows_the_intervals_of_the_table(name: str) -> None:
         assert [row[0] for row in rows] == ["lower quartile", "median", "upper quartile"]
         wanted = [tuple(float(side[-1]) for side in releases.running().quantile(q)) for q in (0.25, 0.5, 0.75)]
     else:
-        low, high = releases.limits(0.95)
+        low, high = releases._limits(0.95)
         wanted = list(zip(releases.rows[-1], low[-1], high[-1], strict=True))[: len(rows)]
     for (_, value, ends), numbers in zip(rows, wanted, strict=True):
         found = [float(text.replace(",", "")) for text in (value, *ends.split(" … "))]

@@ -27,7 +27,7 @@ def totals(query: Query, seed: int = 0) -> np.ndarray:
 
 
 def views_of(releases: Releases) -> list[View]:
-    return [releases.per_tick(), releases.last(7), releases.spans("weeks", [0, 7, 14], [7, 14, 21]), releases.running()]
+    return [releases.per_tick(), releases.last(7), releases.spans("weeks", [1, 8, 15], [8, 15, 22]), releases.running()]
 
 
 @pytest.mark.parametrize("factorization", FACTORIZATIONS)
@@ -52,7 +52,7 @@ def test_errors_of_views_are_exact(name: str, factorization: str) -> None:
             between = np.linalg.norm(rows[0] - rows[-1])
             assert np.allclose(compared.std[:, 0], stream.sigma * np.linalg.norm(apart, axis=1) * between, rtol=1e-6)
             assert np.allclose(compared.values[:, 0], view.values[:, 0] - view.values[:, -1])
-    variance = releases.std_all**2
+    variance = releases.stds**2
     naive = np.sqrt(variance[1:] + variance[:-1])  # planted mistake: two running sums taken for independent
     independent = factorization == "direct"  # each tick has noise of its own: there the mistake would be none
     assert np.allclose(releases.per_tick().std[1:], naive, rtol=0.01) == independent
@@ -70,7 +70,7 @@ def test_values_are_differences_of_what_was_released(name: str) -> None:
     assert last.first.tolist() == list(range(1, TICKS - 5))
     assert np.array_equal(weeks.values, sums[[7, 14, 21]] - sums[[0, 7, 14]])
     assert np.array_equal(running.values, releases.rows)
-    assert np.allclose(running.std, releases.std_all, rtol=1e-6)
+    assert np.allclose(running.std, releases.stds, rtol=1e-6)
     assert np.allclose(running.half_widths(), releases.half_widths(0.95), rtol=1e-6)
     table = weeks.table().columns()
     assert list(table) == ["tick", "first", "cell", "value", "std", "low", "high"]
@@ -89,7 +89,7 @@ def test_a_run_that_begins_later() -> None:
     with pytest.raises(ParameterError, match="from tick 1"):
         later.running()
     with pytest.raises(ParameterError, match="released ticks"):
-        later.spans("too early", [10], [12])
+        later.spans("too early", [11], [13])
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 30.0])
@@ -122,7 +122,7 @@ def test_intervals_of_views_hold_as_often_as_they_say(epsilon: float, delta: flo
     stream = Stream(Histogram(keys), Budget(epsilon, delta), ticks, secret=Secret.from_hex("0b" * 32))
     releases = stream.run_totals(counts)
     least, narrow = 1.0, 1.0  # of what intervals without the step, and intervals that are too narrow, would hold
-    for view in (releases.running(), releases.per_tick(), releases.last(5), releases.spans("days", [0, 6], [6, 12])):
+    for view in (releases.running(), releases.per_tick(), releases.last(5), releases.spans("days", [1, 7], [7, 13])):
         low, high = view.interval(0.95)
         for place, (first, last) in enumerate(zip(view.first, view.last, strict=True)):
             truth = counts[first - 1 : last].sum(axis=0)

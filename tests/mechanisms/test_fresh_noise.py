@@ -32,7 +32,7 @@ def test_ticks_are_independent_with_the_stated_std(budget: Budget) -> None:
     assert np.abs(covariance - np.diag(std**2)).max() < error
     assert std == pytest.approx(std[0])
     assert releases.last(4).std[-1, 0] == pytest.approx(2 * std[0])
-    assert releases.std_all[:, 0] == pytest.approx(std[0] * np.sqrt(np.arange(1, ticks + 1)))
+    assert releases.stds[:, 0] == pytest.approx(std[0] * np.sqrt(np.arange(1, ticks + 1)))
     assert np.abs(np.cov(releases.rows) - np.diag(std**2)).max() > error, "planted: running totals"
 
 

@@ -38,7 +38,7 @@ def test_intervals_hold_given_discovery(run: tuple[Stream, object, np.ndarray], 
         release = releases[tick - 1]  # type: ignore[index]
         low, high = release.interval(level)
         truth = np.asarray([counts[tick - 1, int(label[1:])] for label in release.labels[2:]])
-        values, std = release.values[2:], release.std_all[2:]
+        values, std = release.values[2:], release.stds[2:]
         # keys with nearly the same count: those that were listed hold their intervals at the stated rate
         for part in np.array_split(np.argsort(truth), 8):
             missed = int(((truth < low[2:]) | (truth > high[2:]))[part].sum())

@@ -239,7 +239,7 @@ def test_views_are_single_ticks() -> None:
     run = stream_of().run(ticks_of(9))
     view, low, high = run.per_tick(), *run.interval()
     assert np.array_equal(view.values, run.rows, equal_nan=True)
-    assert np.array_equal(view.std, run.std_all, equal_nan=True)
+    assert np.array_equal(view.std, run.stds, equal_nan=True)
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(view.interval(), (low, high), strict=True))
     assert view.first.tolist() == view.last.tolist() == list(range(1, 10))
     stream = stream_of()
@@ -254,7 +254,7 @@ def test_views_are_single_ticks() -> None:
     for refused in (run.running, lambda: run.last(2), lambda: run.between(1, 2), lambda: stream.std([1], "last-7")):
         with pytest.raises(ParameterError, match="no sum over several"):
             refused()  # type: ignore[operator]
-    assert stream.std([1, 10**6]).tolist() == [[run.std_all[0, 0]]] * 2
+    assert stream.std([1, 10**6]).tolist() == [[run.stds[0, 0]]] * 2
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -92,4 +92,4 @@ def test_every_query_runs_with_delta_zero(query: Query, tick: Any) -> None:
     assert stream.factorization.name == "bridge"
     release = stream.step(tick)
     assert np.isfinite(release.values).all()
-    assert (release.std_all > 0).all()
+    assert (release.stds > 0).all()

@@ -126,7 +126,7 @@ def test_other_kinds_of_noise_use_the_union_bound() -> None:
     highest = Stream(TopK(["a", "b", "c"], k=1), Budget(4.0, 1e-6), 4, postprocess=["monotone"]).step(events)
     degrees = Stream(DegreeHistogram(40, max_degree=3), Budget(4.0, 1e-6), 4).step([(0, 1)])
     for release in (pure, highest, degrees):
-        assert not release._run.rank_errors(0).independent
+        assert not release._run._rank_errors(0).independent
         key = release.top()[0]
         assert 0 <= key.confidence <= 1
         assert key.low < key.value < key.high

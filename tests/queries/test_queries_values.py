@@ -346,11 +346,11 @@ def test_direct_noise_is_independent_and_of_the_stated_size(noise: str, cells: i
     secret = {"secret": Secret.from_hex("0c" * 32)} if noise == "exact" else {"seed": 4}
     stream = Stream(query, BUDGET, ticks, noise=noise, **secret)  # type: ignore[arg-type]
     releases = stream.run([[]] * ticks)
-    z = releases.rows / releases.std_all
+    z = releases.rows / releases.stds
     assert abs(z.mean()) < 5 / math.sqrt(z.size)
     assert abs(z.std() - 1) < 5 / math.sqrt(2 * z.size)
     assert abs((z[1:] * z[:-1]).mean()) < 5 / math.sqrt(z.size)
-    assert releases._errors.between(3, 9) == pytest.approx(math.sqrt(2) * releases.std_all[0, 0])
+    assert releases._errors.between(3, 9) == pytest.approx(math.sqrt(2) * releases.stds[0, 0])
 
 
 def test_snapshots_of_direct_streams_continue() -> None:

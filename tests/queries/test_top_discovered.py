@@ -47,7 +47,7 @@ def test_a_release_gives_what_its_numbers_give() -> None:
     release = stream.step({"a": 500, "b": 400, "c": 300})
     run = release._run
     wanted = top_discovered(
-        stream.query, release.labels, release.values, run.evidence(np.asarray([0]))[0], run.cell_errors(0), 2, 0.8
+        stream.query, release.labels, release.values, run._evidence(np.asarray([0]))[0], run.cell_errors(0), 2, 0.8
     )
     assert release.top(2, 0.8) == wanted
     assert [key.key for key in wanted] == ["a", "b"]

@@ -296,6 +296,6 @@ def test_what_is_stored_is_what_the_engine_states(tmp_path: Path, postprocess: l
     for release, wanted in zip(store.all_releases("h"), plain.run([["a"] * 100, *[[]] * 9]), strict=True):
         low, high = wanted.interval(0.95)
         assert release["values"] == wanted.values.tolist()
-        assert release["std"] == wanted.std_all.tolist()
+        assert release["std"] == wanted.stds.tolist()
         assert (release["low"], release["high"]) == (low.tolist(), high.tolist())
     store.close()

@@ -45,7 +45,7 @@ def example(
     low, high = releases[-1].interval(0.95)
     releases_shown = [releases[hour - 1] for hour in hours_shown]
     for i, region in enumerate(flu.REGIONS):
-        cells = [f"{release.values[i]:,.0f} ± {release.std_all[i]:.0f}" for release in releases_shown]
+        cells = [f"{release.values[i]:,.0f} ± {release.stds[i]:.0f}" for release in releases_shown]
         table.add_row(region, *cells, f"{low[i]:,.0f}…{high[i]:,.0f}")
     console = Console()
     (console if console.is_terminal else Console(width=80)).print(table)

@@ -12,6 +12,7 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.declare.schedule import Schedule, microseconds, zone_named
+from evercount.engine import take_views
 from evercount.engine.press_table import postprocess_table
 from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable
@@ -92,7 +93,7 @@ def all_of_view(
     """A view of all releases from the first tick on; running totals are the published numbers as they are."""
     if name == RUNNING and not isinstance(releases, RevisedReleases):
         return releases.table(level, schedule.starts_of(1, len(releases)))
-    spans = releases.spans(name, *view_spans(name, schedule, 0, len(releases)))
+    spans = take_views.spans(releases, name, *view_spans(name, schedule, 0, len(releases)))
     return view_table(spans, name, schedule, level, postprocess)
 
 
@@ -121,7 +122,7 @@ def shown_tables(
     for table in tables:
         rows, last = stack_rows(rows, table.numbers[:, 0]), stream.tick
         spans = view_spans(name, schedule, last - len(table.ticks), last)
-        view = stream.read_back(rows, last - len(rows) + 1).spans(name, *spans)
+        view = take_views.spans(stream.read_back(rows, last - len(rows) + 1), name, *spans)
         yield view_table(view, name, schedule, level, postprocess)
         needed = _begin(name, schedule, last + 1)
         if stream.thresholds is not None:

@@ -125,7 +125,7 @@ def candidates(
     for own in [budget] if budget.pure else [pure_budget(budget), budget]:
         for name in _names(own.pure, horizon, widths, full_ticks(query, own, horizon)):
             if name == "blend" and found:
-                one = own.noise_multiplier() * math.sqrt(_in_one_tick(query, own))
+                one = own.noise_multiplier() * math.sqrt(in_one_tick(query, own))
                 floor = [one * (1.0 if width else float(nuclear_lower(horizon or REFERENCE_TICKS))) for width in widths]
                 least = tuple(min(stds) for stds in zip(*(each.stds for each in found), strict=True))
                 if Candidate(own, found[0].engine, tuple(floor)).score(least) > margin * min(
@@ -152,7 +152,7 @@ def least_alone(
     return tuple(map(min, together, alone))
 
 
-def _in_one_tick(query: Query, budget: Budget) -> float:
+def in_one_tick(query: Query, budget: Budget) -> float:
     """The square of what a unit changes in one tick; no noise is for less."""
     if budget.unit == "user" and query.people is not None:
         return query.people.user_sensitivity(budget.adjacency)

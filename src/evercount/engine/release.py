@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -66,17 +66,40 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         self.noise = noise
         self.guarantee = guarantee
 
-    def __getitem__(self, index: int) -> Release[V_co]:
+    @overload
+    def __getitem__(self, index: int) -> Release[V_co]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Releases[V_co]: ...
+
+    def __getitem__(self, index: int | slice) -> Release[V_co] | Releases[V_co]:
+        """The release of one tick, or those of consecutive ticks: `releases[-1]`, `releases[0:7]`."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ParameterError(
+                    f"a part of a run is made of consecutive ticks, and the step is {step}: write releases[0:7], or "
+                    "take numbers, as in releases.values[::7]"
+                )
+            part = slice(start, max(start, stop))
+            sums = None if self._sums is None else self._sums[part]
+            said = (self._errors, self.noise, self.guarantee, self.postprocessed)
+            return Releases(self.first_tick + start, self._values[part], *said, sums, self._labels)
         if not -len(self) <= index < len(self):
-            raise IndexError(index)
+            raise IndexError(f"the run has {len(self)} ticks, and releases[{index}] is not one of them")
         return Release(self, index % len(self))
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """The published numbers, as `values` has them."""
+        return np.array(self.values, dtype=dtype)
 
     def __iter__(self) -> Iterator[Release[V_co]]:
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
         last = self.first_tick + len(self) - 1
-        return f"Releases(ticks {self.first_tick}..{last}, {len(self.labels)} outputs, noise={self.noise!r})"
+        shown = f"; the last: {self[-1]}" if len(self) else ""
+        return f"Releases(ticks {self.first_tick} to {last}, {len(self.labels)} outputs, noise={self.noise!r}{shown})"
 
     # -- numbers ------------------------------------------------------------------------------------------------
 
@@ -109,7 +132,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
     @property
     def std(self) -> FloatArray:
         """Std of `values`, same shape."""
-        return self._squeeze(self.std_all)
+        return self._squeeze(self.stds)
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true number with probability at least `level`; see `Release.interval`.
@@ -120,18 +143,19 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         Returns:
             The lower and the upper ends, each in the shape of `values`.
         """
-        low, high = self.limits(level)
+        low, high = self._limits(level)
         return self._squeeze(low), self._squeeze(high)
 
-    def between(self, earlier: int, later: int) -> tuple[V_co, V_co]:
-        """(value, std): what came in ticks earlier+1 … later, with its own exact error.
+    def between(self, first: int, stop: int) -> tuple[V_co, V_co]:
+        """(value, std): what came in ticks first, …, stop − 1, as `range(first, stop)`, with its own exact error.
 
         Of sums and counts the sum over those ticks, of averages per tick their average, of graph statistics their
         change. Averages per event are refused with the reason.
 
         Args:
-            earlier: A tick of this run; 0 for the time before the first tick, where the run begins with tick 1.
-            later: A tick of this run that is not before `earlier`.
+            first: The first of these ticks. What is before it must be known: a run that does not begin with tick 1
+                has it from its second tick on.
+            stop: The tick after the last of them.
 
         Returns:
             The value and its std: one number each, or arrays with one entry per output.
@@ -140,16 +164,18 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
             ParameterError: The ticks do not fit this run, or the query does not tell what came between.
         """
         last = self.first_tick + len(self) - 1
-        if not all(isinstance(tick, int | np.integer) for tick in (earlier, later)):
-            raise ParameterError(f"between needs two whole ticks, got {earlier!r} and {later!r}")
-        if not (earlier == 0 == self.first_tick - 1 or self.first_tick <= earlier) or not earlier <= later <= last:
-            raise ParameterError(f"between needs {self.first_tick} ≤ earlier ≤ later ≤ {last}, got {earlier}, {later}")
+        least = 1 if self.first_tick == 1 else self.first_tick + 1
+        if not all(isinstance(tick, int | np.integer) for tick in (first, stop)):
+            raise ParameterError(f"between needs two whole ticks, such as between(1, 8), got {first!r} and {stop!r}")
+        if not least <= first <= stop <= last + 1:
+            raise ParameterError(f"between needs {least} ≤ first ≤ stop ≤ {last + 1}, got {first}, {stop}")
+        earlier, later = int(first) - 1, int(stop) - 1
         if self._errors.joined and later > earlier:
-            view = self.spans("between", [earlier], [later])
+            view = take_views.spans(self, "between", [earlier], [later])
             return cast(tuple[V_co, V_co], (view.values[0], view.std[0]))
         none = np.zeros(self._values.shape[1])  # what would be published before the first tick, without noise
-        first = none if self.query.discovery else self.query.decode_run(1, np.zeros((1, self.query.cells)))[0]
-        low, high = (self._values[tick - self.first_tick] if tick else first for tick in (earlier, later))
+        empty = none if self.query.discovery else self.query.decode_run(1, np.zeros((1, self.query.cells)))[0]
+        low, high = (self._values[tick - self.first_tick] if tick else empty for tick in (earlier, later))
         value, weight = self.query.publishing.between(earlier, later, low, high)
         std = (self._errors.between(earlier, later) if later > earlier else 0.0) * weight
         both = (float(value[0]), float(std[0])) if self.query.single else (value, std)
@@ -168,7 +194,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         """
         if self.first_tick > 1:
             raise ParameterError("a view of running totals needs the releases from tick 1 on")
-        return self.spans("running total", np.zeros_like(self.ticks), self.ticks)
+        return take_views.spans(self, "running total", np.zeros_like(self.ticks), self.ticks)
 
     def per_tick(self) -> View:
         """The events of each tick, with the exact error of each number.
@@ -181,7 +207,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         """
         own = self.query.publishing.own_ticks
         until = self.ticks if self.first_tick == 1 or own else self.ticks[1:]
-        return self.spans("per tick", until - 1, until)
+        return take_views.spans(self, "per tick", until - 1, until)
 
     def last(self, ticks: int) -> View:
         """The events of the last `ticks` ticks, at every tick that has as many before it.
@@ -197,15 +223,15 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         """
         ticks = check_count("ticks", ticks)
         until = self.ticks[self.ticks >= ticks + (0 if self.first_tick == 1 else self.first_tick)]
-        return self.spans(f"last {ticks} ticks", until - ticks, until)
+        return take_views.spans(self, f"last {ticks} ticks", until - ticks, until)
 
-    def spans(self, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
-        """The events of ticks after+1 … until, for any spans: days, weeks, one number for all.
+    def spans(self, name: str, first: npt.ArrayLike, stop: npt.ArrayLike) -> View:
+        """The events of ticks first, …, stop − 1, as `range(first, stop)`, for any spans: days, weeks, one for all.
 
         Args:
             name: What the view is called.
-            after: For each span, the tick before its first one.
-            until: For each span, its last tick.
+            first: For each span, its first tick.
+            stop: For each span, the tick after its last one.
 
         Returns:
             The view, with a row for each span.
@@ -213,12 +239,12 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         Raises:
             ParameterError: As `per_tick`, or a span does not lie in this run.
         """
-        return take_views.spans(self, name, after, until)
+        return take_views.spans(self, name, np.asarray(first) - 1, np.asarray(stop) - 1)
 
     # -- export -------------------------------------------------------------------------------------------------
 
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
-        numbers = [self._values, self.std_all, *self.limits(level)]
+        numbers = [self._values, self.stds, *self._limits(level)]
         marks = self._marks() if starts is None else {}  # a stream with a schedule has a declaration that says it
         return ReleaseTable.of(
             self.ticks, starts, self.labels, numbers, marks=marks, guarantee=self.guarantee, noise=self.noise
@@ -235,7 +261,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         Args:
             target: The path of the file.
         """
-        arrays: dict[str, Any] = {"ticks": self.ticks, "values": self._values, "std": self.std_all, **self._marks()}
+        arrays: dict[str, Any] = {"ticks": self.ticks, "values": self._values, "std": self.stds, **self._marks()}
         np.savez(Path(target), labels=np.asarray(self.labels), **arrays)
 
     def plot(self, target: str | Path | Axes | None = None, level: float = 0.95, outputs: int = 8) -> Axes:
@@ -254,7 +280,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         """
         from evercount.plotting import band_plot
 
-        low, high = (side[:, :outputs] for side in self.limits(level))
+        low, high = (side[:, :outputs] for side in self._limits(level))
         return band_plot(
             self.ticks, self._values[:, :outputs], low, high, self.labels[:outputs], self.caption(level), target
         )
@@ -262,7 +288,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
         if self._errors.query.quantiles is not None and self.first_tick == 1 and not self.postprocessed:
             return self.running()._chart(level)
-        return ("running totals", self.labels, self._values, *self.limits(level))
+        return ("running totals", self.labels, self._values, *self._limits(level))
 
     def caption(self, level: float = 0.95) -> str:
         """What a chart of these numbers must say.

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_probability
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
@@ -96,11 +97,11 @@ class RunErrors:
         return self._errors.cell_errors(self.ticks)[1]
 
     @property
-    def std_all(self) -> FloatArray:
+    def stds(self) -> FloatArray:
         """Std before post-processing (monotone: the largest so far), always (ticks, outputs)."""
         return self._errors_all[0]
 
-    def limits(self, level: float, index: int | None = None) -> tuple[FloatArray, FloatArray]:
+    def _limits(self, level: float, index: int | None = None) -> tuple[FloatArray, FloatArray]:
         """Lower and upper ends of the intervals of all ticks, or of one, shape (ticks, outputs).
 
         Args:
@@ -130,10 +131,10 @@ class RunErrors:
         part = slice(None) if index is None else slice(index, index + 1)
         if self._sums is None:
             return self._symmetric(level, part)
-        low, high = self.limits(level, index)
+        low, high = self._limits(level, index)
         return np.maximum(self._values[part] - low, high - self._values[part])
 
-    def evidence(self, places: IntArray) -> FloatArray:
+    def _evidence(self, places: IntArray) -> FloatArray:
         """How clearly each discovered key is above its threshold at some ticks, in stds.
 
         Args:
@@ -156,7 +157,7 @@ class RunErrors:
         """
         return self._cells.at(slice(index, index + 1))
 
-    def rank_errors(self, index: int) -> RankErrors:
+    def _rank_errors(self, index: int) -> RankErrors:
         """The errors of one tick's numbers, as the selection of the largest needs them.
 
         Args:
@@ -208,25 +209,24 @@ class RunErrors:
         """Whether a number is the largest so far, so that its error is that of all ticks before."""
         return "monotone" in self.postprocessed
 
-    def bound(self, beta: float = 0.05, method: str = "union") -> FloatArray:
-        """Half-widths that hold for all ticks and outputs of this run at once with probability 1 − beta.
+    def bound(self, level: float = 0.95, method: str = "union") -> FloatArray:
+        """Half-widths that hold for all ticks and outputs of this run at once with probability `level`.
 
         "union" takes exact tails (normal, or of sums of Laplace numbers) and a union bound. "simulate" takes the
         quantile of the largest normalised error over 4000 simulated runs (its upper 99.9 % confidence limit). The noise
         is correlated, so it is smaller; it is never larger than the union bound.
 
         Args:
-            beta: the probability that some number is outside.
+            level: the probability that all numbers are inside.
             method: "union", or "simulate" for one running sum of up to 2^17 ticks from the first one.
 
         Returns:
             The half-widths, of the shape of `values`.
 
         Raises:
-            ParameterError: beta or the method is not legal, or the method does not fit this run.
+            ParameterError: the level or the method is not legal, or the method does not fit this run.
         """
-        if not isinstance(beta, int | float) or not 0 < beta < 1:
-            raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+        beta = 1 - check_probability("level", level)
         if method not in ("union", "simulate"):
             raise ParameterError(f"method must be 'union' or 'simulate', got {method!r}")
         if self._sums is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import Any, Generic
 
 import numpy as np
@@ -229,6 +230,11 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         evidence = evidence_at(tested, rows[np.maximum(tested - first_tick, 0)], self.thresholds, self.error_model)
         evidence[:, : self.query.outputs] = 0.0
         return Rows(rows.copy(), evidence, names)
+
+    def _repr_html_(self) -> str:
+        """What it counts and promises, for notebooks."""
+        ends = "without end" if self.horizon is None else f"of {self.horizon:,}"
+        return f"<p><b>{escape(repr(self.query))}</b>: tick {self.tick:,} {ends}</p><p>{escape(self.guarantee)}</p>"
 
     def __repr__(self) -> str:
         return (

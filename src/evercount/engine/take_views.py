@@ -51,7 +51,7 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     facts = (errors, releases.guarantee, releases.noise)
     if releases.query.discovery is None:
         return view_of(name, start, stop, low, high, outputs, *facts)
-    evidence = releases.evidence(evidence_ticks(start, stop) - first)
+    evidence = releases._evidence(evidence_ticks(start, stop) - first)
     return key_view(name, stop - 1 if own else start, stop, Ends(low, high, evidence), releases.labels, outputs, *facts)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_number
@@ -18,6 +19,9 @@ from evercount.queries.top_keys import TopKey, supported_keys
 
 if TYPE_CHECKING:
     from evercount.engine.release import Releases
+
+LISTED = 8
+"""Numbers that are shown of a release."""
 
 
 class Release(Generic[V_co]):
@@ -73,9 +77,9 @@ class Release(Generic[V_co]):
         return self._run.noise
 
     @property
-    def std_all(self) -> FloatArray:
+    def stds(self) -> FloatArray:
         """The exact std of each output (before post-processing)."""
-        return np.asarray(self._run.std_all[self._index][self._published], dtype=np.float64)
+        return np.asarray(self._run.stds[self._index][self._published], dtype=np.float64)
 
     @property
     def guarantee(self) -> str:
@@ -85,7 +89,7 @@ class Release(Generic[V_co]):
     @property
     def std(self) -> V_co:
         """The std of `value`: a number, or one per output."""
-        return cast(V_co, float(self.std_all[0]) if self.query.single else self.std_all)
+        return cast(V_co, float(self.stds[0]) if self.query.single else self.stds)
 
     @property
     def postprocessed(self) -> tuple[str, ...]:
@@ -110,7 +114,7 @@ class Release(Generic[V_co]):
         Raises:
             ParameterError: the level is not between 0 and 1.
         """
-        low, high = (side[0][self._published] for side in self._run.limits(level, self._index))
+        low, high = (side[0][self._published] for side in self._run._limits(level, self._index))
         ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
         return cast(tuple[V_co, V_co], ends)
 
@@ -143,11 +147,11 @@ class Release(Generic[V_co]):
             ParameterError: k is not a whole number of at least 1, or the query publishes nothing to select from.
         """
         if self.query.discovery is not None:
-            evidence = self._run.evidence(np.asarray([self._index]))[0][self._published]
+            evidence = self._run._evidence(np.asarray([self._index]))[0][self._published]
             errors = self._run.cell_errors(self._index)
             found, number = self.query.discovery, 1 if k is None else k
             return top_discovered(found, self.labels, self.values, evidence, errors, number, level)
-        return self.query.top(self.values, self._run.rank_errors(self._index), k, level)
+        return self.query.top(self.values, self._run._rank_errors(self._index), k, level)
 
     def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:
         """All labels whose published number passes a public threshold: the support filter for words and large keys.
@@ -168,7 +172,7 @@ class Release(Generic[V_co]):
         """
         if threshold is not None:
             threshold = check_number("threshold", threshold)
-        return supported_keys(list(self.labels), self.values, self._run.rank_errors(self._index), threshold, level)
+        return supported_keys(list(self.labels), self.values, self._run._rank_errors(self._index), threshold, level)
 
     def consistent(self) -> FloatArray:
         """Published numbers moved to the nearest ones that are possible, for `DegreeHistogram` and `DegreeSequence`.
@@ -204,7 +208,7 @@ class Release(Generic[V_co]):
         if model.pure and not model.rounded:  # sums of discrete Laplace numbers need half a unit once, however many
             slack, step = 0.0, slack
         laplace = model.equal_numbers(np.asarray([self.tick]))[0]
-        return self.query.cuts.graph(self.values, float(self.std_all[0]), CutNoise(spread, slack, step, laplace))
+        return self.query.cuts.graph(self.values, float(self.stds[0]), CutNoise(spread, slack, step, laplace))
 
     def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
         """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`.
@@ -222,11 +226,27 @@ class Release(Generic[V_co]):
         return self.graph().cut(S, P)
 
     def __repr__(self) -> str:
-        return f"Release(tick={self.tick}, outputs={len(self.values)}, noise={self.noise!r})"
+        low, high = self._run._limits(0.95, self._index)
+        ends = (side[0][self._published] for side in (low, high))
+        rows = list(zip(self.labels, self.values, self.stds, *ends, strict=True))
+        shown = ", ".join(
+            f"{label}={value:,.6g} ± {std:.3g} [{a:,.6g}, {b:,.6g}]" for label, value, std, a, b in rows[:LISTED]
+        )
+        more = f", … {len(rows) - LISTED} more" if len(rows) > LISTED else ""
+        kind = "" if self.noise == "exact" else f", noise={self.noise!r}"
+        return f"Release(tick={self.tick}, {shown}{more}{kind})"
+
+    def _repr_html_(self) -> str:
+        """The numbers with their intervals, for notebooks."""
+        return self._run[self._index : self._index + 1]._repr_html_()
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """The published numbers, as `values` has them."""
+        return np.array(self.values, dtype=dtype)
 
     def __str__(self) -> str:
         shown = ", ".join(
             f"{label} {value:,.6g} ± {std:.3g}"
-            for label, value, std in list(zip(self.labels, self.values, self.std_all, strict=True))[:8]
+            for label, value, std in list(zip(self.labels, self.values, self.stds, strict=True))[:LISTED]
         )
-        return f"tick {self.tick}: {shown}{' …' if len(self.values) > 8 else ''}"
+        return f"tick {self.tick}: {shown}{' …' if len(self.values) > LISTED else ''}"

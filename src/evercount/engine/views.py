@@ -111,19 +111,19 @@ class View(TableExports):
         half = self.half_widths(level)
         return self.values - half, self.values + half
 
-    def bound(self, beta: float = 0.05) -> FloatArray:
-        """Half-widths that hold for all spans and cells of this view at once with probability 1 − beta.
+    def bound(self, level: float = 0.95) -> FloatArray:
+        """Half-widths that hold for all spans and cells of this view at once with probability `level`.
 
         Args:
-            beta: The probability that some number is outside.
+            level: The probability that all numbers are inside.
 
         Returns:
             The half-widths, shape (spans, cells).
 
         Raises:
-            ParameterError: beta is not between 0 and 1.
+            ParameterError: the level is not between 0 and 1.
         """
-        return self.half_widths(1 - check_probability("beta", beta) / max(self.values.size, 1))
+        return self.half_widths(1 - (1 - check_probability("level", level)) / max(self.values.size, 1))
 
     def only(self, *cells: str) -> Self:
         """The same view of some cells.

@@ -50,7 +50,7 @@ def report(ticks: list[list[Flight]]) -> str:
         "destination  true  published   std  signal/noise  95 % interval",
     ]
     end, truth = releases[len(ticks) - 1], true_counts(ticks)
-    numbers = dict(zip(end.labels, zip(end.values, end.std_all, *end.interval(), strict=True), strict=True))
+    numbers = dict(zip(end.labels, zip(end.values, end.stds, *end.interval(), strict=True), strict=True))
     hidden = sum(number for key, number in truth.items() if key not in numbers)
     known = {"total": truth.total(), "other": hidden, **truth}
     shown = sorted(numbers, key=lambda label: -known[label])

@@ -32,7 +32,7 @@ def routes(days: Sequence[Sequence[Flight]]) -> str:
     lines = [f"Flights of {DAYS} days by origin and destination, {len(paths)} routes, epsilon 1 for each flight"]
     for label in ("total", "JFK", "JFK / LAX", "EWR / ANC"):
         at = query.labels.index(label)
-        value, std = releases[-1].values[at], releases[-1].std_all[at]
+        value, std = releases[-1].values[at], releases[-1].stds[at]
         lines.append(f"  {label:<10} true {truth[at]:>9,.0f}  published {value:>11,.1f}  std {std:6.1f}")
     week = releases.last(7)
     at = query.labels.index("JFK")
@@ -64,7 +64,7 @@ def aircraft(days: Sequence[Sequence[Flight]]) -> str:
     for day in (31, 365):
         true = len({name for tick in ticks[:day] for name in tick})
         release = releases[day - 1]
-        lines.append(f"  day {day}: true {true:,}, published {release.values[0]:,.0f}, std {release.std_all[0]:.1f}")
+        lines.append(f"  day {day}: true {true:,}, published {release.values[0]:,.0f}, std {release.stds[0]:.1f}")
     most = max(np.unique([name for tick in ticks for name in tick], return_counts=True)[1])
     lines.append(f"  the busiest one made {most:,} flights; it changes the count by 1 all the same")
     return "\n".join(lines)

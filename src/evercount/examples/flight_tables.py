@@ -31,7 +31,7 @@ def origins_and_carriers(days: Sequence[Sequence[Flight]]) -> str:
         label = "total" if origin is carrier else f"{origin or '*'} / {carrier or '*'}"
         true = sum(origin in (None, event[0]) and carrier in (None, event[1]) for event in events)
         at = query.labels.index(label)
-        value, std = releases[-1].values[at], releases[-1].std_all[at]
+        value, std = releases[-1].values[at], releases[-1].stds[at]
         lines.append(f"  {label:<10} true {true:>9,}  published {value:>11,.1f}  std {std:6.1f}")
     return "\n".join(lines)
 

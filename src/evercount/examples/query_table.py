@@ -168,7 +168,7 @@ def show(example: Example) -> Shown:
         query.labels[at],
         float(true[at]),
         float(release.values[at]),
-        float(release.std_all[at]),
+        float(release.stds[at]),
     )
 
 

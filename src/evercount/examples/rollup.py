@@ -31,15 +31,15 @@ def report() -> str:
     data = counts()
     rollup = Stream(query, budget, DAYS).run_totals(query.leaf_totals(data))
     histogram = Stream(plain, budget, DAYS).run_totals(data)
-    last, added = rollup[-1], float(np.sqrt((histogram[-1].std_all ** 2).sum()))
+    last, added = rollup[-1], float(np.sqrt((histogram[-1].stds ** 2).sum()))
     apart = abs(sum(last.values[1 : STATES + 1]) - last.values[0])
     return (
         f"{DAYS} days, epsilon {budget.epsilon:g}, delta {budget.delta:g}; synthetic reports\n"
-        f"total: truth {data.sum():,}, rollup {last.values[0]:,.0f} ± {last.std_all[0]:.1f}\n"
+        f"total: truth {data.sum():,}, rollup {last.values[0]:,.0f} ± {last.stds[0]:.1f}\n"
         f"       counties of the histogram add up to {histogram[-1].values.sum():,.0f} ± {added:.1f}\n"
-        f"std of the total: histogram / rollup = {added / last.std_all[0]:.1f}\n"
-        f"std of a state:   histogram / rollup = {added / np.sqrt(STATES) / last.std_all[1]:.1f}\n"
-        f"std of a county:  rollup / histogram = {last.std_all[-1] / histogram[-1].std_all[-1]:.1f}\n"
+        f"std of the total: histogram / rollup = {added / last.stds[0]:.1f}\n"
+        f"std of a state:   histogram / rollup = {added / np.sqrt(STATES) / last.stds[1]:.1f}\n"
+        f"std of a county:  rollup / histogram = {last.stds[-1] / histogram[-1].stds[-1]:.1f}\n"
         f"states add up to the total within {apart:.0e}\n"
     )
 

@@ -6,15 +6,19 @@ double next to L⁻¹·M; `dense.proof.md` bounds how far it is off and has the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count
 from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations.base import NORM_ROUNDING_MARGIN, Factorization, State, counting_matrix
 from evercount.text_rules import check_public_text
+
+if TYPE_CHECKING:
+    from evercount.factorizations.best_dense import Certificate
 
 LARGEST_OWN_HORIZON = 2048
 """More ticks are refused: the checks multiply matrices of this size."""
@@ -128,6 +132,8 @@ class Dense(Matrices):
         self.column_norm = float(raised) * (1 + NORM_ROUNDING_MARGIN)
         self.gram_bound = np.abs(gram) + (rounding + 2 * columns * off + off**2)
         """No entry of R*ᵀR* is larger in absolute value."""
+        self.certificate: Certificate | None = None
+        """Of `optimal`: how close to the best possible it is."""
         self._falls = not negative and _rows_fall(R, gram, 2 * rounding)
         self._by_name = False
         for array in (self._left, self._right, self.gram_bound):
@@ -163,6 +169,64 @@ class Dense(Matrices):
         if not float(np.diagonal(C).min()) > SMALLEST_PIVOT * float(np.linalg.norm(L, axis=1).max()):
             raise ParameterError("the rows of L are not independent: some sum of releases would have no noise")
         return cls(C, name=name)
+
+    @classmethod
+    def optimal(
+        cls,
+        workload: Any,
+        unit: int = 1,
+        period: int | None = None,
+        *,
+        worst: bool = False,
+        name: str = "dense-optimum",
+    ) -> Dense:
+        """The factorization of least error for given linear queries of up to 1024 ticks, and how close to least it is.
+
+        A query is a row of weights on the numbers of single ticks: np.tri(T) has the running totals, np.eye(T) the
+        ticks themselves, other rows decayed sums or averages of weekdays. Several workloads together get the least
+        possible largest ratio of a workload's error to the least that it can have alone.
+
+        Args:
+            workload: A matrix with a column for every tick, or a list of such matrices.
+            unit: The most ticks that one protected unit touches: 1 for events, `max_ticks` for persons.
+            period: Where a unit's ticks lie within this many consecutive ones.
+            worst: What is small: the largest error of a row, or the root mean square over the rows of each workload.
+            name: What plans and releases call it.
+
+        Returns:
+            The factorization. Its `certificate` has the errors for a noise multiplier of 1, the least that any
+            factorization can have, and the gap between the two.
+
+        Raises:
+            ParameterError: A workload is not a finite matrix with a column for every tick.
+            TooLarge: There are more than 1024 ticks.
+
+        **Guarantee.** Its norms are checked as those of any matrices; that it is close to the best is certified by
+        `certificate.least_score` (`dense.proof.md`, 6). Test:
+        tests/factorizations/test_best_dense.py::test_no_factorization_beats_the_certificate.
+
+        >>> import numpy as np
+        >>> days, totals = np.eye(16), np.tri(16)
+        >>> best = Dense.optimal([days, totals])
+        >>> best.horizon, best.certificate.gap < 0.01
+        (16, True)
+        """
+        from scipy.linalg import solve_triangular
+
+        from evercount.factorizations.best_dense import best_gram, check_workloads
+
+        found = best_gram(
+            check_workloads(workload),
+            check_count("unit", unit),
+            None if period is None else check_count("period", period),
+            worst,
+        )
+        # RᵀR = G with R lower triangular: Cholesky of the matrix read backwards
+        right = np.tril(np.linalg.cholesky(found.gram[::-1, ::-1])[::-1, ::-1].T)
+        left = solve_triangular(right, counting_matrix(len(right)).T, lower=True, trans="T").T
+        made = cls(np.tril(left), right, name)
+        made.certificate = found
+        return made
 
     @property
     def falling_gram(self) -> bool:

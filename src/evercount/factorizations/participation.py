@@ -102,9 +102,9 @@ def _largest_sum(factorization: Factorization, q: int, period: int | None) -> fl
     if T is None or T > LARGEST_OPTIMAL_HORIZON:
         return math.inf
     if isinstance(factorization, Dense):
-        return dense_sum(factorization.gram_bound, q, period, rows=factorization.falling_gram)
+        return gram_sum(factorization.gram_bound, q, period)
     R = factorization.dense()[1]
-    return dense_sum(np.abs(R.T @ R), q, period, rows=factorization.falling_gram)
+    return gram_sum(np.abs(R.T @ R), q, period)
 
 
 def _tree_sum(q: int, levels: int) -> float:
@@ -114,6 +114,15 @@ def _tree_sum(q: int, levels: int) -> float:
         whole, rest = divmod(q, 1 << level)
         total += (whole << 2 * level) + rest**2
     return float(total)
+
+
+def gram_sum(gram: FloatArray, q: int, period: int | None = None) -> float:
+    """The bound for any |G|: each row is raised to fall from the diagonal on, or each column (proof, 2 and 3)."""
+    upper = np.triu(gram)
+    rows = np.triu(np.maximum.accumulate(upper[:, ::-1], axis=1)[:, ::-1])
+    columns = np.triu(np.maximum.accumulate(upper, axis=0))
+    by_rows, by_columns = dense_sum(rows, q, rows=True), dense_sum(columns, q, columns=True)
+    return min(by_rows, by_columns, dense_sum(gram, q, period))
 
 
 def dense_sum(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Self
 
 from evercount.errors import EvercountError, ParameterError
 from evercount.noise.secret import Secret
@@ -65,6 +65,13 @@ class NoiseOwner:
         self._closed = True
         if self._place is not None:
             _forget(*self._place)
+
+    def __enter__(self) -> Self:
+        self._check_owner()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __copy__(self) -> NoReturn:
         noun = self.owner_noun

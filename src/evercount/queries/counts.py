@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -58,7 +58,9 @@ def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
 
 
 class Count(Query[float]):
-    """How many events so far. A tick's input is its number of events; one event adds 1 (or 0).
+    """How many events so far. A tick is its number of events, or a sequence of such numbers: 3, or [1, 1, 1].
+
+    One event adds 1 (or 0).
 
     `most_per_tick` is a public promise about the largest number of events of a tick. A tick that breaks it is
     refused, and anyone who sees the refusal learns that: promise only what holds whatever people do.
@@ -112,12 +114,15 @@ class Count(Query[float]):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         number = whole_numbers(events, 0, self.most_per_tick or LARGEST_TOTAL, "the number of events of a tick")
-        if number.size != 1 or number.ndim > 1:
-            raise InputError(f"a tick of Count is one number of events, got an array of shape {number.shape}")
-        return number.reshape(1), state
+        if number.ndim > 1:
+            raise InputError(f"a tick of Count is a number of events, or a sequence of them, got shape {number.shape}")
+        total = whole_numbers(sum(number.reshape(-1).tolist()), 0, self.most_per_tick or LARGEST_TOTAL, "the sum")
+        return total.reshape(1), state
 
     def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
         values = ticks if isinstance(ticks, np.ndarray | list | tuple) else list(ticks)
+        if isinstance(values, list | tuple) and any(isinstance(tick, Sized) for tick in values):
+            return super().encode_run(state, values)
         numbers = whole_numbers(values, 0, self.most_per_tick or LARGEST_TOTAL, "numbers of events per tick")
         if numbers.ndim != 1:
             raise InputError(f"a run of Count is one number of events per tick, got an array of shape {numbers.shape}")

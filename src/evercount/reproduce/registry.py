@@ -13,6 +13,7 @@ from evercount.reproduce import (
     reduction_items,
     table1_items,
     topk_items,
+    yardstick_items,
 )
 from evercount.reproduce.item import Item
 
@@ -33,5 +34,6 @@ ITEMS: dict[str, Item] = {
         baseline_items.SPARSE,
         reduction_items.ITEM,
         bridge_items.BRIDGES,
+        yardstick_items.ITEM,
     )
 }
