@@ -224,6 +224,9 @@ def export_releases(
         str | None,
         typer.Option(help="Append new ticks to delta:FOLDER or iceberg:FOLDER/namespace.table.", show_default=False),
     ] = None,
+    full_digits: Annotated[
+        bool, typer.Option("--full-digits", help="All digits, instead of as many as the error allows.")
+    ] = False,
     head: Head = None,
 ) -> None:
     """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only.
@@ -233,6 +236,7 @@ def export_releases(
     A history that differs from the published one (the database was put back from another copy) is refused.
     """
     from evercount._safe_files import refuse_link
+    from evercount.engine.press_table import round_table
     from evercount.engine.user_counting import enforced_by
     from evercount.engine.write_table import MEDIA_TYPES, Kind, write_tables
     from evercount.errors import StoreError, UnknownName
@@ -249,6 +253,7 @@ def export_releases(
         if why is not None and not why.readable:
             raise StoreError("the history in this database is not the one that was published; nothing was written")
         declaration, tables = reading.tables_of(stream)
+        tables = tables if full_digits or lake is not None else map(round_table, tables)
         if output:
             refuse_link("--output", output)
         said = guarantee_text(declaration.budget, enforced_by(declaration.query, None)).sentence
