@@ -11,7 +11,7 @@ SOAK_SECONDS ?= 3600
 WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
-.PHONY: run example test slow lint format bench peers soak docs reference package pictures system lock clean
+.PHONY: run example test slow lint format bench peers soak docs reference wheel package pictures system lock clean
 
 # what `make run` needs, in half a minute; the tests' tools come on top of it
 $(RUN): requirements-run.lock pyproject.toml
@@ -65,6 +65,9 @@ docs: $(STAMP)  ## the site, in out/site; a warning or a broken link fails
 
 pictures: $(STAMP)  ## the pictures of README and docs
 	$(BIN)/python tools/pictures.py
+
+wheel: $(RUN)  ## dist/evercount-VERSION-py3-none-any.whl, to install elsewhere
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 package:  ## the wheel in empty environments of every Python here, with each extra (needs uv)
 	$(PYTHON) tools/check_package.py

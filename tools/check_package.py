@@ -33,6 +33,7 @@ MODULES = {
     "frames": "polars",
     "audit": "evercount.audit.service_door",
     "examples": "evercount.examples.flights",
+    "run": "evercount.service.http_app",
     "docs": "mkdocs",
     "all": "evercount.service.http_app",
     "spark": "evercount.spark",

@@ -19,6 +19,60 @@ TimeArray = np.ndarray[Any, np.dtype[np.datetime64]]
 MOST_PLOTTED_TICKS = 4000
 """A chart of more ticks draws only this many of them, evenly spaced: it has no more pixels."""
 
+COLOURS = ("#14647f", "#d55e00", "#009e73", "#aa4499", "#b8860b", "#4a6fe3", "#882255", "#555555")
+"""Told apart by readers who see red and green alike, and in grey; the first is the dashboard's."""
+DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (8, 2, 2, 2)))
+"""Where colours come round again, the dash is another."""
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Colour and dash of the curve with this number."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+
+
+def label_lines(axes: Axes, size: float = 8.0) -> None:
+    """Write the name of each line at its right end, in its colour; names that overlap move apart. Call it last."""
+    lines = [
+        line for line in axes.get_lines() if not str(line.get_label()).startswith("_") and np.size(line.get_xdata())
+    ]
+    figure: Any = axes.get_figure()
+    axes.autoscale_view()
+    place: Any = axes.transData + axes.transAxes.inverted()
+    ends = [(float(place.transform((_last(line.get_xdata()), _last(line.get_ydata())))[1]), line) for line in lines]
+    names = sorted(ends, key=lambda end: end[0])
+    heights = [(1 + str(line.get_label()).count("\n")) * size * 1.35 / 72 for _, line in names]
+    whole = figure.get_size_inches()[1] * axes.get_position().height
+    tops = np.cumsum([0.0, *heights]) / whole
+    if len(names) == 0 or tops[-1] > 1.2:  # more names than fit
+        axes.legend(frameon=False, fontsize=size, loc="center left", bbox_to_anchor=(1.01, 0.5))
+        return
+    wanted = np.asarray([min(max(y, 0.0), 1.0) for y, _ in names]) - np.asarray(heights) / whole / 2 - tops[:-1]
+    moved = _rising(wanted) + tops[:-1] + np.asarray(heights) / whole / 2
+    for y, (_, line) in zip(moved, names, strict=True):
+        colour: Any = line.get_color()
+        text = str(line.get_label())
+        axes.annotate(text, (1.01, float(y)), xycoords="axes fraction", va="center", fontsize=size, color=colour)
+
+
+def _last(data: Any) -> float:
+    from matplotlib import dates
+
+    value = np.asarray(data)[-1]
+    untyped: Any = dates
+    return float(untyped.date2num(value)) if isinstance(value, np.datetime64) else float(value)
+
+
+def _rising(wanted: FloatArray) -> FloatArray:
+    """The numbers nearest to these that never fall: names keep their order and their distance."""
+    blocks: list[tuple[float, int]] = []
+    for value in wanted:
+        mean, size = float(value), 1
+        while blocks and blocks[-1][0] > mean:
+            before, count = blocks.pop()
+            mean, size = (mean * size + before * count) / (size + count), size + count
+        blocks.append((mean, size))
+    return np.asarray([mean for mean, size in blocks for _ in range(size)])
+
 
 def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
     """Axes of a new figure that needs no display."""
@@ -30,6 +84,7 @@ def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
     axes: Axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
+    axes.set_prop_cycle(color=COLOURS)
     return axes
 
 
@@ -88,7 +143,7 @@ def band_plot(
     axes.set_ylabel("published number")
     axes.set_title(caption, fontsize=9, loc="left")
     if len(labels) > 1:
-        axes.legend(frameon=False, fontsize=8, ncols=2)
+        label_lines(axes)
     if isinstance(target, str | Path):
         save(axes, target)
     return axes
@@ -105,22 +160,27 @@ def error_plot(
     axes = new_axes()
     for i, (name, (ticks, std)) in enumerate(curves.items()):
         if bands is None or name not in bands:
-            axes.plot(ticks, std, linewidth=1.5, color=f"C{i % 10}", label=name)
+            axes.plot(ticks, std, linewidth=1.5, label=name, **line_style(i))
             continue
         edges, smallest, largest = bands[name]
         between = [edge - 0.5 for edge in edges]  # the tick is in the middle of its step
         jumps = any(low < high for low, high in zip(smallest, largest, strict=True))
-        axes.stairs(largest, between, baseline=smallest, fill=True, color=f"C{i % 10}", alpha=0.25, linewidth=0)
+        axes.stairs(
+            largest, between, baseline=smallest, fill=True, color=COLOURS[i % len(COLOURS)], alpha=0.25, linewidth=0
+        )
         for side in (smallest, largest) if jumps else (largest,):
             label = "" if jumps and side is smallest else f"{name} (least to largest)" if jumps else name
-            axes.stairs(side, between, baseline=None, color=f"C{i % 10}", linewidth=0.8, label=label)
+            axes.stairs(side, between, baseline=None, color=COLOURS[i % len(COLOURS)], linewidth=0.8, label=label)
     if floor is not None:
         axes.axhline(floor, color="black", linestyle="--", linewidth=1, label="lower bound, worst tick")
     axes.set_xlabel("tick")
     axes.set_ylabel("standard deviation of the published number")
     axes.set_title(title, fontsize=10, loc="left")
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    if bands:  # stairs are no lines
+        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    else:
+        label_lines(axes)
     if target is not None:
         save(axes, target)
     return axes

@@ -18,6 +18,7 @@ from evercount.local.estimate import LocalEstimate
 from evercount.local.genprot import GenProtServer
 from evercount.local.genprot_plan import GenProtPlan
 from evercount.planning.compare import plan
+from evercount.planning.plan_views import plan_views
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,7 +26,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 def test_readme_table_is_what_plan_prints():
     rows = {row.name: row for row in plan(Budget(0.5, 1e-10), 2**16).rows}
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("× lower bound")[2]
     names = {
         "square-root, paper's C": "`square-root` with the paper's constant",
         "square-root": "`square-root` (the paper",
@@ -35,6 +36,15 @@ def test_readme_table_is_what_plan_prints():
             continue
         line = next(x for x in text.splitlines() if x.startswith(f"| {names.get(name, f'`{name}`')}"))
         assert f"| {row.worst_std:.2f} | {row.ratio_to_lower_bound:.3f} |" in line
+
+
+def test_readme_table_of_a_year_is_what_plan_prints():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| `(\w+)` \| (\S+) \| \**([\d.]+)\** \| \**([\d.]+)\** \|", text, re.MULTILINE)
+    rows = plan_views(Budget(1.0, 1e-6), 365, ["per-tick", "running"]).rows
+    printed = {(row.name, f"{row.delta:g}", *(f"{std:.2f}" for std in row.stds.values())) for row in rows}
+    assert len(found) == 4
+    assert set(found) <= printed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

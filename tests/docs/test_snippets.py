@@ -56,6 +56,8 @@ SHOWN = {
         "docs/howto/postgresql.md",
         "createdb",
     ): "it needs the reader's database; tests/serving.py does it for the next line",
+    ("docs/howto/airflow.md", "from airflow"): "Airflow is not a dependency; the function that it calls runs above",
+    ("docs/howto/airflow.md", "from dagster"): "nor is Dagster",
     ("docs/paper.md", "evercount reproduce --out DIR"): "half an hour; tests/reproduce runs each item in a small size",
     ("docs/scale.md", "pip install"): "it needs a package registry",
     ("docs/scale.md", "evercount spark"): "it needs Java; tests/spark/test_spark_command.py runs the command",

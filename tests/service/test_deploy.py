@@ -371,3 +371,49 @@ def test_the_dashboard_has_room_for_its_panels() -> None:
         assert x + w <= 24
         taken |= squares
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def options_of_serve() -> set[str]:
+    import typer.main
+
+    command = typer.main.get_command(app)
+    serve = command.get_command(typer.Context(command), "serve")  # type: ignore[attr-defined]
+    return {option for parameter in serve.params for option in parameter.opts}
+
+
+def test_kubernetes_takes_the_manifests() -> None:
+    import kubernetes_validate
+    import yaml
+
+    text = (DEPLOY / "kubernetes" / "evercount.yaml").read_text(encoding="utf-8")
+    manifests = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text)}
+    for one in manifests.values():
+        kubernetes_validate.validate(one, "1.31", strict=True)
+    broken = yaml.safe_load(text.split("---")[1].replace("replicas: 1", "replica: 1"))
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, "1.31", strict=True)
+    writer, reader = (manifests["Deployment", f"evercount-{name}"]["spec"] for name in ("writer", "reader"))
+    assert (writer["replicas"], writer["strategy"]["type"]) == (1, "Recreate")
+    for deployment, read_only in ((writer, False), (reader, True)):
+        [container] = deployment["template"]["spec"]["containers"]
+        options = {word for word in container["args"] if word.startswith("--")}
+        assert options <= options_of_serve()
+        assert ("--read-only" in options) is read_only
+        probes = {container[f"{name}Probe"]["httpGet"]["path"] for name in ("readiness", "liveness")}
+        assert probes == {"/readyz", "/healthz"}
+        secret = {one["name"] for one in container["env"] if "valueFrom" in one}
+        assert ("EVERCOUNT_ADMIN_TOKEN" in secret) is not read_only
+
+
+def test_the_compose_file_names_what_it_declares() -> None:
+    import yaml
+
+    made = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    for service in made["services"].values():
+        assert set(service.get("secrets", ())) <= set(made["secrets"])
+        assert set(service.get("depends_on", ())) <= set(made["services"])
+        assert {one.partition(":")[0] for one in service.get("volumes", ())} <= {*made["volumes"], "./streams.toml"}
+        options = {word for word in service.get("command", ()) if word.startswith("--")}
+        assert options <= options_of_serve()
+    writers = [one for one in made["services"].values() if "--head" in one.get("command", ())]
+    assert len(writers) == 1

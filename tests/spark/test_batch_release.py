@@ -78,6 +78,26 @@ def test_shards_do_not_change_a_bit(spark: Any, tmp_path: Path) -> None:
     assert outcome.guarantee.encode() in b"".join(file.read_bytes() for file in out.glob("*.parquet"))
 
 
+def test_rows_as_a_data_frame_and_in_other_formats(spark: Any, tmp_path: Path) -> None:
+    """The DataFrame holds numbers, not a plan: it is the same after the events have changed."""
+    rows, totals = events(spark)
+    rows.write.parquet(str(tmp_path / "events"))
+    source = spark.read.parquet(str(tmp_path / "events"))
+    outcome = release_batch(source, DECLARATION, until=END, shards=2, run="r1")
+    rows.limit(3).write.mode("append").parquet(str(tmp_path / "events"))
+    assert outcome.table is not None
+    found = sorted(
+        (tuple(row[name] for name in COLUMNS) for row in outcome.table.collect()), key=lambda r: (r[0], r[2])
+    )
+    assert found == expected(totals, "r1")
+    for number in (1, 2):
+        given = {"format": "csv", "mode": "append", "options": {"header": "true"}}
+        release_batch(rows, DECLARATION, str(tmp_path / "csv"), until=END, run=f"r{number}", **given)
+    assert spark.read.csv(str(tmp_path / "csv"), header=True).count() == 2 * TICKS * len(KEYS)
+    with pytest.raises(ParameterError, match="would spend a budget and write nothing"):
+        release_batch(rows, DECLARATION, str(tmp_path / "csv"), until=END, mode="ignore")
+
+
 def test_two_runs_are_independent(spark: Any, tmp_path: Path) -> None:
     rows, totals = events(spark)
     found = []

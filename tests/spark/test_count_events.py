@@ -24,7 +24,8 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark")
 
-from evercount.spark.count_events import BAD, TOO_FAR, capped_groups, check_declaration, count_events, refuse_bad  # noqa: E402
+from evercount.spark.count_events import capped_groups, check_declaration, count_events, refuse_bad  # noqa: E402
+from evercount.spark.place_rows import BAD, TOO_FAR  # noqa: E402
 
 TICKS = 60
 TIMES = [

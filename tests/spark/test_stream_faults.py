@@ -31,6 +31,23 @@ DECLARATION = {
     "columns": {"time": "ts", "key": "key"},
     "views": ["running"],
 }
+KINDS: dict[str, dict[str, Any]] = {
+    "counts": {},
+    "unlisted keys": {
+        "query": {"name": "discovered-keys", "parameters": {"minimum": 2}},
+        "budget": {"epsilon": 8.0, "delta": 0.01},
+    },
+    "persons": {
+        "query": "active-users",
+        "budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_ticks": 3},
+        "columns": {"time": "ts", "user": "who"},
+    },
+    "person-days": {
+        "budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_per_tick": 1, "period": 1},
+        "columns": {"time": "ts", "key": "key", "user": "who", "order": "n"},
+    },
+}
+"""What a stream is, besides the declaration."""
 PATIENCE = 1800
 """Seconds after which a driver that does nothing is a failure."""
 
@@ -72,7 +89,7 @@ def deadly(folder: Path) -> Any:
     return close
 
 
-def driver(folder: Path, kill: Kill, shards: int | None, master: str) -> None:
+def driver(folder: Path, kill: Kill, shards: int | None, master: str, kind: str) -> None:
     """Two rounds over all files; dies at the chosen step, and in a cluster its executors die."""
     from sqlalchemy import Connection, Engine, event
 
@@ -90,7 +107,7 @@ def driver(folder: Path, kill: Kill, shards: int | None, master: str) -> None:
             if (counted, seen[counted]) == kill:
                 os.killpg(0, signal.SIGKILL)
 
-    declaration = StreamDeclaration.from_dict(DECLARATION)
+    declaration = StreamDeclaration.from_dict(DECLARATION | KINDS[kind])
     session = open_session(master)
     if "cluster" in master:
         close_on_executors._close = deadly(folder)
@@ -112,7 +129,8 @@ def driver(folder: Path, kill: Kill, shards: int | None, master: str) -> None:
 
     Connection._commit_impl = commit  # type: ignore[attr-defined]
     _Round._count = count  # type: ignore[method-assign]
-    events = session.readStream.schema("ts timestamp, key string").options(maxFilesPerTrigger=2, maxFileAge="36500d")
+    schema = "ts timestamp, key string, who string, n long"
+    events = session.readStream.schema(schema).options(maxFilesPerTrigger=2, maxFileAge="36500d")
     for closed in (4, TICKS):
         step(f"round {closed}")
         release_stream(
@@ -125,9 +143,9 @@ def driver(folder: Path, kill: Kill, shards: int | None, master: str) -> None:
     store.close()
 
 
-def run_driver(folder: Path, kill: Kill, shards: int | None = None, master: str = "local[1]") -> int:
+def run_driver(folder: Path, kill: Kill, shards: int | None, master: str, kind: str) -> int:
     """The exit status of one life."""
-    return run_program(Path(__file__), folder, [kill, shards, master])
+    return run_program(Path(__file__), folder, [kill, shards, master, kind])
 
 
 def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
@@ -159,8 +177,9 @@ def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
 # -- the tests --------------------------------------------------------------------------------------------------------
 
 
-def write_events(folder: Path) -> Any:
-    """Five files; returns the totals. All events of the second round's ticks are there from the start."""
+def write_events(folder: Path) -> list[list[tuple[str, str]]]:
+    """Five files; returns (key, who) of each tick's events in the order of their numbers. All events of the second
+    round's ticks are there from the start."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -168,44 +187,51 @@ def write_events(folder: Path) -> Any:
 
     begin = StreamDeclaration.from_dict(DECLARATION).schedule.begin
     generator = np.random.default_rng(21)
-    totals = np.zeros((TICKS, 10), np.int64)
+    ticks: list[list[tuple[str, str]]] = [[] for _ in range(TICKS)]
     (folder / "in").mkdir(parents=True)
     for number in range(5):
-        tick, cell = generator.integers(0, TICKS, 60), generator.integers(0, 2, 60)
-        np.add.at(totals, (tick, cell), 1)
-        micros = begin + tick * 3600 * 10**6 + generator.integers(0, 3600 * 10**6, 60)
-        keys = [["north", "south"][c] for c in cell]
-        table = pa.table({"ts": pa.array(micros, pa.timestamp("us", "UTC")), "key": keys})
+        tick = generator.integers(0, TICKS, 60)
+        keys = [["north", "south"][c] for c in generator.integers(0, 2, 60)]
+        who = [f"u{c}" for c in generator.integers(0, 15, 60)]
+        for at, event in zip(tick.tolist(), zip(keys, who, strict=True), strict=True):
+            ticks[at].append(event)
+        times = pa.array(begin + tick * 3600 * 10**6, pa.timestamp("us", "UTC"))
+        table = pa.table({"ts": times, "key": keys, "who": who, "n": np.arange(60) + 60 * number})
         pq.write_table(table, folder / "in" / f"{number}.parquet")
-    return totals
+    return ticks
 
 
-def check(folder: Path, totals: Any) -> None:
+def check(folder: Path, ticks: list[list[tuple[str, str]]], kind: str) -> None:
     """The store holds the releases of all events, each counted once, and is in one piece."""
     from evercount.declare.declaration import StreamDeclaration
     from evercount.noise import Secret
     from evercount.store import Store
 
     store = Store(folder / "store.db")
-    found = [one["values"] for one in store.all_releases("live")]
+    found = [[value for value in one["values"] if value is not None] for one in store.all_releases("live")]
     assert store.verify(store.head) == []
     store.close()
-    declaration = StreamDeclaration.from_dict(DECLARATION)
+    declaration = StreamDeclaration.from_dict(DECLARATION | KINDS[kind])
     stream = declaration.build(secret=Secret.from_hex(SECRET), replay=True)
-    assert found == stream.run_totals(totals).rows.tolist()
+    users = [[who for _, who in tick] for tick in ticks]
+    events = users if kind == "persons" else [[key for key, _ in tick] for tick in ticks]
+    rows = stream.run(events, users=users if kind == "person-days" else None).rows.tolist()
+    assert found == [[value for value in row if value == value] for row in rows]
 
 
-def burn(folder: Path, kills: Iterable[Kill], shards: int | None = None, master: str = "local[1]") -> int:
+def burn(
+    folder: Path, kills: Iterable[Kill], shards: int | None = None, master: str = "local[1]", kind: str = "counts"
+) -> int:
     """Lives that end at these steps, until all steps are used or one reaches its end; returns how many were killed."""
-    totals = write_events(folder)
+    ticks = write_events(folder)
     killed = 0
     for kill in itertools.chain(kills, [NEVER]):
-        ended = run_driver(folder, kill, None if kill is NEVER else shards, master)
+        ended = run_driver(folder, kill, None if kill is NEVER else shards, master, kind)
         assert ended in (-signal.SIGKILL, 0), (folder / "log").read_text()[-3000:]
         if not ended:
             break
         killed += 1
-    check(folder, totals)
+    check(folder, ticks, kind)
     return killed
 
 
@@ -217,11 +243,12 @@ def require_spark() -> None:
         pytest.skip(reason)
 
 
-@pytest.mark.soak
-def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["unlisted keys", "person-days"])
+def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path, kind: str) -> None:
     """Killed between the store's commit and Spark's own, which is where a batch comes twice."""
     require_spark()
-    assert burn(tmp_path, [("batch stored", 2)]) == 1
+    assert burn(tmp_path, [("batch stored", 2)], kind=kind) == 1
 
 
 @pytest.mark.soak
@@ -236,14 +263,17 @@ def test_a_cluster_whose_executors_and_driver_are_killed_publishes_the_same_tabl
 
 @pytest.mark.soak
 def test_a_driver_that_is_killed_at_thirty_random_moments_loses_nothing(tmp_path: Path) -> None:
-    """Streams are begun until thirty lives were killed; every other stream closes its ticks by shards."""
+    """Streams are begun until thirty lives were killed: of all kinds, every other one of counts with shards."""
     require_spark()
     generator = random.Random(os.environ.get("EVERCOUNT_SEED", "spark"))
     killed = streams = 0
     while killed < 30:
         folder = tmp_path / str(streams)
         folder.mkdir()
-        here = burn(folder, (("any", generator.randint(1, 40)) for _ in itertools.count()), 3 if streams % 2 else None)
+        kind = list(KINDS)[streams // 2 % len(KINDS)]
+        shards = 3 if streams % 2 and kind in ("counts", "person-days") else None
+        kills = (("any", generator.randint(1, 40)) for _ in itertools.count())
+        here = burn(folder, kills, shards, kind=kind)
         assert here, "the steps lie beyond the end of the driver's work"
         killed, streams = killed + here, streams + 1
         print(f"{killed} lives of {streams} streams were killed, and nothing was lost")

@@ -346,6 +346,9 @@ def test_times_without_an_offset_are_those_of_the_declared_zone(spark: Any, tmp_
     for run, (folder, kind) in enumerate((("naive", "timestamp"), ("utc", "timestamp_ntz")), 4):
         with pytest.raises(InputError, match="Spark would shift the times"):
             go(folder, kind, run)
+    (folders["naive"] / "y.parquet").write_bytes((folders["utc"] / "x.parquet").read_bytes())
+    with pytest.raises(InputError, match=r"cannot be read together.*read them apart"):
+        go("naive", "timestamp_ntz", 6)
     for form, folder, error in (("json", "json", ParameterError), ("parquet", "naive", InputError)):
         table = spark.read.format(form).schema("ts timestamp, key string").load(str(folders[folder]))
         with pytest.raises(error, match="Spark"):
@@ -388,6 +391,33 @@ def test_rows_of_users_are_said_once(spark: Any, tmp_path: Path) -> None:
     ]
 
 
+def test_a_lake_gets_every_tick_once(spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a round that ended after the release and before the table."""
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'evercount[lake]'")
+    store, lake = new_store(tmp_path / "store.db"), f"delta:{tmp_path}/table"
+
+    def go(closed: int) -> Any:
+        feed.write(closed)
+        checkpoint = str(tmp_path / "checkpoint")
+        return release_stream(
+            feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(closed), lake=lake
+        )
+
+    go(2)
+    with monkeypatch.context() as broken:
+        broken.setattr("evercount.spark.stream_release.append_released", None)
+        with pytest.raises(TypeError):
+            go(4)
+    assert store.find("live").closed == 4
+    go(4)
+    go(5)
+    rows = deltalake.DeltaTable(str(tmp_path / "table")).to_pyarrow_table().to_pylist()
+    found = {(row["tick"], row["cell"]): row["value"] for row in rows}
+    assert len(rows) == len(found) == 5 * len(KEYS)
+    assert [[found[tick, key] for key in KEYS] for tick in range(1, 6)] == released(store)
+    store.close()
+
+
 def test_bad_rows_stop_the_stream_until_they_may_be_skipped(spark: Any, feed: Feed, tmp_path: Path) -> None:
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
     feed.write(1)
@@ -402,6 +432,36 @@ def test_bad_rows_stop_the_stream_until_they_may_be_skipped(spark: Any, feed: Fe
     assert store.find("live").closed == 0
     assert go(skip_bad=True).bad == {"a key that is not in the list of keys": 4}
     assert released(store) == expected(feed.totals[:2])
+    store.close()
+
+
+def test_a_file_that_cannot_be_read_stops_the_round_and_loses_nothing(spark: Any, feed: Feed, tmp_path: Path) -> None:
+    """Truncated, with a column of another type, with times of the next century: said, and nothing is counted."""
+    endless = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "horizon": None})
+    store = new_store(tmp_path / "store.db", endless)
+    feed.write(1)
+    file = feed.folder / "0.parquet"
+    good = file.read_bytes()
+
+    def go(**rest: Any) -> Any:
+        checkpoint = str(tmp_path / "checkpoint")
+        return release_stream(feed.stream(spark), endless, store, checkpoint, clock=lambda: end_of(1), **rest)
+
+    def table(year: int, key: Any) -> Any:
+        return pa.table({"ts": pa.array([datetime(year, 1, 1)], pa.timestamp("us", "UTC")), "key": [key]})
+
+    for bad, said in (
+        (None, "the source cannot be read"),
+        (table(2026, 7.5), "the source cannot be read"),
+        (table(2126, "north"), "1 × a time too many ticks ahead"),
+    ):
+        file.write_bytes(good[:-40]) if bad is None else pq.write_table(bad, file)
+        with pytest.raises(InputError, match=said):
+            go()
+        assert store.find("live").closed == 0
+    file.write_bytes(good)
+    assert go().ticks == range(1, 2)
+    assert released(store) == expected(feed.totals[:1], endless)
     store.close()
 
 

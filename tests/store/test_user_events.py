@@ -17,7 +17,7 @@ from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store
 from evercount.store.accept_totals import CountedBatch
-from evercount.store.known_users import ManyUsers, _read_all
+from evercount.store.known_users import Block, ManyUsers, _read_all, distinct_users
 from evercount.store.schema import counted_events
 from evercount.store.user_events import UserEvents
 
@@ -164,6 +164,17 @@ def test_many_ticks_leave_few_blocks(tmp_path: Path) -> None:
     assert len(blocks) <= 6
     assert len({user for block in blocks for user in block.user.tolist()}) == 1 + 30 * 4
     assert set(found[:, 0].tolist()) == {1, MOST}
+
+
+def test_hashes_that_begin_alike_are_told_apart() -> None:
+    begin = bytes(8)
+    hashes = np.asarray([begin + bytes([number] * 24) for number in (9, 3, 200, 3, 5)] + [b"z" * 32], "S32")
+    for some in (hashes, hashes[[0, 5, 0]], hashes[:0]):
+        _, first, code = np.unique(some, return_index=True, return_inverse=True)
+        assert [part.tolist() for part in distinct_users(some)] == [first.tolist(), code.tolist()]
+    block = Block(None, np.unique(hashes), np.zeros((5, 4), np.int64))
+    assert block.find(hashes).tolist() == [2, 0, 3, 0, 1, 4]
+    assert block.find(np.asarray([begin + b"x" * 24, b"y" * 32], "S32")).tolist() == [-1, -1]
 
 
 def test_a_user_changes_at_most_the_cap() -> None:

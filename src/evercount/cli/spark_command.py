@@ -34,6 +34,13 @@ def spark(
     shards: Annotated[
         int | None, typer.Option(min=1, help="Ranges of cells that executors close apart.", show_default=False)
     ] = None,
+    lake: Annotated[
+        str | None,
+        typer.Option(
+            help="Table that gets every released tick once: delta:FOLDER or iceberg:FOLDER/namespace.table.",
+            show_default=False,
+        ),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the horizon or Ctrl-C.")] = False,
     pause: Annotated[float, typer.Option(min=0, help="Seconds between two rounds of --follow.")] = 1.0,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that are not events.")] = False,
@@ -41,6 +48,7 @@ def spark(
         bool, typer.Option("--new-checkpoint", help="The checkpoint is new, and the source holds new events only.")
     ] = False,
     key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+    head: Annotated[Path | None, typer.Option(help="Where the head of the release chain is kept.")] = None,
     master: Annotated[str | None, typer.Option(help="Where Spark runs, such as local[4].", show_default=False)] = None,
 ) -> None:
     """Count the events of a streaming source with Spark, and release the ticks that have ended.
@@ -48,22 +56,26 @@ def spark(
     Under spark-submit use the file evercount/cli/spark_submit_script.py with the same arguments.
     """
     from evercount.declare.cautions import published_line
+    from evercount.files.lake_table import open_lake
     from evercount.spark import open_session, release_stream
     from evercount.spark.count_events import check_declaration
     from evercount.spark.progress import Progress
-    from evercount.spark.store_door import open_store
+    from evercount.spark.store_door import append_released, open_store
 
     declaration = _chosen(streams, stream)
     check_declaration(declaration)
     _check_schema(declaration, form, schema)
     waiting = _microseconds(wait)
+    if lake is not None:
+        open_lake(lake)
     session = open_session(master, f"evercount {declaration.name}")
     _be_quiet(session)
     progress = Progress(lambda line: typer.echo(line, err=True))
     events = _events(session, source, form, schema, option or [])
-    store = open_store(db, key_file)
+    store = open_store(db, key_file, head)
     try:
         typer.echo(published_line(declaration, new=declaration.name not in store.streams), err=True)
+        behind = True  # an earlier run may have ended before it could append
         while True:
             outcome = release_stream(
                 events,
@@ -76,6 +88,9 @@ def spark(
                 new_checkpoint=new_checkpoint,
                 progress=progress,
             )
+            if lake is not None and (behind or outcome.ticks):
+                typer.echo(f"{lake}: {append_released(store, declaration.name, lake)} new rows", err=True)
+            behind = False
             if not follow or outcome.finished:
                 break
             new_checkpoint = False

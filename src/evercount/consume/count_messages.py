@@ -117,8 +117,8 @@ class MessageCounter:
         place, number = _numbers(found["place"]), _numbers(found["n"])
         good = place > 0
         order = _numbers(found["o"]) if own_order else np.asarray(messages.orders, np.int64)[number - 1]
-        columns = [_numbers(found[name])[good] for name in ("us", "cell", "units")]
-        users = UserEvents(place[good], found["who"][good].tolist(), columns[0], order[good], *columns[1:])
+        time, cell, units = (_numbers(found[name])[good] for name in ("us", "cell", "units"))
+        users = UserEvents(place[good], found["who"][good].tolist(), time, order[good], cell, units)
         none = np.empty(0, np.int64)
         return CountedMessages(self._as_totals(none, none, none), users, () if good.all() else self._bad(last))
 

@@ -163,6 +163,10 @@ class People(Protocol):
     each_tick: ClassVar[bool]
     """Whether users count anew in each tick: S and Δ₁ are then those of one tick."""
 
+    @property
+    def order_matters(self) -> bool:
+        """Whether the order of a user's events within a tick changes what is counted."""
+
     def users_of(self, events: Iterable[Any]) -> list[str]:
         """Whose events these are.
 

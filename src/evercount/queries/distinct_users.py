@@ -101,6 +101,11 @@ class DistinctUsers(Query, People):
         return self
 
     @property
+    def order_matters(self) -> bool:
+        """Not where users count under every key."""
+        return self._most < len(self._index)
+
+    @property
     def cells(self) -> int:
         """One for each key, and one for all users where that is asked for."""
         return len(self._index) + self._total

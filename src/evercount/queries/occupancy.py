@@ -86,6 +86,11 @@ class Occupancy(Query, People):
         return self
 
     @property
+    def order_matters(self) -> bool:
+        """The last event says where a person is."""
+        return True
+
+    @property
     def cells(self) -> int:
         """One for each key."""
         return len(self._index)

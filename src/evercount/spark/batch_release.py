@@ -1,9 +1,9 @@
-"""release_batch: a DataFrame of events → released rows in Parquet, one vectorised run for each shard of cells."""
+"""release_batch: a DataFrame of events → released rows, one vectorised run for each shard of cells."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import time
@@ -20,22 +20,38 @@ from evercount.declare.schedule import SECOND
 from evercount.declare.view_names import shown_tables
 from evercount.engine.cell_range import can_be_cut, cut_cells
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import LEVEL
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.stream import Stream
+from evercount.engine.tick_totals import TickEvents, TickTotals
+from evercount.engine.user_counting import enforced_by
 from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modules
 from evercount.errors import InputError, ParameterError, StoreError
 from evercount.noise import Secret
 from evercount.privacy import Ledger, guarantee_text
 from evercount.queries.capabilities import rows_of
 from evercount.spark.check_source import check_parquet_times, check_source
-from evercount.spark.count_events import BAD, GROUP_COLUMNS, capped_groups, check_declaration, group_events, refuse_bad
+from evercount.spark.count_events import (
+    GROUP_COLUMNS,
+    capped_groups,
+    check_declaration,
+    group_events,
+    has_names,
+    named_history,
+    named_rows,
+    refuse_bad,
+)
 from evercount.spark.failures import first_line
+from evercount.spark.place_rows import BAD
 from evercount.spark.run_secret import new_run, proof_of, run_secret
 from evercount.spark.session import check_pandas
+from evercount.store.named_events import Part, as_tick, by_tick
 
 SCHEMA = "tick bigint, start string, cell string, value double, std double, low double, high double"
 CELLS_OF_A_SHARD = 20_000
 """Cells of one shard where the caller does not say how many shards there are."""
+MODES = ("error", "errorifexists", "append", "overwrite")
+EVENTS_OF_A_BLOCK = 100_000
+"""Rows with names, and ticks, that are released together."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,7 @@ class BatchOutcome:
         run: the public name of the run.
         guarantee: the guarantee of the run in one sentence.
         bad: rows that were left out.
+        table: the released rows, where nothing was written.
 
     >>> BatchOutcome(24, 1, "c0ffee", "...", {"no time": 2}).bad
     {'no time': 2}
@@ -61,6 +78,8 @@ class BatchOutcome:
     guarantee: str
     bad: dict[str, int]
     """Rows that were left out, for each reason. For the operator only."""
+    table: DataFrame | None = None
+    """The released rows, where nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +97,11 @@ class ShardJob:
 def release_batch(
     events: DataFrame,
     declaration: StreamDeclaration,
-    out: str,
+    out: str | None = None,
     *,
+    format: str = "parquet",  # noqa: A002 - the word of Spark's writer
+    mode: str = "error",
+    options: Mapping[str, str] | None = None,
     until: int | None = None,
     shards: int | None = None,
     skip_bad: bool = False,
@@ -87,12 +109,16 @@ def release_batch(
     run: str | None = None,
     ledger: Ledger | None = None,
 ) -> BatchOutcome:
-    """Release all ticks of a table of events at once, as Parquet with one row per tick and cell.
+    """Release all ticks of a table of events at once, with one row per tick and cell.
 
     Args:
         events: a DataFrame that is not streaming, with the columns of the declaration.
         declaration: the stream; its start must be declared.
-        out: the folder of the Parquet files; it must not exist.
+        out: the folder that is written, or what else the format takes as a path; None for a DataFrame, which the
+            outcome then has as `table`.
+        format: any format of Spark's writer.
+        mode: "error", "append" or "overwrite", as for Spark's writer.
+        options: of Spark's writer, such as {"compression": "zstd"}.
         until: ticks that have ended by this instant (microseconds since 1970) are released; None for now.
         shards: into how many ranges the cells are cut; each is one task. The numbers are the same for any.
         skip_bad: whether rows that are not events are left out instead of refused.
@@ -114,11 +140,16 @@ def release_batch(
     Raises:
         ParameterError: a parameter is outside its domain, or there is no secret in the environment.
         InputError: a column is missing, rows are not events and may not be skipped, or Spark would shift their times.
-        StoreError: `out` exists or cannot be written.
+        StoreError: `out` exists, with mode "error", or cannot be written.
         BudgetExceeded: the ledger has not enough left.
     """
     check_declaration(declaration)
     check_pandas()
+    if mode not in MODES:
+        raise ParameterError(
+            f"mode {mode!r:.40} is not one of {', '.join(MODES)} (Spark's 'ignore' would spend a budget and write "
+            "nothing)"
+        )
     if declaration.schedule.start is None:
         raise ParameterError("release_batch needs the start of the stream: declare it")
     if events.isStreaming:
@@ -133,36 +164,42 @@ def release_batch(
     if ledger is not None:
         ledger.check(entry, cost)
     job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)), level)
-    capped = declaration.budget.unit == "user"
-    guarantee = guarantee_text(declaration.budget).sentence
-    grouped = capped_groups if capped else group_events
+    named = has_names(declaration) or declaration.query.discovery is not None
+    guarantee = guarantee_text(declaration.budget, enforced_by(declaration.query, None)).sentence
+    grouped = named_history if named else capped_groups if declaration.budget.unit == "user" else group_events
     groups = grouped(events, declaration, ticks, ticks).persist()
     try:
-        bad = {BAD[-row["place"]]: row["events"] for row in groups.where("place < 0").collect()}
+        unread = groups.where("place < 0").groupBy("place").agg(fn.sum("events").alias("events")).collect()
+        bad = {BAD[-row["place"]]: row["events"] for row in unread}
         if not skip_bad:
             refuse_bad(bad)
         if ledger is not None:
             ledger.spend(entry, cost, "release_batch")
-        released = _sharded(groups, declaration, shards).mapInArrow(partial(_release_shards, job), SCHEMA)
+        if named:
+            released = _one_task(groups).mapInArrow(partial(_release_named, job), SCHEMA)
+        else:
+            released = _sharded(groups, declaration, shards).mapInArrow(partial(_release_shards, job), SCHEMA)
         marked = released.withMetadata("value", {"evercount.guarantee": guarantee, "evercount.run": run})
-        marked.write.mode("error").parquet(out)
+        table = None
+        if out is None:
+            # once and for all: a plan that ran again over other events would give the same noise to other counts
+            table = marked.localCheckpoint()
+        else:
+            marked.write.format(format).mode(mode).options(**(options or {})).save(out)
     except AnalysisException as error:
-        raise StoreError(f"{out} cannot be written: {first_line(error)}") from None
+        raise StoreError(f"{out or 'the table'} cannot be written: {first_line(error)}") from None
     except PySparkException as error:
         raise InputError(f"the job failed: {first_line(error)}") from error
     finally:
         groups.unpersist()
-    return BatchOutcome(ticks, shards, run, guarantee, bad)
+    return BatchOutcome(ticks, shards, run, guarantee, bad, table)
 
 
 def _ticks(declaration: StreamDeclaration, until: int) -> int:
-    """How many ticks have ended."""
-    schedule = declaration.schedule
-    ended = schedule.tick_of(until) - 1
-    if declaration.horizon is not None:
-        ended = min(ended, declaration.horizon)
+    """How many ticks have ended, and waited as long as is declared."""
+    schedule, ended = declaration.schedule, declaration.ended(until)
     if ended < 1:
-        raise ParameterError(f"no tick has ended: the first one ends at {schedule.show(schedule.start_of(2))}")
+        raise ParameterError(f"no tick has ended: the first one ends at {schedule.show(declaration.closes(1))}")
     return ended
 
 
@@ -188,7 +225,78 @@ def _sharded(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> 
     return counted.union(silent).repartitionById(shards, "shard")
 
 
+def _one_task(groups: DataFrame) -> DataFrame:
+    """The groups in the order of ticks, all for one task, which has at least one row."""
+    silent = groups.sparkSession.range(1).select(
+        fn.lit(0).cast("long").alias("place"),
+        *(fn.lit(None).cast(kind).alias(name) for name, kind in groups.dtypes if name != "place"),
+    )
+    return groups.where("place > 0").unionByName(silent).repartition(1).sortWithinPartitions("place")
+
+
 # -- on an executor ---------------------------------------------------------------------------------------------------
+
+
+def _release_named(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
+    """The released rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or some more."""
+    declaration, secret = _of(job)
+    stream, schedule = declaration.build(secret=secret), declaration.schedule
+    try:
+        closed = (
+            table
+            for block in _blocks(_ticks_of(declaration, batches, job.ticks))
+            for table in close_ticks(stream, block, schedule.starts_of, level=job.level)
+        )
+        yield from _shown(job, declaration, stream, closed)
+    finally:
+        stream.close()
+
+
+def _ticks_of(declaration: StreamDeclaration, batches: Iterable[Any], last: int) -> Iterator[Any]:
+    """What the query reads as a tick, for every tick."""
+    tick, parts = 1, list[Part]()
+    for batch in batches:
+        rows = named_rows(batch)
+        for one, here in by_tick(rows.tick):  # sorted, so that the rows of a tick are neighbours
+            while 0 < tick < one:
+                yield as_tick(declaration, parts)
+                tick, parts = tick + 1, []
+            if one:
+                parts.append((list(rows.name[here[0] : here[-1] + 1]), rows.numbers[here]))
+    while tick <= last:
+        yield as_tick(declaration, parts)
+        tick, parts = tick + 1, []
+
+
+def _blocks(ticks: Iterable[Any]) -> Iterator[TickEvents]:
+    """Ticks that are released together."""
+    first, block, size = 1, list[Any](), 0
+    for tick in ticks:
+        block.append(tick)
+        size += 1 + len(tick)
+        if size >= EVENTS_OF_A_BLOCK:
+            yield TickEvents(first, block)
+            first, block, size = first + len(block), [], 0
+    if block:
+        yield TickEvents(first, block)
+
+
+def _of(job: ShardJob) -> tuple[StreamDeclaration, Secret]:
+    """The declaration, and the secret of the run, which must be that of the driver."""
+    secret = run_secret(job.run)
+    if proof_of(secret) != job.proof:
+        raise ParameterError("this executor has another secret than the driver: give both the same")
+    return StreamDeclaration.from_dict(json.loads(job.declaration)), secret
+
+
+def _shown(
+    job: ShardJob, declaration: StreamDeclaration, stream: Stream, closed: Iterable[ReleaseTable]
+) -> Iterator[Any]:
+    """What is shown of the released tables, as Arrow."""
+    before, schedule = np.empty((0, len(stream.labels))), declaration.schedule
+    made = declaration.view_postprocess
+    for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level, made):
+        yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
 
 
 def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
@@ -201,10 +309,7 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     shard = rows["shard"].to_numpy()
     counted = np.asarray(rows["place"].is_valid().to_numpy(), bool)
     groups = [np.asarray(rows[name].fill_null(0).to_numpy(), np.int64) for name in GROUP_COLUMNS]
-    declaration = StreamDeclaration.from_dict(json.loads(job.declaration))
-    secret = run_secret(job.run)
-    if proof_of(secret) != job.proof:
-        raise ParameterError("this executor has another secret than the driver: give both the same")
+    declaration, secret = _of(job)
     for number in np.unique(shard).tolist():
         chosen = counted & (shard == number)
         yield from _release_shard(job, declaration, secret, number, [column[chosen] for column in groups])
@@ -222,9 +327,6 @@ def _release_shard(
     stream, schedule = declaration.build(secret=secret, part=part), declaration.schedule
     try:
         closed = close_ticks(stream, totals, schedule.starts_of, level=job.level)
-        before = np.empty((0, len(stream.labels)))
-        made = declaration.view_postprocess
-        for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level, made):
-            yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
+        yield from _shown(job, declaration, stream, closed)
     finally:
         stream.close()

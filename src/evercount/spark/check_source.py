@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, types
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import InputError, ParameterError
 from evercount.files.event_sql import columns_of
+from evercount.spark.failures import first_line
 
 TEXT_FORMATS = ("json", "csv", "xml")
 TIMESTAMPS = (types.TimestampType, types.TimestampNTZType)
@@ -28,16 +30,17 @@ class FileSource:
     options: dict[str, str]
     schema: types.StructType
     files: tuple[str, ...] = ()
-    """One file of a table; a stream has its folder in the options."""
+    """The files of a table; a stream has its folder in the options."""
 
     def has_text_times(self) -> bool:
         """Whether Spark itself parses the texts of a TIMESTAMP."""
         parsed = any(isinstance(field.dataType, types.TimestampType) for field in self.schema)
         return parsed and any(name in self.form.lower() for name in TEXT_FORMATS)
 
-    def inferred(self, session: SparkSession) -> types.StructType:
-        """The columns as the files themselves say."""
-        return session.read.format("parquet").options(**self.options).load(list(self.files) or None).schema
+    def inferred(self, session: SparkSession, files: Sequence[str]) -> types.StructType:
+        """The columns as the files themselves say, all of them; they must agree."""
+        reader = session.read.format("parquet").options(**{**self.options, "mergeSchema": "true"})
+        return reader.load(list(files or self.files) or None).schema
 
 
 def file_sources(events: DataFrame) -> Iterator[FileSource]:
@@ -53,7 +56,7 @@ def file_sources(events: DataFrame) -> Iterator[FileSource]:
             yield FileSource(source.className(), dict(as_java(source.options())), schema)
         elif kind == "LogicalRelation" and leaf.relation().getClass().getSimpleName() == "HadoopFsRelation":
             relation: Any = leaf.relation()
-            yield FileSource(relation.fileFormat().toString(), {}, schema, tuple(relation.inputFiles()[:1]))
+            yield FileSource(relation.fileFormat().toString(), {}, schema, tuple(relation.inputFiles()))
 
 
 def check_source(events: DataFrame, declaration: StreamDeclaration) -> None:
@@ -82,10 +85,11 @@ def check_columns(events: DataFrame, declaration: StreamDeclaration) -> types.Da
     return events.schema[columns.time].dataType
 
 
-def check_parquet_times(events: DataFrame, declaration: StreamDeclaration) -> None:
+def check_parquet_times(events: DataFrame, declaration: StreamDeclaration, files: Sequence[str] = ()) -> None:
     """Refuse Parquet files whose times have a zone where the schema says none, or the other way round.
 
-    Spark takes either as the other in UTC, so nothing is wrong where that is the declared zone.
+    Spark takes either as the other in UTC, so nothing is wrong where that is the declared zone. `files` are those of a
+    micro-batch; else all are looked at.
     """
     if declaration.schedule.zone == "UTC":
         return
@@ -94,9 +98,14 @@ def check_parquet_times(events: DataFrame, declaration: StreamDeclaration) -> No
         if "parquet" not in source.form.lower() or not told:
             continue
         try:
-            found = source.inferred(events.sparkSession)
+            found = source.inferred(events.sparkSession, files)
         except AnalysisException:  # no file is left
             continue
+        except (PySparkException, Py4JError) as error:
+            raise InputError(
+                f"the Parquet files cannot be read together: {first_line(error)} Where some have times with a zone and "
+                "others without, Spark would shift one kind: read them apart"
+            ) from None
         for field in found:
             if isinstance(field.dataType, TIMESTAMPS) and told.get(field.name, field.dataType) != field.dataType:
                 raise InputError(

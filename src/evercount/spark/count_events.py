@@ -1,42 +1,29 @@
-"""Counting in Spark: rows of a DataFrame → what each tick adds to each cell, as one aggregation in the JVM.
-
-The rules are those of the file door (`files/event_sql.py`): what is a time, which tick it belongs to, which rows are
-bad and why. No expression depends on the session's time zone.
-"""
+"""Counting in Spark: rows of a DataFrame → what each tick adds to each cell, as one aggregation in the JVM."""
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from pyspark.sql import Column, DataFrame, Observation, Window, types
+from pyspark.sql import DataFrame, Observation, Window
 from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray
-from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import UNITS
 from evercount.declare.unit_periods import sql_period
 from evercount.engine.tick_totals import TickTotals
-from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError, ParameterError
-from evercount.files.event_sql import NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
+from evercount.files.event_sql import columns_of
 from evercount.queries.capabilities import rows_of
-from evercount.spark.check_source import check_columns
-from evercount.spark.event_times import WALL_TYPES, instants, matches, within
+from evercount.spark.place_rows import BAD, event_rows, place_events, with_legal_keys
+from evercount.store.named_events import NamedEvents
 from evercount.store.user_events import UserEvents
 
-TOO_FAR = NO_ORDER + 1
-BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
-VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
 GROUP_COLUMNS = ("place", "cell", "events", "units")
-FEW_KEYS = 10_000
-"""With more keys than this, they are looked up by a join instead of a table in the plan."""
-KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+NAMES_AT_A_TIME = 1_000_000
+"""Rows with names that the driver reads together where several ticks are open; at least one tick."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +33,19 @@ class CountedEvents:
     totals: TickTotals
     users: UserEvents | None = None
     """The events themselves, where the budget protects users; `totals` are then empty."""
+    named: Iterable[NamedEvents] | None = None
+    """Rows with names, where keys are not listed or users are counted; `totals` are then empty. Read once."""
+    kept: DataFrame | None = None
+    """What `named` comes from; Spark keeps it until `forget`."""
     bad: dict[str, int] = field(default_factory=dict)
     """The number of rows that are not events, for each reason."""
     rows: int = 0
     """All rows, the ignored ones too."""
+
+    def forget(self) -> None:
+        """Let Spark drop what it has kept for `named`."""
+        if self.kept is not None:
+            self.kept.unpersist()
 
 
 def check_declaration(declaration: StreamDeclaration) -> None:
@@ -57,16 +53,30 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     columns = columns_of(declaration)
     if declaration.schedule.manual:
         raise ParameterError("Spark closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
-    if declaration.query.people is not None:
+    if declaration.revise_for is not None:
         raise ParameterError(
-            f"{declaration.query.name!r} needs the users of all events, and Spark hands over totals: use `evercount "
-            "release` or the service"
+            "late = 'revise' counts an event by the day on which it came, and Spark hands over what each tick adds up "
+            "to: use `evercount release`"
         )
-    if declaration.query.discovery is not None:
+    people, name = declaration.query.people, declaration.query.name
+    if people is not None and rows_of(declaration.query).repeats:
         raise ParameterError(
-            f"{declaration.query.name!r} needs the keys of all events, and Spark hands over totals of listed ones: use "
-            "`evercount release` or the service"
+            f"{name!r} follows each user from event to event, so every event must be there in its order when its tick "
+            "closes; Spark hands over what each user did in a tick at most once: use `evercount release` or the service"
         )
+    if people is not None and declaration.budget.caps[:2] != (None, None):
+        raise ParameterError(
+            f"{name!r} counts a user once, however many events there are, and Spark hands over each user once a tick: "
+            "leave max_events and max_per_tick out (max_ticks and period are served), or use `evercount release`"
+        )
+    if people is not None:
+        if people.order_matters and columns.order is None:
+            raise ParameterError(
+                f"{name!r} counts each user under the first keys, and rows of Spark come in no order: name a column of "
+                "whole numbers that orders the events of one user at one time (columns.order), count users under all "
+                "keys (max_keys), or use `evercount release`, which takes rows in the order of the file"
+            )
+        return
     if declaration.budget.unit == "user" and columns.order is None:
         raise ParameterError(
             "a budget of unit 'user' keeps the first events of each user, and rows of Spark come in no order: name a "
@@ -87,6 +97,8 @@ def count_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
     """Add up rows of `place_events`, which may be a micro-batch of a stream of them."""
+    if has_names(declaration):
+        return _count_named(named_groups(rows, declaration), declaration)
     if declaration.budget.unit == "user":
         return _count_users(event_rows(rows, declaration), declaration)
     groups = group_placed(rows, declaration).toArrow()
@@ -97,7 +109,7 @@ def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     tick, cell, total = rows_of(declaration.query).totals(place[order], cell[order], events[order], units[order])
     first, end = (int(tick[0]), int(tick[-1]) + 1) if len(tick) else (1, 1)
     return CountedEvents(
-        TickTotals(first, end - first, declaration.query.cells, tick, cell, total), None, bad, int(events.sum())
+        TickTotals(first, end - first, declaration.query.cells, tick, cell, total), bad=bad, rows=int(events.sum())
     )
 
 
@@ -110,14 +122,56 @@ def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
         rows = rows.drop("units")
     events = rows.where(place > 0).toArrow()
     found = sizes.get
-    who = events.column("who").combine_chunks().dictionary_encode()
+    names, at = _distinct(events, "who")
+    keys: Sequence[str] = ()
+    if "k" in rows.columns:
+        keys, cell = _distinct(events, "k")
+    else:
+        cell = _numbers(events, "cell")
     units = _numbers(events, "units") if "units" in rows.columns else np.zeros(len(events), np.int64)
-    tick, time, order, cell = (_numbers(events, name) for name in ("place", "us", "o", "cell"))
-    at = np.asarray(who.indices, np.int64)
-    users = UserEvents(tick, who.dictionary.to_pylist(), time, order, cell, units, at)
+    tick, time, order = (_numbers(events, name) for name in ("place", "us", "o"))
+    users = UserEvents(tick, names, time, order, cell, units, at, keys)
     bad = {text: int(found[str(reason)]) for reason, text in BAD.items() if found[str(reason)]}
+    return CountedEvents(_no_totals(declaration), users, bad=bad, rows=int(found["rows"]))
+
+
+def _count_named(groups: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
+    """Rows with names go to the driver some ticks at a time, in the order of ticks: one tick, or a bounded number."""
+    groups = groups.persist()
+    sizes = groups.groupBy("place").agg(fn.count(fn.lit(1)).alias("groups"), fn.sum("events").alias("rows")).collect()
+    bad = {BAD[-row["place"]]: int(row["rows"]) for row in sizes if (row["place"] or 0) < 0}
+    ticks = sorted((row["place"], row["groups"]) for row in sizes if (row["place"] or 0) > 0)
+    rows = sum(int(row["rows"]) for row in sizes)
+    return CountedEvents(_no_totals(declaration), None, _parts(groups, ticks), groups, bad, rows)
+
+
+def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedEvents]:
+    first = 0
+    while first < len(ticks):
+        stop, size = first + 1, ticks[first][1]
+        while stop < len(ticks) and size + ticks[stop][1] <= NAMES_AT_A_TIME:
+            size, stop = size + ticks[stop][1], stop + 1
+        part = groups.where(fn.col("place").between(ticks[first][0], ticks[stop - 1][0])).toArrow()
+        yield named_rows(part)
+        first = stop
+
+
+def named_rows(part: Any) -> NamedEvents:
+    """Groups of rows with names, from Arrow."""
+    columns = [name for name in part.schema.names if name not in ("place", "name", "events")]
+    numbers = np.stack([_numbers(part, name) for name in columns], axis=1)
+    return NamedEvents(_numbers(part, "place"), part.column("name").to_pylist(), numbers)
+
+
+def _no_totals(declaration: StreamDeclaration) -> TickTotals:
     none = np.empty(0, np.int64)
-    return CountedEvents(TickTotals(1, 0, declaration.query.cells, none, none, none), users, bad, int(found["rows"]))
+    return TickTotals(1, 0, declaration.query.cells, none, none, none)
+
+
+def _distinct(table: Any, name: str) -> tuple[list[str], IntArray]:
+    """The different texts of a column, and the place of each row's text among them."""
+    column = table.column(name).combine_chunks().dictionary_encode()
+    return column.dictionary.to_pylist(), np.asarray(column.indices, np.int64)
 
 
 def _numbers(table: Any, name: str) -> IntArray:
@@ -137,25 +191,6 @@ def refuse_bad(bad: dict[str, int]) -> None:
 # -- from rows to groups ----------------------------------------------------------------------------------------------
 
 
-def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """One row for each row of a table or of a stream: place, cell, units, and where users are named who, us and o.
-
-    place is a tick, −reason for rows that are not events, NULL after the horizon. With many keys a row finds its cell
-    by a join that every task does by itself: what is shuffled later has numbers, not texts.
-    """
-    rows = _placed(events, declaration, last, horizon)
-    columns = rows_of(declaration.query)
-    if columns.bins is None:
-        if not is_keyed(declaration):
-            rows = rows.withColumn("cell", fn.lit(0).cast("long"))
-        elif len(columns.keys[0]) > FEW_KEYS:
-            rows = _with_cell(rows.join(fn.broadcast(_cells(rows, columns.keys[0])), "k", "left"), declaration)
-        else:
-            slot, cell = key_lookup(columns.keys[0])
-            rows = _with_cell(rows.withColumn("slot", slot).withColumn("cell", cell), declaration)
-    return rows.drop("k", "slot")
-
-
 def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
     """One row for each (place, cell) with the number of its events and the sum of their values in grid units."""
     return group_placed(place_events(events, declaration, last, horizon), declaration)
@@ -168,59 +203,46 @@ def group_placed(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
     return rows.groupBy("place", "cell").agg(fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units"))
 
 
-def _cells(rows: DataFrame, names: Sequence[str]) -> DataFrame:
-    """The cell of each key."""
-    pa, _ = parquet_modules()
-    return rows.sparkSession.createDataFrame(
-        pa.table({"k": pa.array(list(names), pa.string()), "cell": np.arange(len(names))})
-    )
+def has_names(declaration: StreamDeclaration) -> bool:
+    """Whether Spark hands over rows with names: keys that nobody listed, without caps of users, or counted users."""
+    query = declaration.query
+    return query.people is not None or (query.discovery is not None and declaration.budget.unit != "user")
 
 
-def _with_cell(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """Rows whose cell is NULL for an unknown key: by the declared rule they count as others or are no events."""
-    keys, others = rows_of(declaration.query).keys
-    place, cell = fn.col("place"), fn.col("cell")
-    if others:
-        return rows.withColumn("cell", fn.when(place > 0, fn.coalesce(cell, fn.lit(len(keys)).cast("long"))))
-    placed = fn.when((place > 0) & cell.isNull(), fn.lit(-5).cast("long")).otherwise(place)
-    return rows.withColumns({"place": placed, "cell": fn.when(place > 0, cell)})
+def named_groups(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
+    """One row for each (place, name): place, name, the numbers of `NamedEvents`, and events, the number of rows.
 
-
-def key_lookup(keys: Sequence[str]) -> tuple[Column, Column]:
-    """A hash table of the keys in expressions: `slot` from the column k, and from both the cell, or NULL for others.
-
-    Each slot has a candidate cell in the first array, and in the next ones the others of the same slot: no join, no
-    second shuffle, and a row is compared with one key or two.
+    Users that are counted have a row for each key; of several events in a tick the first one is taken.
     """
-    slots = 1 << (4 * len(keys) - 1).bit_length()
-    arrays: list[list[int | None]] = []
-    for cell, key in enumerate(keys):
-        slot = zlib.crc32(key.encode()) % slots
-        free = next((array for array in arrays if array[slot] is None), None)
-        if free is None:
-            free = [None] * slots
-            arrays.append(free)
-        free[slot] = cell
-    texts = _constant(list(keys), "string")
-    lookup = fn.lit(None).cast("long")
-    for array in reversed(arrays):
-        candidate = fn.get(_constant(array, "int"), fn.col("slot"))
-        same_key = fn.get(texts, candidate) == fn.col("k")
-        lookup = fn.when(same_key, candidate.cast("long")).otherwise(lookup)
-    hashed = fn.crc32(fn.col("k").cast("binary")).bitwiseAND(fn.lit(slots - 1))
-    return hashed.cast("int"), lookup
+    number = fn.count(fn.lit(1)).alias("events")
+    if declaration.query.people is None:
+        groups = with_legal_keys(rows.groupBy("place", "k").agg(number), declaration)
+        return groups.select("place", fn.col("k").alias("name"), fn.col("events").alias("number"), "events")
+    rows, good = event_rows(rows, declaration), fn.col("place") > 0
+    if columns_of(declaration).order is None:  # then it does not matter
+        rows = rows.withColumns({"us": fn.lit(0).cast("long"), "o": fn.lit(0).cast("long")})
+    name, cell = (fn.when(good, fn.col(column)).alias(alias) for column, alias in (("who", "name"), ("cell", "cell")))
+    first = fn.min(fn.struct("us", "o")).alias("first")
+    groups = rows.groupBy("place", name, cell).agg(first, number)
+    return groups.select("place", "name", "cell", "first.us", "first.o", "events")
 
 
-def _constant(values: Sequence[Any], kind: str) -> Column:
-    """An array of constants by one call: a call for each of them would take longer than to count a million rows."""
-    return fn.from_json(fn.lit(json.dumps(values)), f"array<{kind}>")
-
-
-def event_rows(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """One row for each placed row: place, cell, units, who, us and o; a row without user or order is not an event."""
-    no_user = fn.when(fn.coalesce(fn.col("who"), fn.lit("")) == "", -8).when(fn.col("o").isNull(), -NO_ORDER)
-    place = fn.when(fn.col("place") > 0, fn.coalesce(no_user, fn.col("place"))).otherwise(fn.col("place"))
-    return rows.select(place.cast("long").alias("place"), "cell", "units", "who", "us", "o")
+def named_history(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+    """`named_groups` of a whole table. Who is counted once and for all has the first row of each key only."""
+    query = declaration.query
+    if query.people is None and declaration.budget.unit == "user":
+        capped = capped_groups(events, declaration, last, horizon)
+        return capped.select("place", fn.col("k").alias("name"), fn.col("events").alias("number"), "events")
+    groups = named_groups(place_events(events, declaration, last, horizon), declaration)
+    if query.people is None or query.people.each_tick or declaration.budget.caps != (None, None, None):
+        return groups
+    good, columns = groups.where("place > 0"), ("place", "us", "o")
+    first = good.groupBy("name", "cell").agg(
+        fn.min(fn.struct(*columns)).alias("first"), fn.sum("events").alias("events")
+    )
+    return first.select("first.place", "name", "cell", "first.us", "first.o", "events").unionByName(
+        groups.where("place IS NULL OR place <= 0")
+    )
 
 
 def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
@@ -253,115 +275,6 @@ def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, 
         rows = rows.withColumn("before", fn.coalesce(before, fn.lit(0)))
         rules.append(f"turn <= {most} - before")
     kept = rows.where(f"NOT good OR ({' AND '.join(rules)})")
-    place_cell = ("place", fn.when(fn.col("place") > 0, fn.col("cell")).alias("cell"))
+    cell = "cell" if declaration.query.discovery is None else "k"
+    place_cell = ("place", fn.when(fn.col("place") > 0, fn.col(cell)).alias(cell))
     return kept.groupBy(*place_cell).agg(fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units"))
-
-
-def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """One row for each row: place, k, units, and where users are named who, us and o; place is NULL after the horizon.
-
-    Nothing is filtered here: Spark would copy the expressions into the condition once for each use, which grows
-    beyond all bounds for calendars with many clock changes.
-    """
-    columns, schedule = columns_of(declaration), declaration.schedule
-    # two days more than the last tick: wall times differ from instants by less, and Spark is slow with long expressions
-    until = schedule.start_of(min(last, horizon or last) + 1) + 2 * UNITS["d"]
-    kind = check_columns(events, declaration)
-    time = _column(columns.time)
-    rows = events.select(
-        time.isNull().alias("no_time"),
-        *instants(time, kind, columns.time),
-        _key_or_path(events, columns).alias("k"),
-        (_value(events, columns.value) if columns.value else fn.lit(None).cast("double")).alias("v"),
-        (_key(events, columns.user) if columns.user else fn.lit(None).cast("string")).alias("who"),
-        (_order(events, columns.order) if columns.order else fn.lit(None).cast("long")).alias("o"),
-    )
-    # by name, so that Spark works a time out once for each row and not for each use
-    rows = rows.withColumns({name: within(fn.col(name)) for name in ("wall", "exact")})
-    # the zone's clock changes are a long expression: it is left out where no time can be a wall time
-    us = f"coalesce(exact, {schedule.sql_instant('wall', until)})" if isinstance(kind, WALL_TYPES) else "exact"
-    rows = rows.withColumn("us", fn.expr(us)).withColumn("units", _units(declaration))
-    reason = fn.when(fn.col("no_time"), 1).when(fn.col("wall").isNull() & fn.col("exact").isNull(), 2)
-    reason = reason.when(fn.col("us").isNull(), 3).when(fn.col("us") < fn.lit(schedule.begin), 4)
-    if columns.value:
-        lo, hi, _ = rows_of(declaration.query).values
-        v = fn.col("v")
-        reason = reason.when(v.isNull() | fn.isnan(v), 6)
-        reason = reason.when((v < fn.lit(lo)) | (v > fn.lit(hi)), 7)
-    ends: list[tuple[int, int | None]] = [(horizon, None)] if horizon is not None else []
-    if horizon is None or last < horizon:
-        ends.append((last, -TOO_FAR))
-    place = fn.when(reason.isNotNull(), -reason)
-    for tick, answer in ends:
-        place = place.when(fn.col("us") >= fn.lit(schedule.start_of(tick + 1)), fn.lit(answer).cast("long"))
-    place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
-    chosen: list[Any] = ["k", "units", *(["who", "us", "o"] * bool(columns.user))]
-    if (bins := rows_of(declaration.query).bins) is not None:
-        chosen.append(_bin(*bins).alias("cell"))
-    return rows.select(place.cast("long").alias("place"), *chosen)
-
-
-def _key_or_path(events: DataFrame, columns: Columns) -> Column:
-    """The key, or for a query with levels the text of `queries.rollup.path_key`; NULL where a name is."""
-    if columns.levels:
-        names = [_key(events, name) for name in columns.levels]
-        parts = [part for name in names for part in (fn.octet_length(name).cast("string"), fn.lit(":"), name)]
-        return fn.concat(*parts)
-    return _keys(events, columns.key_columns) if columns.key else fn.lit(None).cast("string")
-
-
-def _bin(low: float, width: float, bins: int) -> Column:
-    """The bin of a value: the arithmetic of `Quantiles.leaves_of`, in the same doubles; NULL where there is none."""
-    v = fn.col("v")
-    place = fn.floor((v - fn.lit(low)) / fn.lit(width))
-    return fn.when(~fn.isnan(v), fn.least(fn.greatest(place, fn.lit(0)), fn.lit(bins - 1)).cast("long"))
-
-
-def _column(name: str) -> Column:
-    return fn.col("`" + name.replace("`", "``") + "`")
-
-
-def _key(events: DataFrame, name: str) -> Column:
-    kind = events.schema[name].dataType
-    if not isinstance(kind, KEY_TYPES):
-        raise InputError(f"the column {name!r} is of type {kind.simpleString()}; a key is a text or a whole number")
-    return _column(name).cast("string")
-
-
-def _keys(events: DataFrame, names: tuple[str, ...]) -> Column:
-    """The key of one column, or of several: `combined_key`."""
-    parts = [_key(events, name) for name in names]
-    if len(parts) == 1:
-        return parts[0]
-    shown = []
-    for part in parts:
-        quoted = fn.concat(fn.lit('"'), fn.replace(part, fn.lit('"'), fn.lit('""')), fn.lit('"'))
-        shown.append(fn.when(part.contains(",") | part.contains('"'), quoted).otherwise(part))
-    missing = fn.lit(None).cast("string")
-    return fn.when(fn.concat(*parts).isNull(), missing).otherwise(fn.concat_ws(",", *shown))
-
-
-def _value(events: DataFrame, name: str) -> Column:
-    kind = events.schema[name].dataType
-    if isinstance(kind, types.StringType):
-        return fn.when(matches(_column(name), VALUE_TEXT), _column(name).try_cast("double"))
-    if not isinstance(kind, types.NumericType):
-        raise InputError(f"the column {name!r} is of type {kind.simpleString()}; a value is a number")
-    return _column(name).cast("double")
-
-
-def _order(events: DataFrame, name: str) -> Column:
-    kind = events.schema[name].dataType
-    if isinstance(kind, types.StringType):
-        return fn.when(matches(_column(name), ORDER_PATTERN), _column(name).try_cast("long"))
-    if not isinstance(kind, KEY_TYPES):
-        raise InputError(f"the column {name!r} is of type {kind.simpleString()}; an order is a whole number")
-    return _column(name).cast("long")
-
-
-def _units(declaration: StreamDeclaration) -> Column:
-    if "value" not in rows_of(declaration.query).columns:
-        return fn.lit(0).cast("long")
-    lo, hi, grid = rows_of(declaration.query).values
-    v = fn.col("v")  # half to even, as Sum rounds; a value outside its range is bad and has no units
-    return fn.when((v >= fn.lit(lo)) & (v <= fn.lit(hi)), fn.rint(v / fn.lit(grid)).cast("long"))

@@ -10,14 +10,21 @@ from pyspark.sql import SparkSession
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND
 from evercount.errors import ParameterError
+from evercount.files.lake_table import append_new
 from evercount.spark.close_on_executors import executors_of
 from evercount.store import Store, key_from_environment
-from evercount.store.accept_totals import CountedBatch, last_batches
+from evercount.store.accept_totals import CountedBatch, last_batches, last_tick
 
 
-def open_store(place: str | Path, key_file: Path | None = None) -> Store:
+def open_store(place: str | Path, key_file: Path | None = None, head: Path | None = None) -> Store:
     """The store at a place, with the key of the file or the environment."""
-    return Store(place, key_from_environment(key_file))
+    return Store(place, key_from_environment(key_file), head)
+
+
+def append_released(store: Store, name: str, lake: str) -> int:
+    """Append what a stream shows to a Delta or Iceberg table that lacks it: `files/lake_table.py`."""
+    declaration, tables = store.tables_of(name)
+    return append_new(lake, name, tables, declaration.schedule, store.streams[name].guarantee)
 
 
 class StoreDoor:
@@ -46,6 +53,11 @@ class StoreDoor:
     def closed(self) -> int:
         """How many ticks are released."""
         return self._live.closed
+
+    @property
+    def last_tick(self) -> int:
+        """The last tick that may have events now."""
+        return last_tick(self._live)
 
     @property
     def finished(self) -> bool:

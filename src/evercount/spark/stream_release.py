@@ -22,19 +22,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import inheritable_thread_target
 
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import SECOND, UNITS
+from evercount.declare.schedule import SECOND
 from evercount.errors import Conflict, EvercountError, InputError, ParameterError
+from evercount.files.lake_table import open_lake
 from evercount.spark.check_source import check_parquet_times, check_source
 from evercount.spark.checkpoint import read_checkpoint
-from evercount.spark.count_events import check_declaration, count_placed, place_events, refuse_bad
+from evercount.spark.count_events import check_declaration, count_placed, refuse_bad
 from evercount.spark.failures import first_line
+from evercount.spark.place_rows import place_events
 from evercount.spark.progress import Progress
-from evercount.spark.store_door import StoreDoor
+from evercount.spark.store_door import StoreDoor, append_released
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
 
-MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
-"""Ticks and microseconds ahead of the open tick that a row may lie in: every such tick has totals in the store."""
 Clock = Callable[[], int]
 """The instant now, in microseconds since 1970."""
 
@@ -79,6 +79,7 @@ def release_stream(
     shards: int | None = None,
     skip_bad: bool = False,
     new_checkpoint: bool = False,
+    lake: str | None = None,
     progress: Progress | None = None,
 ) -> StreamOutcome:
     """Count all that the source has now, then release the ticks that have ended.
@@ -96,6 +97,8 @@ def release_stream(
         skip_bad: whether rows that are not events are left out instead of refused.
         new_checkpoint: whether a checkpoint may be new although the store was fed from another one before. Say so
             only if the source holds no event that was counted already.
+        lake: a Delta or Iceberg table, delta:FOLDER or iceberg:FOLDER/namespace.table, that gets every released tick
+            once: what it lacks is appended after the round, also what an earlier round could not append.
         progress: is told what happens.
 
     Returns:
@@ -126,6 +129,8 @@ def release_stream(
             "here: use a session of the driver itself (`evercount spark` or spark-submit). release_batch takes both"
         )
     check_source(events, declaration)
+    if lake is not None:
+        open_lake(lake)  # fails now, and not after a round, if there can be no such table
     now = clock()
     with StoreDoor(store, declaration, now, shards, events.sparkSession) as door:
         round_ = _Round(door, checkpoint, skip_bad, new_checkpoint, progress)
@@ -133,6 +138,8 @@ def release_stream(
             round_.check_checkpoint(events.sparkSession)
             round_.read(events)
         ticks = door.close_due(now - wait)
+        if lake is not None:
+            append_released(door.store, declaration.name, lake)
         if progress is not None:
             progress.closed(ticks, door.due(clock()))
         return StreamOutcome(ticks, round_.batches, door.finished, round_.bad)
@@ -146,7 +153,7 @@ class _Round:
     ) -> None:
         self.door, self.checkpoint = door, checkpoint.rstrip("/")
         self.skip_bad, self.new_checkpoint, self.progress = skip_bad, new_checkpoint, progress
-        self.taken = self.batches = 0
+        self.batches = 0
         self.bad: dict[str, int] = {}
         self.query: Future[str] = Future()
         """The id that the checkpoint gives its query."""
@@ -179,7 +186,7 @@ class _Round:
         Another thread waits for Spark: one that is interrupted in a call of the JVM cannot stop the query.
         """
         declaration = self.door.declaration
-        placed = place_events(events, declaration, self._last_tick(), declaration.horizon)
+        placed = place_events(events, declaration, self.door.last_tick, declaration.horizon)
         inheritable = inheritable_thread_target(events.sparkSession)
         with ThreadPoolExecutor(1) as pool:
             started = pool.submit(inheritable(lambda: self._start(events, placed)))
@@ -199,10 +206,9 @@ class _Round:
     def _start(self, events: DataFrame, placed: DataFrame) -> StreamingQuery:
         def take(batch: DataFrame, number: int) -> None:
             try:
-                if not self.taken:
-                    check_parquet_times(events, self.door.declaration)
+                if self.door.declaration.schedule.zone != "UTC":
+                    check_parquet_times(events, self.door.declaration, batch.inputFiles())
                 self._count(batch, number)
-                self.taken += 1
             except BaseException as error:
                 self.failure = error
                 raise
@@ -220,22 +226,20 @@ class _Round:
     def _count(self, batch: DataFrame, number: int) -> None:
         door, begin = self.door, perf_counter()
         counted = count_placed(batch, door.declaration)
-        if not self.skip_bad:
-            refuse_bad(counted.bad)
-        one = CountedBatch(self.query.result(), number, counted.totals, self.new_checkpoint, counted.users)
-        with self.storing:
-            if self.over:
-                raise InputError("the round was interrupted")
-            if door.accept(one):
-                self.batches += 1
-                for reason, rows in counted.bad.items():
-                    self.bad[reason] = self.bad.get(reason, 0) + rows
+        try:
+            if not self.skip_bad:
+                refuse_bad(counted.bad)
+            with self.storing:
+                if self.over:
+                    raise InputError("the round was interrupted")
+                one = CountedBatch(
+                    self.query.result(), number, counted.totals, self.new_checkpoint, counted.users, named=counted.named
+                )
+                if door.accept(one):
+                    self.batches += 1
+                    for reason, rows in counted.bad.items():
+                        self.bad[reason] = self.bad.get(reason, 0) + rows
+        finally:
+            counted.forget()
         if self.progress is not None:
             self.progress.counted(number, counted.rows, perf_counter() - begin)
-
-    def _last_tick(self) -> int:
-        """The last tick that may have events now."""
-        schedule, closed = self.door.declaration.schedule, self.door.closed
-        return max(
-            closed + 1, min(closed + MOST_AHEAD, schedule.tick_of(schedule.start_of(closed + 1) + LONGEST_AHEAD))
-        )

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from evercount._arrays import AnyArray, BoolArray, IntArray
+from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import UNITS
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError, StoreError, StreamStopped
 from evercount.store.database import insert_rows
+from evercount.store.known_users import ManyUsers
+from evercount.store.named_events import NamedEvents, Part, by_tick, keep_rows, pack_rows, packed_ticks, stored_parts
 from evercount.store.open_stream import LiveStream
 from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
 from evercount.store.schema import counted_batches, counted_events, counted_totals, meta
 from evercount.store.sealing import Sealer
-from evercount.store.user_events import CappedTicks, UserEvents, by_tick, cap_ticks, keep_events
+from evercount.store.user_events import UserEvents, cap_ticks, keep_events
 
 REMEMBERED = 10_000
 """Batches of a query whose digests are kept."""
@@ -43,6 +46,9 @@ class CountedBatch:
     """The events themselves, where the budget protects users; `totals` are then empty."""
     position: bytes | None = None
     """Where the source goes on after this batch, for a source that does not remember it."""
+    named: Iterable[NamedEvents] | None = None
+    """Rows with names, where users are counted, or keys are not listed and no users protected; `totals` are then empty.
+    The parts are in the order of ticks, share none, and are read once: memory holds one of them."""
 
 
 def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: CountedBatch) -> bool:
@@ -53,13 +59,19 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
     `fresh`, another query after the first: its checkpoint was deleted, and it would count all events again. Totals of
     closed ticks follow the declared rule for late events. Tests: tests/store/test_accept_totals.py.
     """
-    if (one.users is not None) != (live.declaration.budget.unit == "user"):
-        raise ParameterError("events go with their users where the budget protects users, and nowhere else")
+    if (one.users is not None, one.named is not None) != _brings(live.declaration):
+        raise ParameterError(
+            "events go with their users where the budget protects users, with their names where keys are not listed or "
+            "users are counted, and nowhere else"
+        )
+    known = _known(connection, live, one)
     users = None if one.users is None else one.users.stored(live)
     digest = _digest(live, one, users)
-    known = _known(connection, live, one)
+    named = _hashed(digest, packed_ticks(one.named or ()))
     if known is not None:
-        if known != digest:
+        for _ in named:
+            pass
+        if known != digest.digest():
             raise Conflict(
                 f"batch {one.batch} was counted before with other events: the source does not give the same batch "
                 "again, or the checkpoint is an older copy. Nothing was counted; put the newest checkpoint back"
@@ -70,11 +82,12 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
         raise StreamStopped(f"stream {live.name!r} is stopped: {live.stopped}")
     if users is not None:
         tick, counted = _place(live, users[0])
-        keep_events(connection, live, sealer, one.query, one.batch, tick[counted], users[1][counted])
+        keep_events(connection, live, sealer, (one.query, one.batch), tick[counted], users[1][counted], users[2])
+    keep_rows(connection, live.id, sealer, one.query, one.batch, _placed(live, named))
     _add(connection, live, sealer, one.totals)
     connection.execute(
         insert(counted_batches).values(
-            stream=live.id, query=one.query, batch=one.batch, digest=digest, accepted=time.time()
+            stream=live.id, query=one.query, batch=one.batch, digest=digest.digest(), accepted=time.time()
         )
     )
     if one.position is not None:
@@ -83,6 +96,29 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
     old = (table.c.stream == live.id) & (table.c.query == one.query) & (table.c.batch < one.batch - REMEMBERED)
     connection.execute(delete(table).where(old))
     return True
+
+
+def _brings(declaration: StreamDeclaration) -> tuple[bool, bool]:
+    """Whether batches bring events of users, and rows with names."""
+    query, users = declaration.query, declaration.budget.unit == "user"
+    counts_users = query.people is not None
+    return users and not counts_users, counts_users or (query.discovery is not None and not users)
+
+
+def _hashed(digest: hashlib.blake2b, rows: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The rows, while their hash is taken."""
+    for tick, content in rows:
+        digest.update(tick.to_bytes(8, "little") + len(content).to_bytes(8, "little"))
+        digest.update(content)
+        yield tick, content
+
+
+def _placed(live: LiveStream, rows: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The rows with the tick that counts them, late ones by the declared rule."""
+    for tick, content in rows:
+        (at,), (counted,) = _place(live, np.asarray([tick]))
+        if counted:
+            yield int(at), content
 
 
 def last_batches(connection: Connection, stream: int) -> dict[str, int]:
@@ -130,21 +166,26 @@ class CountedTicks:
 
     totals: Mapping[int, Totals] = field(default_factory=dict)
     """Exact sums of the ticks that have any, after the cap per user."""
-    capped: CappedTicks | None = None
+    named: Mapping[int, Sequence[Part]] = field(default_factory=dict)
+    """Rows with names of the ticks that have any, for queries that read a tick as a whole."""
+    users: ManyUsers | None = None
 
     @classmethod
     def read(cls, connection: Connection, live: LiveStream, sealer: Sealer, ticks: range) -> CountedTicks:
-        if live.declaration.budget.unit != "user":
+        brings_users, brings_names = _brings(live.declaration)
+        if brings_names:
+            return cls(named=stored_parts(connection, live.id, sealer, ticks))
+        if not brings_users:
             return cls(stored_totals(connection, live, sealer, ticks))
         capped = cap_ticks(connection, live, sealer, ticks)
-        return cls(capped.totals, capped)
+        return cls(capped.totals, capped.keys, capped.users)
 
     def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
         """Delete what was counted for the ticks up to `tick`, in the transaction that releases them."""
-        table = counted_totals
-        connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
-        if self.capped is not None:
-            self.capped.write(connection, live, tick)
+        if self.users is not None:
+            self.users.write(connection)
+        for table in (counted_totals, counted_events):
+            connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
 
 
 def _known(connection: Connection, live: LiveStream, one: CountedBatch) -> bytes | None:
@@ -234,13 +275,14 @@ def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, tick
     return sums
 
 
-def _digest(live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray] | None) -> bytes:
+def _digest(live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray, list[str]] | None) -> hashlib.blake2b:
     """A keyed hash of what a batch holds: it tells a repetition from a change and nothing else."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/counted").hex())
     digest = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.counts")
     order = np.lexsort((one.totals.cell, one.totals.tick))
     for column in (one.totals.tick, one.totals.cell, one.totals.total):
         digest.update(len(column).to_bytes(8, "little") + column[order].astype("<i8").tobytes())
-    for part in users or ():
-        digest.update(part.tobytes())
-    return digest.digest()
+    if users is not None:
+        digest.update(users[0].astype("<i8").tobytes() + users[1].tobytes())
+        digest.update(pack_rows(users[2], np.empty((len(users[2]), 0), np.int64)) if users[2] else b"")
+    return digest

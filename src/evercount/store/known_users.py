@@ -44,8 +44,42 @@ class Block(NamedTuple):
     def under(self, newer: Block) -> Block:
         """Both together; where they differ, `newer` is true."""
         user = np.concatenate([newer.user, self.user])
-        distinct, first = np.unique(user, return_index=True)  # the first place of a user is that in `newer`
-        return Block(None, distinct, np.concatenate([newer.used, self.used])[first])
+        first, _ = distinct_users(user)  # the first place of a user is in `newer`, if it has one there
+        return Block(None, user[first], np.concatenate([newer.used, self.used])[first])
+
+    def find(self, wanted: AnyArray) -> IntArray:
+        """The place of each hash, −1 for those that are not there."""
+        if not len(self.user):
+            return np.full(len(wanted), -1)
+        own, asked = _beginnings(self.user), _beginnings(wanted)
+        place = np.minimum(np.searchsorted(own, asked), len(own) - 1)
+        missing = self.user[place] != wanted
+        twins = missing & (own[place] == asked)  # another user's hash begins alike
+        if twins.any():
+            place[twins] = np.minimum(np.searchsorted(self.user, wanted[twins]), len(own) - 1)
+            missing = self.user[place] != wanted
+        return np.where(missing, -1, place)
+
+
+def distinct_users(hashes: AnyArray) -> tuple[IntArray, IntArray]:
+    """As `np.unique` of hashes: the first place of each in their order, and for each entry the number of its hash.
+
+    Their first eight bytes are sorted, which is much faster, unless those of two users are equal.
+    """
+    begin = _beginnings(hashes)
+    sorting = np.argsort(begin, kind="stable")
+    new = begin[sorting][1:] != begin[sorting][:-1]
+    if (hashes[sorting][1:] == hashes[sorting][:-1]).sum() != len(new) - new.sum():
+        _, first, code = np.unique(hashes, return_index=True, return_inverse=True)
+        return first, code
+    code = np.empty(len(hashes), np.int64)
+    code[sorting] = np.cumsum(np.r_[False, new][: len(hashes)])
+    return sorting[np.r_[True, new][: len(hashes)]], code
+
+
+def _beginnings(hashes: AnyArray) -> AnyArray:
+    """The first eight bytes of each, as numbers in the same order."""
+    return np.ascontiguousarray(hashes).view(">u8")[:: HASH.itemsize // 8].astype(np.uint64)
 
 
 class ManyUsers:
@@ -64,10 +98,8 @@ class ManyUsers:
         used = np.zeros((len(wanted), len(NOTHING)), np.int64)
         missing = np.arange(len(wanted))
         for block in reversed((*self._stored, *self._fresh)):
-            if not len(missing) or not len(block.user):
-                continue
-            place = np.minimum(np.searchsorted(block.user, wanted[missing]), len(block.user) - 1)
-            found = block.user[place] == wanted[missing]
+            place = block.find(wanted[missing])
+            found = place >= 0
             used[missing[found]] = block.used[place[found]]
             missing = missing[~found]
         return used

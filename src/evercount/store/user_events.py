@@ -5,11 +5,11 @@ The cap keeps the first events of each user by (time, declared order), whatever 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, select
 
 from evercount._arrays import AnyArray, IntArray
 from evercount.errors import StoreError
@@ -17,7 +17,8 @@ from evercount.queries.capabilities import rows_of
 from evercount.queries.user_cap import last_turns
 from evercount.store.commit_batches import user_hashes
 from evercount.store.database import insert_rows
-from evercount.store.known_users import HASH, ManyUsers
+from evercount.store.known_users import HASH, ManyUsers, distinct_users
+from evercount.store.named_events import Part, by_tick, pack_rows, unpack_rows
 from evercount.store.open_stream import LiveStream
 from evercount.store.schema import counted_events
 from evercount.store.sealing import Sealer
@@ -38,15 +39,23 @@ class UserEvents:
     units: IntArray
     place: IntArray | None = None
     """Where `user` names each user once: the place there of each event's user."""
+    keys: Sequence[str] = ()
+    """Where keys are not listed: those that came, each once; `cell` is the place of the event's key among them."""
 
     def __len__(self) -> int:
         return len(self.tick)
 
-    def stored(self, live: LiveStream) -> tuple[IntArray, AnyArray]:
-        """Ticks and events as they are stored, in one order: the same events have the same form, however they came.
+    def stored(self, live: LiveStream) -> tuple[IntArray, AnyArray, list[str]]:
+        """Ticks, events and keys as they are stored, in one order: the same events have the same form, however they
+        came.
 
         Of one user and tick no event is kept that comes after more others than any cap leaves.
         """
+        keys = sorted(self.keys)
+        cell = self.cell
+        if keys:
+            at = {key: number for number, key in enumerate(keys)}
+            cell = np.asarray([at[key] for key in self.keys], np.int64)[cell]
         names, place = self.user, self.place
         if place is None:
             known: dict[str, int] = {}
@@ -61,14 +70,14 @@ class UserEvents:
         near = (self.tick[sorting][1:] == self.tick[sorting][:-1]) & (code[sorting][1:] == code[sorting][:-1])
         several = np.r_[near, False] | np.r_[False, near]  # most users have one event in a tick
         part = sorting[several]
-        columns = (self.units, self.cell, self.order, self.time, code, self.tick)
+        columns = (self.units, cell, self.order, self.time, code, self.tick)
         sorting[several] = part[np.lexsort([column[part] for column in columns])]
         records = np.empty(len(self), RECORD)
         records["user"] = hashes[place[sorting]]
-        for name in ("time", "order", "cell", "units"):
-            records[name] = getattr(self, name)[sorting]
-        kept = _earlier(records, near) < min(filter(None, live.declaration.budget.caps[:2]))
-        return self.tick[sorting][kept], records[kept]
+        for name, column in (("time", self.time), ("order", self.order), ("cell", cell), ("units", self.units)):
+            records[name] = column[sorting]
+        kept = _earlier(records, near) < min(filter(None, live.declaration.budget.caps[:2]), default=len(self))
+        return self.tick[sorting][kept], records[kept], keys
 
 
 def _earlier(records: AnyArray, near: AnyArray) -> IntArray:
@@ -81,37 +90,42 @@ def _earlier(records: AnyArray, near: AnyArray) -> IntArray:
     return np.maximum.accumulate(np.where(differs, number, 0)) - first
 
 
-def by_tick(tick: IntArray) -> Iterator[tuple[int, AnyArray]]:
-    """Each tick with the places of its entries, sorted once."""
-    sorting = np.argsort(tick, kind="stable")
-    ticks, starts = np.unique(tick[sorting], return_index=True)
-    return zip(ticks.tolist(), np.split(sorting, starts[1:]), strict=True) if len(ticks) else iter(())
-
-
 def keep_events(
-    connection: Connection, live: LiveStream, sealer: Sealer, query: str, batch: int, tick: IntArray, records: AnyArray
+    connection: Connection,
+    live: LiveStream,
+    sealer: Sealer,
+    batch: tuple[str, int],
+    tick: IntArray,
+    records: AnyArray,
+    keys: Sequence[str] = (),
 ) -> None:
+    """Keep events until their tick closes. `batch` is the name of the query and the number of the batch."""
     rows = []
     for one, here in by_tick(tick):
-        sealed = sealer.seal(records[here].tobytes(), "user events", live.id, one)
-        rows.append((live.id, one, query, batch, sealed))
+        content = records[here].tobytes()
+        if keys:
+            content = _with_keys(records[here], keys)
+        rows.append((live.id, one, *batch, sealer.seal(content, "user events", live.id, one)))
     insert_rows(connection, counted_events, rows)
+
+
+def _with_keys(records: AnyArray, keys: Sequence[str]) -> bytes:
+    """The records after the keys that they count places of."""
+    used, cell = np.unique(records["cell"], return_inverse=True)
+    records = records.copy()
+    records["cell"] = cell
+    names = pack_rows([keys[place] for place in used.tolist()], np.empty((len(used), 0), np.int64))
+    return len(names).to_bytes(8, "little") + names + records.tobytes()
 
 
 @dataclass(eq=False)
 class CappedTicks:
     """What the kept events of some ticks add after the cap, and the users whose number of events changes."""
 
+    users: ManyUsers
     totals: dict[int, IntArray] = field(default_factory=dict)
-    users: ManyUsers | None = None
-
-    def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
-        """Write the users' numbers and delete the events up to `tick`, in the transaction that releases them."""
-        if self.users is not None:
-            self.users.write(connection)
-        connection.execute(
-            delete(counted_events).where((counted_events.c.stream == live.id) & (counted_events.c.tick <= tick))
-        )
+    keys: dict[int, list[Part]] = field(default_factory=dict)
+    """Where keys are not listed: how many events of each key count, in place of `totals`."""
 
 
 def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: range) -> CappedTicks:
@@ -124,7 +138,7 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
     tests/contracts/test_same_table.py::test_spark_publishes_the_same_table.
     """
     users = ManyUsers(live.id, sealer)
-    capped = CappedTicks(users=users)
+    capped = CappedTicks(users)
     query, rule = live.declaration.query, live.declaration.user_caps
     assert rule is not None
     caps, filled = rule.caps, set(_ticks_with_events(connection, live, ticks))
@@ -133,8 +147,9 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
             users.forget()
         if tick not in filled:
             continue
-        records = _records(connection, live, sealer, tick)
-        hashes, code = np.unique(records["user"], return_inverse=True)
+        records, keys = _records(connection, live, sealer, tick)
+        first, code = distinct_users(records["user"])
+        hashes = records["user"][first]
         before = users.read(connection, hashes)
         room = caps.rooms(before[:, 0], before[:, 1])
         kept = records[last_turns(code, records["time"], records["order"]) <= room[code]]
@@ -142,13 +157,16 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
         units = np.zeros(len(cells), np.int64)
         np.add.at(units, place, kept["units"])
         events = np.bincount(place, minlength=len(cells)).astype(np.int64)
+        counted = np.minimum(room, np.bincount(code, minlength=len(hashes)))
+        users.change(hashes, caps.afters(before, tick, counted))
+        if query.discovery is not None:
+            capped.keys[tick] = [([keys[cell] for cell in cells.tolist()], events[:, np.newaxis])]
+            continue
         at = np.full(len(cells), tick, np.int64)
         row = np.zeros(query.cells, np.int64)
         _, cell, total = rows_of(query).totals(at, cells.astype(np.int64), events, units)
         np.add.at(row, cell, total)
         capped.totals[tick] = row
-        counted = np.minimum(room, np.bincount(code, minlength=len(hashes)))
-        users.change(hashes, caps.afters(before, tick, counted))
     if rule.forgets_after(ticks.stop - 1):
         users.forget()
     return capped
@@ -160,13 +178,20 @@ def _ticks_with_events(connection: Connection, live: LiveStream, ticks: range) -
     return list(connection.execute(select(table.c.tick).where(where).distinct().order_by(table.c.tick)).scalars())
 
 
-def _records(connection: Connection, live: LiveStream, sealer: Sealer, tick: int) -> AnyArray:
-    table = counted_events
+def _records(connection: Connection, live: LiveStream, sealer: Sealer, tick: int) -> tuple[AnyArray, list[str]]:
+    """The kept events of a tick, and where keys are not listed those that `cell` counts places of."""
+    table, keyed = counted_events, live.declaration.query.discovery is not None
     where = (table.c.stream == live.id) & (table.c.tick == tick)
-    parts = [
-        sealer.open(sealed, "user events", live.id, tick)
-        for sealed in connection.execute(select(table.c.sealed).where(where)).scalars()
-    ]
-    if any(len(part) % RECORD.itemsize for part in parts):
-        raise StoreError(f"the kept events of stream {live.name!r} are damaged")
-    return np.frombuffer(b"".join(parts), RECORD)
+    parts, known = [], dict[str, int]()
+    for sealed in connection.execute(select(table.c.sealed).where(where)).scalars():
+        content = sealer.open(sealed, "user events", live.id, tick)
+        begin = 8 + int.from_bytes(content[:8], "little") if keyed else 0
+        if (len(content) - begin) % RECORD.itemsize:
+            raise StoreError(f"the kept events of stream {live.name!r} are damaged")
+        records = np.frombuffer(content, RECORD, -1, begin).copy()
+        if keyed:
+            names, _ = unpack_rows(content[8:begin])
+            place = np.asarray([known.setdefault(name, len(known)) for name in names], np.int64)
+            records["cell"] = place[records["cell"]]
+        parts.append(records)
+    return np.concatenate(parts), list(known)

@@ -39,6 +39,7 @@ from evercount.store.ended_stream import EndedStream
 from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
 from evercount.store.known_users import forget_users
 from evercount.store.load_streams import load_live, load_retired
+from evercount.store.named_events import as_tick, ticks_at_a_time
 from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.reader import PROBE, Reading
@@ -323,6 +324,9 @@ class Store(Reading):
         if live.cut is not None:
             return self.close_shards(live, count, closed_at, None, describe, cells)
         count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))
+        if live.counted and live.declaration.remembers:
+            with self.database.reading() as connection:
+                count = ticks_at_a_time(connection, live.id, range(live.open_tick, live.open_tick + count))
         first, head = live.open_tick, live.head
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
@@ -397,7 +401,13 @@ class Store(Reading):
     def open_ticks(self, live: LiveStream, count: int, counted: CountedTicks | None) -> TickTotals | TickEvents:
         """The next ticks: the first with what was accepted, all with what was counted elsewhere."""
         if live.declaration.remembers:
-            return TickEvents(live.open_tick, [live.events, *([] for _ in range(count - 1))])
+            named = {} if counted is None else counted.named
+            ticks = range(live.open_tick, live.open_tick + count)
+            accepted = [live.events, *([] for _ in range(count - 1))]
+            events = [
+                as_tick(live.declaration, named.get(tick, ()), one) for tick, one in zip(ticks, accepted, strict=True)
+            ]
+            return TickEvents(live.open_tick, events)
         rows = np.zeros((count, live.stream.query.cells), np.int64)
         rows[0] = live.closing_totals()
         for tick, totals in () if counted is None else counted.totals.items():
