@@ -231,15 +231,19 @@ def export_releases(
 ) -> None:
     """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only.
 
+    Next to a CSV lies its description, NAME.csv.meta.json.
+
     With --lake nothing is written but the ticks that the table does not have yet, each once however often it is called.
 
     A history that differs from the published one (the database was put back from another copy) is refused.
     """
     from evercount._safe_files import refuse_link
     from evercount.engine.press_table import round_table
+    from evercount.engine.release_table import LEVEL
     from evercount.engine.user_counting import enforced_by
     from evercount.engine.write_table import MEDIA_TYPES, Kind, write_tables
     from evercount.errors import StoreError, UnknownName
+    from evercount.files.published import describe_files
     from evercount.privacy import guarantee_text
     from evercount.store import Reading
     from evercount.store.rollback_guard import HeadFile, default_path
@@ -265,5 +269,7 @@ def export_releases(
             return
         with output.open("wb") if output else nullcontext(sys.stdout.buffer) as file:
             write_tables(cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said})
+        if output and form == "csv":
+            describe_files([output], declaration, said, LEVEL, full_digits=full_digits)
     finally:
         reading.close()

@@ -106,9 +106,10 @@ def description_path(table: Path) -> Path:
     return table.with_name(f"{table.name}.meta.json")
 
 
-def describe_files(tables: Iterable[Path], published: Published) -> None:
+def describe_files(
+    tables: Iterable[Path], declaration: StreamDeclaration, guarantee: str, level: float, *, full_digits: bool
+) -> None:
     """Write next to each CSV what readers must know, as CSV on the Web: ε, δ, who is protected, what intervals are."""
-    declaration = published.declaration
     budget = declaration.budget
     facts = {
         "epsilon": budget.epsilon,
@@ -117,12 +118,12 @@ def describe_files(tables: Iterable[Path], published: Published) -> None:
         "unit": "person" if budget.unit == "user" else "event",
         "period": budget.period,
         "counted": counted_text(budget),
-        "guarantee": published.guarantee,
+        "guarantee": guarantee,
         "query": declaration.query.name,
         "tick": declaration.tick,
         "zone": declaration.schedule.zone,
         "postprocess": list(declaration.postprocess),
-        "digits": "all" if published.full_digits else "as many as the error allows",
+        "digits": "all" if full_digits else "as many as the error allows",
         "made with": "evercount",
     }
     for path in tables:
@@ -132,7 +133,7 @@ def describe_files(tables: Iterable[Path], published: Published) -> None:
         try:
             with path.open("rb") as file:
                 columns = file.readline().decode().strip().split(",")
-            said = describe_csv(path.name, columns, facts, published.level)
+            said = describe_csv(path.name, columns, facts, level)
             with replaced(target, new_mode(target)) as file:
                 file.write(json.dumps(said, indent=1, ensure_ascii=False).encode() + b"\n")
         except OSError as error:

@@ -308,7 +308,8 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
             drawn = draw_releases(published, Path(job.plot), run.scratch)
         if places.output is not None:
             views = write_views(places.output, published)
-            describe_files([places.output, *views], published)
+            digits = bool(job.full_digits)
+            describe_files([places.output, *views], run.declaration, stream.guarantee, job.level, full_digits=digits)
     return Outcome(
         job=job,
         first=run.first,
