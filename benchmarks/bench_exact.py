@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount import Budget, Histogram, Stream, Substrings
+from evercount import Budget, Histogram, Stream
 from evercount.factorizations import (
     Balanced,
     BinaryTree,
@@ -37,6 +37,7 @@ from evercount.mechanisms.float_noise import FloatStream
 from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.noise import ExactNoise, FloatNoise, Secret
 from evercount.queries.base import Query
+from evercount.words import Substrings
 
 SCALE = 12.0
 STEPS = 1024

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from evercount import Budget, Histogram, Stream, Substrings, Triangles
+from evercount import Budget, Histogram, Stream
+from evercount.graphs import Triangles
 from evercount.queries.base import Query
+from evercount.words import Substrings
 
 Row = dict[str, Any]
 BUDGET = Budget(1.0, 1e-9)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from evercount import Budget, Components, DegreeHistogram, Edges, Stream
+from evercount import Budget, Stream
+from evercount.graphs import Components, DegreeHistogram, Edges
 from evercount.plotting import new_axes, save
 from evercount.privacy import compose
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from evercount import register_encoder
 from evercount.audit.universes import universe
 from evercount.errors import InputError
-from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, build_query
+from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, build_query, register_encoder
 
 TICKS = 6
 

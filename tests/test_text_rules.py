@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from evercount import Histogram, PrefixQuery, Substrings, TopK
+from evercount import Histogram, TopK
 from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import ParameterError
-from evercount.queries import build_query
+from evercount.queries import PrefixQuery, build_query
 from evercount.text_rules import LONGEST, check_public_text, csv_text, escaped, fault, shown
+from evercount.words import Substrings
 
 COMPOSED = "café"
 DECOMPOSED = unicodedata.normalize("NFD", COMPOSED)

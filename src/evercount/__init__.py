@@ -1,5 +1,10 @@
 """evercount: running statistics of a sensitive event stream, for ever, under one differential-privacy guarantee.
 
+import evercount
+
+table = evercount.release(visits, time="when", every="1d", zone="UTC", start="2026-03-01", end="2026-04-01", epsilon=1)
+table.to_pandas()                 # start, cell, value, std, low, high
+
 from evercount import Stream, Budget, Count
 
 stream = Stream(Count(), Budget(epsilon=0.5, delta=1e-10), horizon=2**16)
@@ -8,43 +13,32 @@ release = stream.step(3)          # release.value ± release.std, release.interv
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from evercount.engine.release import Release, Releases
+from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
+from evercount.engine.views import View
 from evercount.errors import EvercountError
-from evercount.front_door import declare, release
+from evercount.front_door import declare, plan, release
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger
 from evercount.queries import (
     ActiveUsers,
     Average,
-    Components,
     Count,
-    Cuts,
-    DegreeHistogram,
-    DegreeSequence,
     DiscoveredKeys,
     DistinctUsers,
-    Edges,
-    Episodes,
-    HighDegree,
     Histogram,
-    KStars,
-    Marginals,
-    Matching,
-    MinCut,
-    MinDegree,
-    Occupancy,
-    PrefixQuery,
     Quantiles,
+    Query,
     Rollup,
-    SpanningForest,
-    Substrings,
     Sum,
     TopK,
-    Triangles,
-    register_encoder,
 )
-from evercount.sparse.sparse_count import SparseCount
+
+if TYPE_CHECKING:
+    from evercount.declare.declaration import StreamDeclaration as StreamDeclaration
 
 __version__ = "1.0.0"
 
@@ -52,40 +46,34 @@ __all__ = [
     "ActiveUsers",
     "Average",
     "Budget",
-    "Components",
     "Count",
-    "Cuts",
-    "DegreeHistogram",
-    "DegreeSequence",
     "DiscoveredKeys",
     "DistinctUsers",
-    "Edges",
-    "Episodes",
     "EvercountError",
-    "HighDegree",
     "Histogram",
-    "KStars",
     "Ledger",
-    "Marginals",
-    "Matching",
-    "MinCut",
-    "MinDegree",
-    "Occupancy",
-    "PrefixQuery",
     "Quantiles",
+    "Query",
     "Release",
+    "ReleaseTable",
     "Releases",
     "Rollup",
     "Secret",
-    "SpanningForest",
-    "SparseCount",
     "Stream",
-    "Substrings",
     "Sum",
     "TopK",
-    "Triangles",
+    "View",
     "__version__",
     "declare",
-    "register_encoder",
+    "plan",
     "release",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`StreamDeclaration`, which needs the extra `cli`: `from evercount import *` goes without it."""
+    if name == "StreamDeclaration":
+        from evercount.declare.declaration import StreamDeclaration
+
+        return StreamDeclaration
+    raise AttributeError(f"module 'evercount' has no attribute {name!r}")

@@ -190,7 +190,14 @@ class StoreError(EvercountError):
 
 
 class Conflict(StoreError):
-    """A name or an idempotency key was used before for something else."""
+    """A name or an idempotency key was used before for something else.
+
+    `events` is the size of the batch that an idempotency key was used for, where that is known.
+    """
+
+    def __init__(self, message: str, detail: str = "", events: int | None = None) -> None:
+        self.events = events
+        super().__init__(message, detail)
 
 
 class StreamStopped(StoreError):
@@ -235,13 +242,14 @@ class MessageRejected(EvercountError, ValueError):
 class ServiceRefused(EvercountError):
     """A request of a client: the service cannot be reached, or refuses it.
 
-    `status` is the HTTP status of the answer; None where there was no answer.
+    `status` is the HTTP status of the answer; None where there was no answer. `events` is the size of the batch that
+    an Idempotency-Key was used for before, where the service knows it.
     """
 
     exit_code = 8
 
-    def __init__(self, message: str, status: int | None = None) -> None:
-        self.status = status
+    def __init__(self, message: str, status: int | None = None, events: int | None = None) -> None:
+        self.status, self.events = status, events
         super().__init__(message)
 
 

@@ -8,6 +8,7 @@ never changed to fit: an event's key that is not exactly in the list (its decomp
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 from evercount.errors import ParameterError
 
@@ -58,6 +59,22 @@ def csv_text(text: str) -> str:
     ("'=1+1", 'north', "''=1+1")
     """
     return f"'{text}" if text[:1] in _RUN else text
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
+    """Lines with columns of one width each; the first `left` columns begin at their left.
+
+    >>> aligned([["noise", "std"], ["fresh", "1.4"]], left=1)
+    ['noise  std', 'fresh  1.4']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.ljust(width) if place < left else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
 
 
 def fault(text: str) -> str | None:

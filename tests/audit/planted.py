@@ -10,23 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from evercount import (
-    ActiveUsers,
-    Budget,
-    Count,
-    DistinctUsers,
-    HighDegree,
-    Histogram,
-    Occupancy,
-    Quantiles,
-    Rollup,
-    Secret,
-    Substrings,
-)
+from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Quantiles, Rollup, Secret
 from evercount.audit import Claim, Published
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.universes import Universe
 from evercount.factorizations import factorization
+from evercount.graphs import HighDegree
+from evercount.queries import Occupancy
+from evercount.words import Substrings
 
 T = 4
 BUDGET = Budget(3.0, 0.01)

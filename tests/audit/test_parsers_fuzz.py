@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evercount import Budget, Count, Histogram, Secret, SparseCount, Stream
+from evercount import Budget, Count, Histogram, Secret, Stream
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration, read_declarations
 from evercount.declare.schedule import Schedule, parse_instant, parse_tick, parse_time, zone_named
@@ -31,6 +31,7 @@ from evercount.local.messages import size, unpack_many
 from evercount.local.messages import unpack as unpack_message
 from evercount.privacy.ledger import Ledger
 from evercount.service.read_events import read_batch
+from evercount.sparse import SparseCount
 
 QUIET = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True)
 JSON = st.recursive(

@@ -8,34 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import (
-    Average,
-    Budget,
-    Components,
-    Count,
-    Cuts,
-    DegreeHistogram,
-    Episodes,
-    HighDegree,
-    Histogram,
-    Matching,
-    PrefixQuery,
-    Secret,
-    Substrings,
-    Sum,
-    TopK,
-    Triangles,
-    register_encoder,
-)
+from evercount import Average, Budget, Count, Histogram, Secret, Sum, TopK
 from evercount.audit import Claim, Published, replay, search
 from evercount.audit.doors import run_replay
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.neighbour_pairs import CHANGED, as_user, neighbours, worst_pairs
 from evercount.audit.replay import check_repeats, compare
 from evercount.audit.universes import Universe
+from evercount.cuts import Cuts
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
+from evercount.graphs import Components, DegreeHistogram, HighDegree, Matching, Triangles
+from evercount.queries import PrefixQuery, register_encoder
 from evercount.queries.base import Query
+from evercount.words import Episodes, Substrings
 
 SECRET = Secret.from_hex("07" * 32)
 T = 6

@@ -16,10 +16,7 @@ from evercount import (
     Count,
     DiscoveredKeys,
     DistinctUsers,
-    Edges,
     Histogram,
-    Marginals,
-    Occupancy,
     Quantiles,
     Rollup,
     Secret,
@@ -34,8 +31,9 @@ from evercount.audit.published_parts import parts_of
 from evercount.audit.service_door import MOMENT, ServiceProgram
 from evercount.declare.schedule import instant_of
 from evercount.errors import ParameterError
+from evercount.graphs import Edges
 from evercount.queries import QUERIES as REGISTRY
-from evercount.queries import Query
+from evercount.queries import Marginals, Occupancy, Query
 from small_queries import small
 
 SECRET = Secret.from_hex("0a" * 32)

@@ -520,7 +520,28 @@ def by_frame(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path
     return {main: rows_of(table), **{name: rows_of(table.views[name]) for name in further}}
 
 
+def by_release_db(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Tables:
+    """`release(db=…)` in several runs: the store, its export and the files of the runs hold one table."""
+    schedule, path, out = one.declaration.schedule, folder / "events.parquet", folder / "db.csv"
+    write(path, "parquet", as_found(one, rows))
+    for piece in (1, 2):
+        now = schedule.show(schedule.start_of(1 + one.ticks * piece // 2))
+        check_said(
+            one, evercount.release(path, one.declaration, now=now, secret=secret, db=folder / "r.db", out=out).guarantee
+        )
+    store = Store(folder / "r.db")
+    try:
+        tables = read_store(one, store)
+    finally:
+        store.close()
+    main, *further = names_of(one)
+    paths = {main: out, **{name: view_path(out, name) for name in further}}
+    assert tables == {name: with_instants(one, read(path, "csv")) for name, path in paths.items()}
+    return tables
+
+
 DOORS = {
+    "release into a store": by_release_db,
     "csv": by_file("csv"),
     "jsonl": by_file("jsonl"),
     "parquet": by_file("parquet", pieces=1),

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Budget, Cuts, DiscoveredKeys, Quantiles, SparseCount, Stream
+from evercount import Budget, DiscoveredKeys, Quantiles, Stream
+from evercount.cuts import Cuts
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release import Releases
 from evercount.engine.tick_totals import TickTotals
@@ -20,6 +21,7 @@ from evercount.local.collection_plan import Form
 from evercount.noise import Secret
 from evercount.queries import QUERIES, Average, Histogram, Query
 from evercount.queries.cuts.cut_graph import CutGraph
+from evercount.sparse import SparseCount
 from small_queries import small, ticks_of
 
 LEVELS = (0.01, 0.5, 0.95, 0.999)

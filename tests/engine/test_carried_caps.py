@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import ActiveUsers, Budget, Count, DiscoveredKeys, DistinctUsers, Substrings
+from evercount import ActiveUsers, Budget, Count, DiscoveredKeys, DistinctUsers
 from evercount.engine.build import choose_engine, squared_norm
 from evercount.engine.carried_caps import check_hands_on
 from evercount.errors import ParameterError
@@ -16,6 +16,7 @@ from evercount.factorizations import factorization
 from evercount.factorizations.direct import Direct
 from evercount.factorizations.participation import participation
 from evercount.queries.base import Query
+from evercount.words import Substrings
 
 T, K = 8, 4
 PERSON = Budget(1.0, 1e-6, unit="user", max_per_tick=2, max_ticks=K)

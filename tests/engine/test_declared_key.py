@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Histogram, Secret, SparseCount, Stream, Sum
+from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.snapshot_format import unpack
 from evercount.factorizations import FACTORIZATIONS, SquareRoot, factorization
 from evercount.local import LocalClient
 from evercount.mechanisms.declared_key import declaration_fingerprint
 from evercount.mechanisms.exact.exact_noise import ExactStream
+from evercount.sparse import SparseCount
 
 SECRET = Secret.from_hex("3a" * 32)
 BUDGET = Budget(1.0, 1e-9)

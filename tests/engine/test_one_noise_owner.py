@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from evercount import Budget, Count, Secret, SparseCount, Stream
+from evercount import Budget, Count, Secret, Stream
 from evercount.errors import EvercountError, ParameterError
 from evercount.local import LocalClient
 from evercount.local.genprot import GenProtClient
 from evercount.local.genprot_plan import GenProtPlan
 from evercount.noise import noise_owner
+from evercount.sparse import SparseCount
 
 BUDGET = Budget(1.0, 1e-9)
 PURE = Budget(1.0, 0.0)

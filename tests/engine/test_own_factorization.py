@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from evercount import Budget, Count, DiscoveredKeys, Histogram, Occupancy, Secret, Stream
+from evercount import Budget, Count, DiscoveredKeys, Histogram, Secret, Stream
 from evercount.audit.attack import attack_all
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.mechanism_grid import all_cases, hardest_pairs, run_cases
@@ -36,6 +36,7 @@ from evercount.mechanisms.declared_key import declaration_fingerprint
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.noise import ExactNoise
 from evercount.planning import plan
+from evercount.queries import Occupancy
 from evercount.reproduce.simulate import simulate
 
 SECRET = Secret.from_hex("5c" * 32)

@@ -12,9 +12,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from evercount import Average, Budget, Components, Count, Histogram, Matching, Stream, Sum
+from evercount import Average, Budget, Count, Histogram, Stream, Sum
 from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import FACTORIZATIONS
+from evercount.graphs import Components, Matching
 from many_streams import least_share, noise_of, published
 
 BUDGET = Budget(1.0, 1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Histogram, Secret, Stream, Substrings, Sum
+from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.errors import (
     AlreadyReleased,
     HorizonReached,
@@ -15,6 +15,7 @@ from evercount.errors import (
     UnknownName,
 )
 from evercount.factorizations import FACTORIZATIONS
+from evercount.words import Substrings
 
 BUDGET = Budget(1.0, 1e-9)
 SECRET = "5e" * 32

@@ -10,14 +10,16 @@ import threading
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Edges, Histogram, Secret, SparseCount, Stream, Sum
+from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.engine import state as state_module
 from evercount.engine.retry import fingerprint
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.state import postprocessed
 from evercount.errors import AlreadyReleased, EvercountError, InputError, ParameterError, SnapshotError
 from evercount.factorizations import BinaryTree, Honaker
+from evercount.graphs import Edges
 from evercount.local import LocalClient
+from evercount.sparse import SparseCount
 from many_streams import least_share, noise_of
 
 BUDGET = Budget(1.0, 1e-9)

@@ -16,12 +16,12 @@ from evercount import (
     DiscoveredKeys,
     DistinctUsers,
     Histogram,
-    Marginals,
     Quantiles,
     Rollup,
     Stream,
 )
 from evercount.errors import MissingExtra
+from evercount.queries import Marginals
 
 BUDGET = Budget(1.0, 1e-6)
 STREAM = Stream(Histogram(["north", "<b>&south"]), BUDGET, 40)

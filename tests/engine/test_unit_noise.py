@@ -205,7 +205,7 @@ def test_keys_that_nobody_listed() -> None:
 
 
 def test_a_query_with_memory_keeps_the_square_of_all_its_events() -> None:
-    from evercount import Edges
+    from evercount.graphs import Edges
 
     engine: Factorization = factorization("balanced", T)
     budget = Budget(1.0, 1e-6, unit="user", max_per_tick=2, max_ticks=2)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Budget, Count, Edges, Histogram, Secret, Stream, Sum
+from evercount import Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.errors import InputError, ParameterError
+from evercount.graphs import Edges
 from evercount.queries import ActiveUsers
 from evercount.queries.user_cap import Used
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Budget, Count, Edges, Histogram, Secret, Stream
+from evercount import Budget, Count, Histogram, Secret, Stream
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Balanced, Factorization, Periods, factorization
+from evercount.graphs import Edges
 from evercount.planning.largest import largest
 
 SECRET = Secret.from_hex("3b" * 32)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.engine.default import DefaultDialect
 
 from evercount import Budget, Count, Stream
 from evercount.cli import app
@@ -21,6 +22,7 @@ from evercount.engine.snapshot_format import pack
 from evercount.errors import SnapshotError, StoreError
 from evercount.files.run_state import Closed, Places, State, locked, read_state
 from evercount.files.source import Prefix, SeenRows
+from evercount.store import Reading
 
 pytest.importorskip("duckdb")
 
@@ -71,7 +73,7 @@ def run() -> Iterator[Runner]:
 
 def serve() -> None:
     """The helper: one line per run in, its exit status out."""
-    import_module("evercount.files.release_run")
+    import_module("evercount.files.store_home")
     Stream(Count(), Budget(1.0, 1e-6), horizon=64).step_totals([0])
     for line in sys.stdin:
         folder, steps, arguments, streams = json.loads(line)
@@ -101,8 +103,9 @@ def _be_the_child(folder: Path, steps: int, arguments: list[str], streams: list[
 
         return wrapped
 
-    # every call of a run that changes what is on disk
-    for owner, name in ((Path, "replace"), (Path, "chmod"), (Path, "unlink"), (os, "fsync")):
+    # every call of a run that changes what is on disk, or what a database holds
+    database = [(DefaultDialect, name) for name in ("do_execute", "do_executemany", "do_commit")]
+    for owner, name in ((Path, "replace"), (Path, "chmod"), (Path, "unlink"), (os, "fsync"), *database):
         setattr(owner, name, die_at(getattr(owner, name)))
     code = 0
     try:
@@ -157,6 +160,54 @@ def test_killed_at_every_step(tmp_path: Path, run: Runner) -> None:
     else:
         pytest.fail("the run has more steps than this test kills at")
     assert {(False, False), (False, True), (True, True)} <= outcomes
+
+
+INTO_STORE = "--db s.db --name flu --keys keys.txt --key k"
+
+
+def killed_into_store(tmp_path: Path, run: Runner, step: int) -> bool:
+    """A run that is killed at a step, late rows, and the next run; whether it was killed."""
+    folder = tmp_path / str(step)
+    folder.mkdir()
+    (folder / "keys.txt").write_text("a\nb\n")
+    events = folder / "events.csv"
+    events.write_text("ts,k\n" + "".join(f"2026-01-01T{hour:02d}:30:00Z,{'ab'[hour % 2]}\n" for hour in range(7)))
+    first = run(folder, 2, more=INTO_STORE)
+    assert first.returncode == 0, first.stderr
+    died = run(folder, 4, step, more=INTO_STORE)
+    before = (folder / "out.csv").read_text()
+    with events.open("a") as file:  # for hours that may be closed, and one that is not
+        file.writelines(f"2026-01-01T{hour:02d}:40:00Z,a\n" * 5 for hour in (1, 3, 4))
+    reading = Reading.open(folder / "s.db")
+    assert reading.verify() == []
+    kept = [(one["tick"], one["values"]) for one in reading.all_releases("flu")]
+    reading.close()
+    after = run(folder, 6, more=INTO_STORE)
+    assert after.returncode == 0, after.stderr
+    assert (folder / "out.csv").read_text().startswith(before), "a published row changed"
+    reading = Reading.open(folder / "s.db")
+    found = [(one["tick"], one["values"]) for one in reading.all_releases("flu")]
+    _, tables = reading.tables_of("flu")
+    exported = [row for table in tables for row in table.columns()["value"].tolist()]
+    reading.close()
+    assert found[: len(kept)] == kept, "a released tick changed"
+    assert [tick for tick, _ in found] == list(range(1, 7))
+    written = [float(line.split(",")[3]) for line in (folder / "out.csv").read_text().splitlines()[1:]]
+    assert written == exported
+    return died.returncode == -signal.SIGKILL
+
+
+def test_killed_while_it_writes_into_a_store(tmp_path: Path, run: Runner) -> None:
+    """The store decides whether a tick is released; the files follow it."""
+    assert all(killed_into_store(tmp_path, run, step) for step in (1, 20, 30, 34, 38, 42))
+
+
+@pytest.mark.slow
+def test_killed_at_every_step_into_a_store(tmp_path: Path, run: Runner) -> None:
+    steps = 1
+    while killed_into_store(tmp_path, run, steps):
+        steps += 1
+    assert steps > 40
 
 
 def test_killed_with_keys_that_nobody_listed(tmp_path: Path, run: Runner) -> None:

@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from evercount import Budget, Count, Edges, Histogram, Secret, Stream
+from evercount import Budget, Count, Histogram, Secret, Stream
 from evercount.engine.build import make_noise
 from evercount.errors import ParameterError
 from evercount.factorizations import Direct, Fresh
+from evercount.graphs import Edges
 from evercount.mechanisms.exact.arithmetic import numeric_delta
 from evercount.noise.laplace_sampler import variance
 

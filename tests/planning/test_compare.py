@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, DegreeHistogram, Histogram, Stream, Sum
+from evercount import Average, Budget, Count, Histogram, Stream, Sum
 from evercount.bounds import endless_tails, laplace_tails
 from evercount.cli.plan_command import _finite
 from evercount.engine.error_model import interval_factor
 from evercount.errors import ParameterError
 from evercount.factorizations.covariance import Covariance
+from evercount.graphs import DegreeHistogram
 from evercount.planning import plan_views
 from evercount.planning.compare import Row, plan
 from evercount.plotting import error_plot

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from evercount import Budget, SparseCount
+from evercount import Budget
 from evercount.cli import app
 from evercount.errors import ParameterError, UnknownName
 from evercount.planning.compare import plan
 from evercount.planning.compare_sparse import ONES, SparseComparison, plan_sparse_count
 from evercount.queries import build_query
+from evercount.sparse import SparseCount
 from evercount.sparse.budget_split import plain_bound, plan_sparse
 from evercount.store import StreamDeclaration
 
@@ -149,7 +150,7 @@ def test_release_and_serve_say_where_it_is() -> None:
     words = ["release", "-", "--time", "t", "--every", "1h", "--start", "2024-01-01", "--epsilon", "1", "--delta", "0"]
     result = CliRunner().invoke(app, [*words, "--out", "-", "--query", "sparse-count"])
     assert result.exit_code == ParameterError.exit_code
-    assert "evercount.SparseCount" in result.output
+    assert "evercount.sparse.SparseCount" in result.output
 
 
 def test_the_docs_show_what_the_command_prints() -> None:

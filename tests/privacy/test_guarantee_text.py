@@ -11,24 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import (
-    ActiveUsers,
-    Budget,
-    Count,
-    DistinctUsers,
-    Histogram,
-    Occupancy,
-    Quantiles,
-    Rollup,
-    SparseCount,
-    Stream,
-    Sum,
-)
+from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Quantiles, Rollup, Stream, Sum
 from evercount.engine.build import squared_norm
 from evercount.factorizations import Fresh
 from evercount.privacy import Enforced, counted_text, guarantee_text
+from evercount.queries import Occupancy
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.user_cap import last_turns
+from evercount.sparse import SparseCount
 from neighbouring_streams import change_norm
 
 EVENT = "any one event"

@@ -14,11 +14,12 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evercount import Count, SparseCount, Stream
+from evercount import Count, Stream
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Budget, Cost, Ledger, gaussian
 from evercount.privacy.accounts import Filter
 from evercount.privacy.composition import mixed_delta_upper, numeric_at
+from evercount.sparse import SparseCount
 
 TOTAL = Budget(1.0, 1e-8)
 

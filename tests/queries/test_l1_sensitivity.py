@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Budget, DistinctUsers, Episodes, Marginals, Quantiles, Rollup, Stream, Substrings
+from evercount import Budget, DistinctUsers, Quantiles, Rollup, Stream
 from evercount.errors import ParameterError
-from evercount.queries import Cuts
+from evercount.queries import Cuts, Marginals
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.graphs import (
     Components,
@@ -22,6 +22,7 @@ from evercount.queries.graphs import (
     Triangles,
 )
 from evercount.queries.prefix import PrefixQuery
+from evercount.words import Episodes, Substrings
 
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Budget, Marginals, Stream
+from evercount import Budget, Stream
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.errors import InputError, ParameterError
-from evercount.queries import build_query
+from evercount.queries import Marginals, build_query
 from evercount.queries.base import Adjacency
 
 BUDGET = Budget(1.0, 1e-6)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Budget, Count, DegreeHistogram, HighDegree, Matching, Stream
+from evercount import Budget, Count, Stream
 from evercount._arrays import FloatArray, IntArray
 from evercount.audit.sensitivity import audit_sensitivity, gram_falls
 from evercount.engine.build import sensitivity_on
@@ -16,6 +16,7 @@ from evercount.factorizations import FACTORIZATIONS, Factorization, Fresh, facto
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns, rows_fall
 from evercount.factorizations.square_root_filter import design
+from evercount.graphs import DegreeHistogram, HighDegree, Matching
 from evercount.queries.base import Adjacency
 from evercount.queries.graphs.edge_rules import StreamKind
 

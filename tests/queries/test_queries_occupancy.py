@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Budget, Count, Occupancy, Stream
+from evercount import Budget, Count, Stream
 from evercount.audit.sensitivity import audit_sensitivity, gram_falls
 from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.build import choose_engine, sensitivity_on
@@ -21,6 +21,7 @@ from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.noise import Secret
 from evercount.planning.compare import plan
+from evercount.queries import Occupancy
 from evercount.queries.base import Adjacency, Query
 from neighbouring_streams import change_norm
 

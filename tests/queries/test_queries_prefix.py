@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import neighbouring_streams
-from evercount import Budget, Stream, register_encoder
+from evercount import Budget, Stream
 from evercount.audit.check_query import ABSENT, check
 from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge
-from evercount.queries import prefix
+from evercount.queries import prefix, register_encoder
 from evercount.queries.histogram import Histogram
 from evercount.queries.prefix import PrefixQuery
 from evercount.queries.substrings import Substrings

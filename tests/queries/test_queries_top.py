@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import studentized_range
 
-from evercount import Budget, DegreeHistogram, Histogram, Rollup, Stream, Substrings, TopK
+from evercount import Budget, Histogram, Rollup, Stream, TopK
 from evercount._arrays import FloatArray
 from evercount.errors import ParameterError
+from evercount.graphs import DegreeHistogram
 from evercount.queries import Query
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.top_keys import RankErrors, range_tail, supported_keys, top_keys
+from evercount.words import Substrings
 from many_streams import least_share, noise_of, published
 
 STREAMS = 8_000

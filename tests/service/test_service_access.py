@@ -43,6 +43,8 @@ NEEDS: list[tuple[str, str, set[str | None]]] = [
     ("GET", "/metrics", {"read", "write", "admin"}),
     ("POST", "/v1/streams/open/events", {"write", "admin"}),
     ("POST", "/v1/streams/open/close-tick", {"write", "admin"}),
+    ("POST", "/v1/streams/open/open", {"write", "admin"}),
+    ("POST", "/v1/streams/open/notes", {"admin"}),
     ("POST", "/v1/streams", {"admin"}),
     ("DELETE", "/v1/streams/none", {"admin"}),
     ("POST", "/v1/clock", {"admin"}),

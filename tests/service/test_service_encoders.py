@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from evercount import register_encoder
 from evercount.declare.declaration import read_declarations
 from evercount.errors import ParameterError
-from evercount.queries import prefix
+from evercount.queries import prefix, register_encoder
 from evercount.service.runtime import Service
 from evercount.store import Store
 

@@ -134,7 +134,7 @@ def test_late_and_early_events(opened: Open, late: str, wanted: list[int]) -> No
     store.close_ticks(live, 2, 0.0)
     now = START + 2.5 * 3600
     times = [instant_of(START + 1.9 * 3600), instant_of(START + 2.1 * 3600), None]
-    assert accept(store, batch(table, ["a", "a", "b"], times=times), now=now) == [Accepted(3, 3)]
+    assert accept(store, batch(table, ["a", "a", "b"], times=times), now=now) == [Accepted(3, 3, late=1)]
     assert live.totals.tolist() == wanted
     refused = accept(store, batch(table, ["a"], times=[instant_of(START + 3 * 3600)]), now=now)[0]
     assert isinstance(refused, TooEarly)

@@ -7,6 +7,7 @@ import json
 import sys
 import time as system_time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evercount.cli.http_client import DEFAULT_URL, TokenFile, Url, answer_of, connected
+from evercount.cli.options import Missing
 from evercount.errors import ParameterError, ServiceRefused
 from evercount.text_rules import csv_text
 
@@ -29,8 +31,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 tokens = typer.Typer(help="Make, list and revoke the tokens of a running service (admin).", no_args_is_help=True)
 
 
-def streams(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: Json = False) -> None:
-    """List the streams of a running service; without a token the public ones."""
+streams = typer.Typer(help="List the streams of a running service, open them, write notes on their ticks.")
+
+
+@streams.callback(invoke_without_command=True)
+def list_streams(
+    ctx: typer.Context, url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: Json = False
+) -> None:
+    """List the streams of a running service; without a token the public ones. Commands below change one of them."""
+    if ctx.invoked_subcommand is not None:
+        return
     with connected(url, token_file) as client:
         answer = answer_of(client.get("/v1/streams"))
     if json_output:
@@ -50,6 +60,41 @@ def streams(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: J
         for one in answer["streams"]
     ]
     _echo_table(rows)
+
+
+@streams.command("open")
+def open_stream(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Start the clock of a stream that waits for its history: all of it is sent, or there is none.
+
+    Its ticks that have ended are released now, with what was sent for them, and never again.
+    """
+    with connected(url, token_file) as client:
+        answer_of(client.post(f"/v1/streams/{stream}/open"))
+    typer.echo(f"{stream} is open: its ticks that have ended are being released", err=True)
+
+
+@streams.command()
+def note(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    first: Annotated[str, typer.Argument(help="First tick: its number, or a day or time in it.")],
+    last: Annotated[str, typer.Argument(help="Last tick, in the same way.")],
+    text: Annotated[str, typer.Argument(help="Public text.")] = "",
+    missing: Missing = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Write a public note on ticks, or declare ticks missing before they close (admin).
+
+    It is published as it is: write nothing that you know from the events only.
+    """
+    asked = {"first": first, "last": last, "text": text, "missing": missing}
+    with connected(url, token_file) as client:
+        made = answer_of(client.post(f"/v1/streams/{stream}/notes", json=asked))
+    typer.echo(f"noted on ticks {made['first']} to {made['last']} of {stream}", err=True)
 
 
 def _echo_table(rows: Sequence[Sequence[str]]) -> None:
@@ -82,7 +127,8 @@ def tail(
             if json_output:
                 typer.echo(json.dumps(release))
             else:
-                numbers = zip(labels, *(release[name] for name in ("values", "std", "low", "high")), strict=True)
+                # a tick that is missing has no numbers
+                numbers = zip(labels, *(release[name] for name in ("values", "std", "low", "high")), strict=False)
                 writer.writerows((release["tick"], release["start"], *row) for row in numbers)
             sys.stdout.flush()
 
@@ -125,10 +171,10 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
 
 def push(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
-            help="JSONL of events as the service takes them, or a CSV with a header, plain or compressed (gzip, zstd), "
+            help="JSONL of events as the service takes them, or CSV with a header, plain or compressed (gzip, zstd), "
             "or Parquet."
         ),
     ],
@@ -143,46 +189,112 @@ def push(
     name: Annotated[
         str | None, typer.Option("--id", help="Name of this file, for retries (default: from its first lines).")
     ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="These files are all of the stream's past: start its clock after them.")
+    ] = False,
 ) -> None:
-    """Send the events of a file to a running service. Run it again after a failure: nothing is counted twice.
+    """Send the events of files to a running service. Run it again after a failure: nothing is counted twice.
 
     That holds for the same token within 30 days: the service keeps the keys of different tokens apart. Batches carry an
-    idempotency key made of the stream, the file's first two lines (or --id; of a Parquet file its first row) and the
-    number of the batch. So a file that was sent and has grown since is refused instead of counted again: send the new
-    rows only.
+    idempotency key made of the stream, the file's first two lines (or --id; of a Parquet file its first row) and their
+    place in the file. Of a file that has grown since it was sent, the new rows are sent.
     """
     from evercount.cli.pushed_events import opened
 
+    if name is not None and len(files) > 1:
+        raise ParameterError("--id names one file: send files one by one, or omit it")
     columns = {"time": time, "key": key, "value": value, "user": user}
-    with opened(file, columns) as events, connected(url, token_file) as client:
-        identity = name or events.identity
-        sent = 0
-        for number, batch in enumerate(_batches(events.lines())):
-            headers = {
-                "Idempotency-Key": _digest(stream, identity, str(number)),
-                "Content-Type": "application/x-ndjson",
-            }
-            path = f"/v1/streams/{stream}/events"
-            try:
-                _post_patiently(client, path, "\n".join(batch).encode(), headers)
-            except ServiceRefused as error:
-                hint = ""
-                if error.status == 409:
-                    hint = ". A file that begins like this one was sent before: send its new rows only, or give --id"
-                where = f"lines {sent + 1} to {sent + len(batch)} of the events in {file}"
-                raise ServiceRefused(f"{where} were not accepted: {error}{hint}", error.status) from None
-            sent += len(batch)
-    typer.echo(f"sent {file} to {stream}; all of it is durable", err=True)
+    with connected(url, token_file) as client:
+        for file in files:
+            with opened(file, columns) as events:
+                sent = Sent()
+                for number, batch in enumerate(_batches(events.lines())):
+                    sending = Sending(client, stream, (name or events.identity, str(number)), batch)
+                    try:
+                        sending.send(sent)
+                    except ServiceRefused as error:
+                        where = f"lines {sent.events + 1} to {sent.events + len(batch)} of the events in {file}"
+                        raise ServiceRefused(f"{where} were not accepted: {error}", error.status) from None
+            typer.echo(f"{file} to {stream}: {sent}; all of it is durable", err=True)
+        if history:
+            answer_of(client.post(f"/v1/streams/{stream}/open"))
+            typer.echo(f"{stream} is open: its ticks that have ended are being released", err=True)
 
 
-def _post_patiently(client: httpx.Client, path: str, body: bytes, headers: dict[str, str], attempts: int = 8) -> None:
+@dataclass
+class Sent:
+    """What became of the events of a file."""
+
+    events: int = 0
+    repeated: int = 0
+    late: int = 0
+    dropped: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{self.events - self.repeated} events sent"]
+        if self.repeated:
+            parts.append(f"{self.repeated} were sent before")
+        if self.late:
+            after = "they are dropped" if self.dropped else "they count in the open tick"
+            parts.append(f"{self.late} came after their tick had closed: {after}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Sending:
+    """A batch of a file, on its way. Where it was sent before with fewer rows, its new rows are sent by themselves."""
+
+    client: httpx.Client
+    stream: str
+    place: tuple[str, ...]
+    lines: list[str]
+
+    def send(self, sent: Sent) -> None:
+        """Send it, and add what became of it."""
+        try:
+            answer = self._post(self.lines)
+        except ServiceRefused as error:
+            before = error.events
+            if error.status != 409 or before is None or not 0 < before < len(self.lines):
+                raise
+            self._post_again(before)
+            sent.events += before
+            sent.repeated += before
+            Sending(self.client, self.stream, (*self.place, str(before)), self.lines[before:]).send(sent)
+            return
+        sent.events += len(self.lines)
+        if answer.get("repeated"):
+            sent.repeated += len(self.lines)
+        sent.late += answer.get("late", 0)
+        sent.dropped += answer.get("dropped", 0)
+
+    def _post_again(self, before: int) -> None:
+        """The rows that were sent, under the same key: the service says whether they are the same. None is counted."""
+        try:
+            self._post(self.lines[:before])
+        except ServiceRefused as error:
+            if error.status != 409:
+                raise
+            changed = "rows that were sent before have changed; they stay counted as they were sent"
+            raise ServiceRefused(f"{changed}. Send new rows in a file of their own", 409) from None
+
+    def _post(self, lines: list[str]) -> Any:
+        headers = {
+            "Idempotency-Key": _digest(self.stream, *self.place),
+            "Content-Type": "application/x-ndjson",
+        }
+        path = f"/v1/streams/{self.stream}/events"
+        return _post_patiently(self.client, path, "\n".join(lines).encode(), headers)
+
+
+def _post_patiently(client: httpx.Client, path: str, body: bytes, headers: dict[str, str], attempts: int = 8) -> Any:
     """Post, and again after the pause that a busy service asks for; the idempotency key makes that safe."""
     for attempt in range(attempts):
         response = client.post(path, content=body, headers=headers)
         if response.status_code not in (425, 429, 503) or attempt == attempts - 1:
-            answer_of(response)
-            return
+            break
         system_time.sleep(min(LONGEST_PAUSE, float(response.headers.get("Retry-After", 1))))
+    return answer_of(response)
 
 
 def _digest(*parts: str) -> str:

@@ -75,10 +75,10 @@ def answer_of(response: httpx.Response) -> Any:
     response.read()
     try:
         error = response.json()["error"]
-        message, remedy = str(error["message"]), str(error.get("remedy") or "")
+        message, remedy, events = str(error["message"]), str(error.get("remedy") or ""), error.get("events")
     except (ValueError, KeyError, TypeError):
-        message, remedy = f"the service answered {response.status_code}", ""
+        message, remedy, events = f"the service answered {response.status_code}", "", None
     if response.status_code in (401, 403):
         remedy = "Give a token by --token-file or EVERCOUNT_TOKEN."
     sentence = message if message.endswith((".", "?", "!")) or not remedy else f"{message}."
-    raise ServiceRefused(f"{sentence} {remedy}".strip(), response.status_code)
+    raise ServiceRefused(f"{sentence} {remedy}".strip(), response.status_code, events)

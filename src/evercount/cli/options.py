@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from evercount._validate import strict_json
 from evercount.errors import ParameterError
+
+Missing = Annotated[
+    str | None,
+    typer.Option(
+        help="The ticks are missing: nothing is released for them, and their events are dropped (drop) or "
+        "counted in the tick after them (next)."
+    ),
+]
 
 
 def parse_parameters(items: list[str]) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def release(
         files = files or list(places.input)
         kept = {"out": places.output, "state": places.state, "rejects": places.rejects, "plot": places.plot}
         given |= {name: given[name] or place for name, place in (kept | {"delimiter": places.delimiter}).items()}
-    if given["out"] is None and not given["check"]:
+    if given["out"] is None and given["db"] is None and not given["check"]:
         raise ParameterError("`out` is missing: name the release file (.csv, .jsonl or .parquet), or '-'")
     if json_output and given["out"] == "-":
         raise ParameterError("--json and `out` - would both write to standard output: name a file by `out`")

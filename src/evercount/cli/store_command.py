@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
+
+from evercount.cli.options import Missing
 
 store = typer.Typer(help="Verify, copy and export the durable store of `evercount serve`.", no_args_is_help=True)
 
 Db = Annotated[str, typer.Option(help="SQLite file or PostgreSQL URL.")]
+KeyFile = Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")]
 Head = Annotated[Path | None, typer.Option(help="The head file, where it is not in its usual place.")]
 
 
@@ -111,7 +114,7 @@ def retire(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
     db: Db = "evercount.db",
     head: Head = None,
-    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+    key_file: KeyFile = None,
     successor: Annotated[
         str | None, typer.Option(help="Declare this stream in its place: the same declaration, a new secret.")
     ] = None,
@@ -147,13 +150,46 @@ def retire(
 
 
 @store.command()
+def renew(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    horizon: Annotated[int | None, typer.Option(help="Ticks of the new stream (default: as many as before).")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name (default: the next number, flu-2 after flu).")] = None,
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Let a stream go on when its horizon ends: the same declaration, new noise, from that instant on.
+
+    It may be done before or after the end. What both cost together is stated, and a cap of the store holds. Events that
+    are sent to the old name after its end go to the new stream.
+    """
+    import time
+
+    from evercount.store import Store, key_from_environment
+    from evercount.store.renew import explain_renewal, renew_stream
+
+    opened = Store(db, key_from_environment(key_file), head)
+    try:
+        known = opened.streams.get(stream)
+        if known is None or known.successor is None:
+            typer.echo(explain_renewal(opened, stream, horizon, name))
+            if not yes:
+                typer.confirm("Go on?", abort=True)
+        heir = renew_stream(opened, stream, time.time(), horizon=horizon, new_name=name)
+    finally:
+        opened.close()
+    typer.echo(f"{heir.name!r} goes on for {stream!r}")
+
+
+@store.command()
 def cap(
     epsilon: Annotated[float | None, typer.Option(help="The largest total epsilon.")] = None,
     delta: Annotated[float | None, typer.Option(help="The largest total delta.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the cap.")] = False,
     db: Db = "evercount.db",
     head: Head = None,
-    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+    key_file: KeyFile = None,
 ) -> None:
     """Cap what all streams about the same unit spend together; a declaration beyond it is refused.
 
@@ -212,6 +248,35 @@ def add_keys(
         return
     named = ", ".join(joined[:8]) + (", …" if len(joined) > 8 else "")
     typer.echo(f"{len(joined)} keys join {stream!r} with tick {tick}: {named}. Nothing is spent.")
+
+
+@store.command()
+def note(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    first: Annotated[str, typer.Argument(help="First tick: its number, or a day or time in it.")],
+    last: Annotated[str, typer.Argument(help="Last tick, in the same way.")],
+    text: Annotated[str, typer.Argument(help="Public text.")] = "",
+    missing: Missing = None,
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Write a public note on ticks, or declare ticks missing before they close.
+
+    It is published as it is, in charts, tables and exports: write nothing that you know from the events only, and do
+    not call ticks missing because of their counts. While a service runs on the store: evercount streams note.
+    """
+    from evercount.declare.tick_marks import NewMark
+    from evercount.store import Store, key_from_environment
+    from evercount.store.tick_marks import mark_ticks
+
+    opened = Store(db, key_from_environment(key_file), head)
+    try:
+        asked = NewMark(first=first, last=last, text=text, missing=cast(Any, missing))
+        made = mark_ticks(opened, stream, asked.on(opened.declaration(stream).schedule))
+    finally:
+        opened.close()
+    typer.echo(f"noted on ticks {made.first} to {made.last} of {stream}", err=True)
 
 
 @store.command("export-releases")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, Strict, TypeAdapter
 
@@ -196,6 +196,8 @@ class StreamDeclaration:
     schedule: Schedule = field(init=False, repr=False, compare=False)
     asked: Asked = field(init=False, repr=False, compare=False)
     """What was declared before the noise was chosen."""
+    earliest: ClassVar[int | None] = None
+    """Of a renewed stream: the start of the first one. Rows between the two starts are of other streams, and legal."""
 
     def __post_init__(self) -> None:
         schedule = Schedule.of(self.tick, self.start, "UTC" if self.zone is None else self.zone)
@@ -374,6 +376,17 @@ class StreamDeclaration:
             raise MissingExtra("A declaration as TOML", "cli") from error
         return tomli_w.dumps({"stream": [_without_none(self.to_dict())]})
 
+    @classmethod
+    def from_toml(cls, source: str | Path) -> StreamDeclaration:
+        """The inverse of `to_toml`: the stream of a TOML text, or of a file with one stream."""
+        if isinstance(source, Path):
+            found = read_declarations(source)
+        else:
+            found = [declaration for declaration, _ in _streams_of(source, "the text", Path())]
+        if len(found) != 1:
+            raise ParameterError(f"there must be one [[stream]] table, and there are {len(found)}")
+        return found[0]
+
     def canonical(self) -> str:
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 
@@ -473,6 +486,22 @@ class StreamDeclaration:
         object.__setattr__(other, "budget", with_period_ticks(self.budget, schedule))
         return other
 
+    def renewed(self, horizon: int | None = None, name: str | None = None) -> StreamDeclaration:
+        """The stream that goes on when the horizon of this one ends: it starts at that instant."""
+        if self.horizon is None or self.schedule.manual:
+            raise ParameterError(f"stream {self.name!r} has no end by the clock: there is nothing to renew")
+        end, horizon = self.schedule.start_of(self.horizon + 1), horizon or self.horizon
+        fitted = isinstance(self.factorization, dict) and horizon != self.horizon  # fitted to the old horizon
+        engine = None if fitted else self.factorization
+        return replace(self, name=name or self.name, horizon=horizon, factorization=engine).going_on(end, self)
+
+    def going_on(self, start: int, first: StreamDeclaration) -> StreamDeclaration:
+        """The declaration from `start` on, for a stream that goes on for another one: rows of that one are no fault."""
+        other = self.started(start)
+        begin = first.schedule.begin if first.earliest is None else first.earliest
+        object.__setattr__(other, "earliest", begin)
+        return other
+
     def unstarted(self) -> StreamDeclaration:
         """The declaration with its start left open."""
         return self.with_schedule(replace(self.schedule, start=None))
@@ -512,10 +541,17 @@ def read_declarations(path: Path) -> list[StreamDeclaration]:
 def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
     """As `read_declarations`, each with the files that `evercount release NAME` reads and writes."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _streams_of(path.read_text(encoding="utf-8"), str(path), path.parent)
     except OSError as error:
         raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"{path} is not TOML: {error}") from None
+
+
+def _streams_of(text: str, path: str, folder: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ParameterError(f"{path} is not TOML: {error}") from None
     tables = data.pop("stream", [])
     if data or not isinstance(tables, list):
@@ -526,7 +562,7 @@ def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
             files = one.pop("files", {}) if isinstance(one, dict) else {}
             if not isinstance(files, dict):
                 raise ParameterError('files must be a table such as {input = "events/*.csv", output = "flu.csv"}')
-            places = FilePlaces(**files).below(path.parent)
+            places = FilePlaces(**files).below(folder)
             declaration = StreamDeclaration.from_dict(one)
             if declaration.name in streams:
                 raise ParameterError(f"the name {declaration.name!r} is declared twice")

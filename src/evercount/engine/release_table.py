@@ -16,6 +16,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount.engine.notebook_chart import chart_html
 from evercount.errors import MissingExtra
+from evercount.text_rules import aligned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,31 +42,42 @@ class ReleaseTable(Sequence[Any]):
 
     Of a view, one row per span of ticks and cell. It behaves as a sequence of rows, and as an Arrow table; `to_pandas`,
     `to_polars` and `to_arrow` make data frames of it.
+
+    Args:
+        ticks: The tick that released each number: the last one of its span.
+        starts: When what a number counts begins, in microseconds since 1970 (of running totals: when the tick begins).
+        cells: One label for each cell.
+        numbers: value, std, low and high, shape (ticks, 4, cells). Finite, no negative zero: files and databases give
+            back the same bits. The value is NaN where a discovered key was not public: no row of a file or a database
+            stands for it. A quantile has no std: it is NaN.
+        first: The first tick that each number of a view counts.
+        marks: What a reader must know besides: a column for each.
+        clock: The schedule that shows starts in its zone.
+        guarantee: The guarantee of the whole stream in one sentence.
+        noise: The kind of noise: "exact", or "insecure-float" for simulation.
+        views: Other views of the same ticks, by name.
+        as_of: Of a stream whose ticks are revised: the tick after which each number was published.
+        left: How often each number will still be revised: 0 for final ones.
+
+    >>> from evercount import Budget, Count, Stream
+    >>> table = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).run([100, 50]).table()
+    >>> len(table), table[1].cell, round(table[1].value, 1)
+    (2, 'count', 163.4)
     """
 
     ticks: IntArray
-    """The tick that released each number: the last one of its span."""
     starts: Sequence[int] | None
-    """When what a number counts begins, in microseconds since 1970 (of running totals: when the tick begins)."""
     cells: Sequence[str]
     numbers: FloatArray
-    """value, std, low and high, shape (ticks, 4, cells). Finite, no negative zero: files and databases give back the
-    same bits. The value is NaN where a discovered key was not public: no row of a file or a database stands for it.
-    A quantile has no std: it is NaN."""
     first: IntArray | None = None
-    """The first tick that each number of a view counts."""
     marks: Mapping[str, str] = field(default_factory=dict)
-    """What a reader must know besides: a column for each."""
+    notes: Sequence[str] | None = None
     clock: Any = field(default=None, repr=False)
-    """The schedule that shows starts in its zone."""
     guarantee: str = ""
     noise: str = "exact"
     views: Mapping[str, ReleaseTable] = field(default_factory=dict, repr=False)
-    """Other views of the same ticks, by name."""
     as_of: IntArray | None = None
-    """Of a stream whose ticks are revised: the tick after which each number was published."""
     left: IntArray | None = None
-    """How often each number will still be revised: 0 for final ones."""
 
     @classmethod
     def of(
@@ -79,7 +91,21 @@ class ReleaseTable(Sequence[Any]):
         guarantee: str = "",
         noise: str = "exact",
     ) -> ReleaseTable:
-        """The table of value, std, low and high, each (ticks, cells)."""
+        """The table of its parts.
+
+        Args:
+            ticks: As for the class.
+            starts: As for the class.
+            cells: As for the class.
+            numbers: value, std, low and high, each (ticks, cells).
+            first: As for the class.
+            marks: As for the class.
+            guarantee: As for the class.
+            noise: As for the class.
+
+        Returns:
+            The table.
+        """
         stated = np.stack([np.asarray(part, np.float64) for part in numbers], axis=1)
         stated = np.clip(stated, -LARGEST_STATED, LARGEST_STATED) + 0.0  # no infinity, no negative zero
         return cls(ticks, starts, cells, stated, first, marks or {}, None, guarantee, noise)
@@ -111,6 +137,7 @@ class ReleaseTable(Sequence[Any]):
                 first=None if self.first is None else self.first[some],
                 as_of=None if self.as_of is None else self.as_of[some],
                 left=None if self.left is None else self.left[some],
+                notes=None if self.notes is None else [self.notes[place] for place in some.tolist()],
                 views={},
             )
         return next(iter(self[index : index + 1 or None])) if -len(self) <= index < len(self) else self._no_row(index)
@@ -146,10 +173,9 @@ class ReleaseTable(Sequence[Any]):
         rows = len(self)
         for row in self if rows <= MOST_SHOWN else (*self[: MOST_SHOWN // 2], *self[rows - MOST_SHOWN // 2 :]):
             shown.append([f"{part:.4g}" if isinstance(part, float) else str(part) for part in row])
-        widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-        lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in shown]
+        lines = aligned(shown)
         if rows > MOST_SHOWN:
-            lines.insert(1 + MOST_SHOWN // 2, "…".rjust(widths[0]))
+            lines.insert(1 + MOST_SHOWN // 2, "…")
         others = f"; other views: {', '.join(self.views)}" if self.views else ""
         return "\n".join([*lines, f"[{rows} rows{others}]", *([self.guarantee] if self.guarantee else [])])
 
@@ -235,7 +261,7 @@ class ReleaseTable(Sequence[Any]):
         Raises:
             MissingExtra: pandas is not installed.
         """
-        pandas, columns = _module("pandas"), self.columns()
+        pandas, columns = frame_module("pandas"), self.columns()
         frame = pandas.DataFrame(columns)
         if "start" in columns and self.clock is not None:
             starts = pandas.to_datetime(columns["start"], unit="us", utc=True).as_unit("us")
@@ -252,7 +278,7 @@ class ReleaseTable(Sequence[Any]):
         Raises:
             MissingExtra: polars is not installed.
         """
-        polars, columns = _module("polars"), self.columns().items()
+        polars, columns = frame_module("polars"), self.columns().items()
         frame = polars.DataFrame({name: list(one) if one.dtype == object else one for name, one in columns})
         if self.starts is None or self.clock is None:
             return frame
@@ -285,7 +311,14 @@ class ReleaseTable(Sequence[Any]):
     # -- for writers --------------------------------------------------------------------------------------------------
 
     def columns(self, show: Callable[[int], str] | None = None) -> dict[str, npt.NDArray[Any]]:
-        """The columns by name, one row per tick and published cell; `show` makes texts of starts."""
+        """The columns by name, one row per tick and published cell.
+
+        Args:
+            show: Makes texts of starts.
+
+        Returns:
+            The columns, as arrays.
+        """
         public = ~np.isnan(self.numbers[:, 0])
         row, cell = np.nonzero(public)
         columns: dict[str, npt.NDArray[Any]] = {"tick": self.ticks[row]}
@@ -298,13 +331,21 @@ class ReleaseTable(Sequence[Any]):
             columns["first"] = self.first[row]
         columns["cell"] = np.asarray(self.cells, object)[cell] if len(self.cells) else np.empty(0, object)
         columns |= {name: self.numbers[:, index][public] for index, name in enumerate(NUMBERS)}
-        return columns | {name: np.full(len(row), text, object) for name, text in self.marks.items()}
+        columns |= {name: np.full(len(row), text, object) for name, text in self.marks.items()}
+        return columns if self.notes is None else columns | {"note": np.asarray(self.notes, object)[row]}
 
     def described(self, show: Callable[[int], str], hashes: Mapping[int, bytes] | None = None) -> list[dict[str, Any]]:
-        """Each tick as readers of a service get it; `hashes` are those of the release chain.
+        """Each tick as readers of a service get it.
 
         With hashes the lists end with the last key that the tick shows; without, null stands for keys that are not
         public.
+
+        Args:
+            show: Makes texts of starts.
+            hashes: Those of the release chain.
+
+        Returns:
+            One mapping for each tick.
         """
         said = []
         for place, (tick, numbers) in enumerate(zip(self.ticks.tolist(), self.numbers, strict=True)):
@@ -318,6 +359,7 @@ class ReleaseTable(Sequence[Any]):
                     "start": None if self.starts is None else show(self.starts[place]),
                     **dict(zip(("values", "std", "low", "high"), map(_plain, numbers), strict=True)),
                     **({} if hashes is None else {"hash": hashes.get(self._released(place), b"").hex()}),
+                    **({"note": self.notes[place]} if self.notes is not None and self.notes[place] else {}),
                 }
             )
         return said
@@ -332,13 +374,24 @@ class ReleaseTable(Sequence[Any]):
         return {"as_of": int(self.as_of[place]), "revisions_left": int(self.left[place])}
 
     def each_tick(self) -> Iterator[tuple[int, IntArray, FloatArray]]:
-        """(tick, places of published cells, their numbers of shape (4, cells)) of each tick."""
+        """The ticks one by one.
+
+        Returns:
+            (tick, places of published cells, their numbers of shape (4, cells)) of each tick.
+        """
         for tick, numbers in zip(self.ticks.tolist(), self.numbers, strict=True):
             places = np.flatnonzero(~np.isnan(numbers[0]))
             yield tick, places, numbers[:, places]
 
     def among(self, cells: Sequence[str]) -> ReleaseTable:
-        """The same numbers under these cells, which may be more and in another order."""
+        """The same numbers under these cells, which may be more and in another order.
+
+        Args:
+            cells: The labels.
+
+        Returns:
+            A new table.
+        """
         place = {cell: number for number, cell in enumerate(cells)}
         width = self.numbers.shape[2]
         numbers = np.full((len(self.ticks), len(NUMBERS), len(cells)), np.nan)
@@ -352,7 +405,8 @@ def _plain(numbers: FloatArray) -> list[float | None]:
     return [None if number != number else number for number in plain] if np.isnan(numbers).any() else plain
 
 
-def _module(name: str) -> Any:
+def frame_module(name: str) -> Any:
+    """pandas or polars, or MissingExtra."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -44,6 +44,11 @@ class View(TableExports):
     **Guarantee.** A function of published numbers and public parameters. `std` is exact: the noise of a running sum
     and of its earlier value are correlated, and their joint law is known. Test:
     tests/engine/test_views.py::test_errors_of_views_are_exact.
+
+    >>> from evercount import Budget, Count, Stream
+    >>> view = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).run([100, 50, 30]).last(2)
+    >>> view.first.tolist(), view.last.tolist(), view.std.round(1).tolist()
+    ([1, 2], [2, 3], [[7.3], [8.4]])
     """
 
     name: str

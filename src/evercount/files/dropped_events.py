@@ -10,6 +10,7 @@ from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.unit_periods import sql_period
 from evercount.files.event_sql import Sources, columns_of, listed, placed, prepare
 from evercount.files.source import connect
+from evercount.text_rules import aligned
 
 PER_TICK, TICKS, EVENTS = (1, 2, 3, 5, 10), (1, 3, 7, 14, 30), (1, 3, 10, 30, 100)
 """Caps that are tried besides those of the declaration."""
@@ -38,9 +39,7 @@ class DroppedEvents:
         for name, numbers in self.dropped.items():
             pairs = [*zip(numbers, self.events, strict=True), (sum(numbers), sum(self.events))]
             rows.append([name, *(f"{gone / whole:.1%}" if whole else "-" for gone, whole in pairs)])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join([WARNING, *lines])
+        return "\n".join([WARNING, *aligned(rows)])
 
 
 def dropped_events(

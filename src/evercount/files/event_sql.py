@@ -309,7 +309,7 @@ def _reason(declaration: StreamDeclaration) -> str:
         "WHEN t IS NULL THEN 1",
         "WHEN wall IS NULL AND exact IS NULL THEN 2",
         "WHEN us IS NULL THEN 3",
-        f"WHEN us < {declaration.schedule.begin} THEN 4",
+        f"WHEN us < {declaration.schedule.begin if declaration.earliest is None else declaration.earliest} THEN 4",
     ]
     if is_keyed(declaration) and not rows_of(declaration.query).keys[1]:
         rules.append(f"WHEN cell IS NULL THEN {10 if declaration.query.discovery is not None else 5}")

@@ -16,6 +16,7 @@ import numpy as np
 
 from evercount._safe_files import new_mode, replaced
 from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.tick_marks import TickMark, with_marks
 from evercount.declare.view_names import all_of_view
 from evercount.engine.press_table import describe_csv, round_table
 from evercount.engine.release import Releases
@@ -42,6 +43,8 @@ class Published:
     """The tables as they were released, where `keeps_tables`."""
     full_digits: bool = True
     """Whether files have all digits."""
+    marks: tuple[TickMark, ...] = ()
+    """What the operator says about ticks, in a store."""
 
     def view(self, name: str) -> ReleaseTable:
         """A view of all ticks."""
@@ -55,7 +58,7 @@ class Published:
             ticks = np.concatenate([part.ticks for part in parts])
             starts = [schedule.start_of(tick) for tick in ticks.tolist()]
             table = ReleaseTable(ticks, starts, [*first, *found], numbers)
-        return replace(table, clock=schedule, guarantee=self.guarantee)
+        return replace(with_marks(table, self.marks, name), clock=schedule, guarantee=self.guarantee)
 
     def table(self) -> ReleaseTable:
         """The main view with the others."""
@@ -82,10 +85,11 @@ def view_path(output: Path, name: str) -> Path:
     return output.with_name(f"{output.stem}.{name}{output.suffix}")
 
 
-def write_views(output: Path, published: Published) -> list[Path]:
-    """Write the further views next to the output, each complete or as it was before."""
+def write_views(output: Path, published: Published, *, main: bool = False) -> list[Path]:
+    """Write the further views next to the output, with `main` also that itself; each complete or as it was before."""
     paths = [view_path(output, name) for name in published.names]
-    for name, path in zip(published.names, paths, strict=True):
+    mains = [(published.declaration.shown, output)] if main else []
+    for name, path in (*mains, *zip(published.names, paths, strict=True)):
         metadata = {"evercount.guarantee": published.guarantee}
         schedule = published.declaration.schedule
         try:

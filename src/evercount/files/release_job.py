@@ -63,6 +63,10 @@ class Job:
     full_digits: bool | None = True
     """Whether the output has all digits, or as many as the error allows; None: as the output has had so far, and for a
     new one no more than the error allows."""
+    db: str | None = None
+    """The store that keeps the stream in place of a state file: an SQLite file or a PostgreSQL URL."""
+    renew: bool = False
+    """Go on with a new stream when the horizon is complete."""
     zone_given: bool = True
     """Whether the operator named the zone; if not, a run that continues takes the one of its state."""
 
@@ -85,7 +89,7 @@ class Job:
     @property
     def kept(self) -> bool:
         """Whether a later run can go on."""
-        return self.out is not None or self.state is not None
+        return self.out is not None or self.state is not None or self.db is not None
 
     @property
     def kind(self) -> OutputKind | None:
@@ -95,6 +99,8 @@ class Job:
     @property
     def output_facts(self) -> dict[str, object]:
         """What all runs of one output share besides the declaration, as the state keeps it."""
+        if self.db is not None:  # outputs are exports, which may change
+            return {}
         digits = {} if self.full_digits else {"digits": "as the error allows"}
         return {"out format": self.kind, "to stdout": self.out == "-", **digits}
 
@@ -161,7 +167,8 @@ class Outcome:
             "complete": self.complete,
             "next_tick_ends": None if self.complete else self.next_end,
             "output": None if places.output is None else str(places.output),
-            "state": str(places.state),
+            "state": str(places.state) if job.db is None else None,
+            "db": job.db,
             "rejects": job.rejects,
             "plot": job.plot,
             "lake": job.lake,
@@ -188,6 +195,9 @@ class Outcome:
             lines = ["Checked: options, files and state fit together. Nothing was published."]
         elif self.released:
             lines = [f"Released {ticks} to {target}; state (secret): {self.places.state}"]
+            if job.db is not None:
+                target = "the store" if self.places.output is None else f"the store and {target}"
+                lines = [f"Released {ticks} to {target}"]
         elif self.continued:
             lines = [f"No tick has ended since the last run; {target} is unchanged."]
         else:
@@ -197,7 +207,12 @@ class Outcome:
         if self.continued and job.declaration.late == "drop":
             where = f"they are listed in {job.rejects}" if job.rejects else "`rejects` FILE lists them"
             lines.append(f"Late rows, of ticks before tick {self.first}, do not count (`late` drop); {where}.")
-        if self.complete:
+        if self.complete and job.renew:
+            lines.append(
+                f"The horizon of {job.declaration.horizon} ticks is complete; the next run goes on with a new stream. "
+                f"{self.following}"
+            )
+        elif self.complete:
             lines.append(
                 f"The horizon of {job.declaration.horizon} ticks is complete; this stream releases no more, and later "
                 f"runs exit with status 4. {self.following} Give it a later `start` and another `out`; with `horizon` "

@@ -6,13 +6,13 @@ the horizon. The rows have no say in it. If the last event decided, the length o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from evercount.declare.declaration import StreamDeclaration, changed_noise
 from evercount.declare.view_names import shown_tables, stack_rows
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.press_table import round_table
-from evercount.engine.release_table import ReleaseTable
+from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import BadRows, HorizonReached, ParameterError, StoreError
@@ -50,6 +50,11 @@ from evercount.files.run_state import Closed, Places, State, archive, commit, di
 from evercount.files.sink import write_releases
 from evercount.files.source import Prefix, SeenRows, Source, open_source
 from evercount.privacy import Cost, compose, successor_text
+from evercount.privacy.time_range import lies_in_one_range
+
+if TYPE_CHECKING:
+    from evercount.declare.tick_marks import TickMark
+    from evercount.files.store_home import StoreHome
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how many ticks of it are done, of how many (0: not known)."""
@@ -66,14 +71,44 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
     tell = progress or (lambda what, done, total: None)
     columns_of(job.declaration)
     with TemporaryDirectory(prefix="evercount-") as folder, _interruptible(), ExitStack() as cleanup:
-        places = Places.of(job.out, job.state, Path(folder))
+        if job.db is None:
+            places = Places.of(job.out, job.state, Path(folder))
+        else:
+            check_db(job)
+            places = replace(Places.of(None, None, Path(folder)), output=None if job.out is None else Path(job.out))
         _check_paths(job, places)
         _check_extras(job)
         scratch = cleanup.enter_context(locked(places))
-        run = _resume(job, places, scratch, cleanup)
-        tell("counting", 0, 0)
-        counted = _count(run, stdin)
-        return _publish(run, counted, tell)
+        home = None if job.db is None else _home(job, cleanup)
+        earlier: Outcome | None = None
+        for number in itertools.count():
+            (own := scratch / str(number)).mkdir(mode=0o700)
+            run = _resume(job, places, own, home, cleanup)
+            tell("counting", 0, 0)
+            counted = _count(run, stdin)
+            outcome = _publish(run, counted, tell)
+            if job.check or not (job.renew and outcome.complete):
+                return outcome if earlier is None or outcome.released else earlier
+            earlier = outcome
+        raise AssertionError("a stream that is complete is renewed, and one that is not ends the run")
+
+
+def _home(job: Job, cleanup: ExitStack) -> StoreHome:
+    from evercount.files.store_home import StoreHome  # a store is an extra
+
+    return StoreHome(job, cleanup)
+
+
+def check_db(job: Job) -> None:
+    """Refuse what does not go with a store."""
+    for given, why in (
+        (job.state is not None, "`state` does not go with `db`: the store is the state"),
+        (job.new_noise_stream, "`new_noise_stream` does not go with `db`: declare a stream of another `name`"),
+        (job.out == "-", "`out` - does not go with `db`: name a file, or omit it"),
+        (job.level != LEVEL, f"a store keeps intervals of {LEVEL:.0%}: omit the level"),
+    ):
+        if given:
+            raise ParameterError(why)
 
 
 # -- resume -----------------------------------------------------------------------------------------------------------
@@ -88,8 +123,12 @@ class _Run:
     scratch: Path
     before: State | None
     """The state that the run continues."""
+    home: StoreHome | None
+    """The store that keeps the stream, in place of a state file."""
     restarted: bool
     """Whether new noise takes the place of a stream."""
+    renewing: bool
+    """Whether that is because its horizon is complete."""
     earlier: tuple[Cost, ...]
     stream: Stream
     composed: str | None
@@ -112,9 +151,9 @@ class _Run:
         return stack_rows(self.before.numbers, none) if self.joined else self.before.numbers
 
 
-def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run:
+def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cleanup: ExitStack) -> _Run:
     """Take up the stream of the state, or begin one."""
-    state = read_state(places)
+    state = read_state(places) if home is None else home.read()
     earlier = () if state is None else tuple(map(Cost.from_dict, state.earlier))
     restarted = job.new_noise_stream and state is not None
     if job.new_noise_stream and state is not None:
@@ -123,9 +162,26 @@ def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run
         old = Stream.load(state.stream, job.declaration.period_of)
         cleanup.callback(old.close)
         earlier, state = (*earlier, old.cost), None
-    job = _settled(job, state)
+    if home is not None and (job.add_keys or job.remove_keys):
+        raise ParameterError("keys join a stream of a store by `evercount store add-keys STREAM FILE --db STORE`")
+    if job.full_digits is None:  # an output goes on with the digits that it has
+        began = state is not None and home is None and "digits" not in state.output_facts
+        job = replace(job, full_digits=began)
+    job = _settled(job, state, home)
+    renewing = job.renew and state is not None and _complete(job.declaration, state)
+    if renewing:
+        assert state is not None
+        cost = job.declaration.build(replay=True).cost
+        _check_renewal(job, home)
+        restarted, earlier, state = True, (*earlier, cost), None
+        job = replace(job, declaration=job.declaration.renewed(), secret=None)
     declaration = job.declaration
-    stream = declaration.build(secret=job.secret) if state is None else Stream.load(state.stream, declaration.period_of)
+    if state is None:
+        stream = declaration.build(secret=job.secret)
+    elif home is not None and home.live is not None:
+        stream = home.live.stream
+    else:
+        stream = Stream.load(state.stream, declaration.period_of)
     cleanup.callback(stream.close)
     job = replace(job, declaration=declaration.with_query(stream.query))
     if state is not None:
@@ -141,12 +197,33 @@ def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run
     publishes = not job.check and stop > first
     entered = enter(job, stream, None if state is None else state.entry, state is None, publishes, cleanup)
     facts = (composed, entered, first, stop, tuple(joined))
-    return _Run(job, places, scratch, state, restarted, earlier, stream, *facts)
+    return _Run(job, places, scratch, state, home, restarted, renewing, earlier, stream, *facts)
 
 
-def _settled(job: Job, state: State | None) -> Job:
+def _complete(declaration: StreamDeclaration, state: State) -> bool:
+    """Whether all ticks of the horizon are released."""
+    horizon = declaration.horizon
+    return horizon is not None and state.closed.until >= declaration.schedule.start_of(horizon + 1)
+
+
+def _check_renewal(job: Job, home: StoreHome | None) -> None:
+    """Refuse to renew by itself what costs more each time, unless a ledger or a cap says how much may be spent."""
+    if lies_in_one_range(job.declaration.budget) or job.ledger is not None or (home is not None and home.capped):
+        return
+    raise ParameterError(
+        "a person may be in every year, so each renewal adds to what is spent: give `ledger` with a `total` that "
+        "allows for it, or protect persons within a `period`"
+    )
+
+
+def _settled(job: Job, state: State | None, home: StoreHome | None = None) -> Job:
     """The job with a zone, checked against the state that it continues."""
     declaration, schedule = job.declaration, job.declaration.schedule
+    if state is None and home is not None and home.live is not None:  # declared, and nothing is released
+        known = home.live.declaration
+        first = home.first_start()
+        state_first = first if home.live.follows else None
+        return replace(job, declaration=_continued(job, known, state_first, {}))
     if state is None:
         period = declaration.budget.period
         if isinstance(period, str) and not schedule.calendar and not job.zone_given:
@@ -161,15 +238,24 @@ def _settled(job: Job, state: State | None) -> Job:
             )
         return job
     known = StreamDeclaration.from_dict(state.declaration)
+    return replace(job, declaration=_continued(job, known, state.first_start, state.output_facts))
+
+
+def _continued(
+    job: Job, known: StreamDeclaration, first_start: int | None, facts: Mapping[str, object]
+) -> StreamDeclaration:
+    """The declaration of a run that goes on with a known stream, or ParameterError where it declares another."""
+    declaration, schedule = job.declaration, job.declaration.schedule
     if not job.zone_given:
         declaration = declaration.with_schedule(replace(schedule, zone=known.schedule.zone))
+    if first_start is not None and declaration.schedule.start == first_start:
+        declaration = declaration.going_on(known.schedule.begin, declaration)
+    earliest = declaration.earliest
     differences = known.differences(declaration)
-    if job.full_digits is None:
-        job = replace(job, full_digits="digits" not in state.output_facts)
-    for name in {**job.output_facts, **state.output_facts}:
+    for name in {**job.output_facts, **facts}:
         value = job.output_facts.get(name, "full")
-        if state.output_facts.get(name, "full") != value:
-            differences.append(f"{name} was {state.output_facts.get(name, 'full')!r} and is now {value!r}")
+        if facts.get(name, "full") != value:
+            differences.append(f"{name} was {facts.get(name, 'full')!r} and is now {value!r}")
     if differences:
         raise ParameterError(
             "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the previous "
@@ -179,7 +265,9 @@ def _settled(job: Job, state: State | None) -> Job:
     declaration = declaration.as_known(known).with_schedule(known.schedule)
     if declaration.shown != known.shown:  # views may change, but not what an output shows
         declaration = replace(declaration, views=(known.shown, *declaration.views))
-    return replace(job, declaration=declaration)
+    if earliest is not None:
+        object.__setattr__(declaration, "earliest", earliest)
+    return declaration
 
 
 def _due(job: Job, stream: Stream) -> tuple[int, int]:
@@ -257,7 +345,7 @@ def _count(run: _Run, stdin: IO[bytes] | None) -> _Counted:
     if job.check and columns_of(run.declaration).user is not None:
         dropped = dropped_events(sources, run.declaration, run.first, run.stop, run.scratch)
     if rows.bad and shown is None:
-        shown = tuple(islice(find_rejects(sources, run.declaration, run.scratch), MOST_SHOWN))
+        shown = tuple(itertools.islice(find_rejects(sources, run.declaration, run.scratch), MOST_SHOWN))
     if rows.bad and not job.skip_bad:
         raise BadRows(sources[0].name if len(sources) == 1 else f"{len(sources)} files", rows.bad, shown or ())
     return _Counted(rows, (shown or ()) if rows.bad else (), consumed, seen, dropped)
@@ -291,23 +379,28 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
     if not job.check and run.stop > run.first:
         if run.restarted:
             archived = tuple(archive(places))
-        with _undone(places):
-            state = _write(run, counted, tell)
-            run.entered.spend()  # on the disk before anything is published
+        if run.home is not None:
+            run.entered.spend()
+            state, stream = _commit_to_store(run, run.home, counted)
+        else:
+            with _undone(places):
+                state = _write(run, counted, tell)
+                run.entered.spend()  # on the disk before anything is published
+            try:
+                if job.kept:
+                    commit(places, state)
+            except OSError as error:
+                raise StoreError(f"the run could not be published: {error.strerror or error}") from error
         numbers, tables = state.numbers, state.tables
-        try:
-            if job.kept:
-                commit(places, state)
-        except OSError as error:
-            raise StoreError(f"the run could not be published: {error.strerror or error}") from error
-    published = _published(job, stream, numbers, tables)
+    marks = () if run.home is None else run.home.marks
+    published = _published(job, stream, numbers, tables, marks)
     drawn, views = None, []
     if not job.check and stream.tick:
         _fill_lake(job, stream, numbers, tables)
         if job.plot is not None:
             drawn = draw_releases(published, Path(job.plot), run.scratch)
         if places.output is not None:
-            views = write_views(places.output, published)
+            views = write_views(places.output, published, main=run.home is not None)
             digits = bool(job.full_digits)
             describe_files([places.output, *views], run.declaration, stream.guarantee, job.level, full_digits=digits)
     return Outcome(
@@ -333,11 +426,43 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
     )
 
 
-def _published(job: Job, stream: Stream, numbers: FloatArray, tables: tuple[dict[str, Any], ...]) -> Published:
+def _commit_to_store(run: _Run, home: StoreHome, counted: _Counted) -> tuple[State, Stream]:
+    """Release the ticks in the store; its stream takes the place of the one that was built to look at."""
+    if run.before is None:
+        run.stream.close()
+    state = home.commit(run.declaration, counted.rows.totals, _state(run, counted, {}), run.job, run.renewing)
+    assert home.live is not None
+    return state, home.live.stream
+
+
+def _state(run: _Run, counted: _Counted, stream: dict[str, Any]) -> State:
+    """The state after a run, but for what is published."""
+    return State(
+        declaration=run.declaration.to_dict(),
+        output_facts=run.job.output_facts,
+        stream=stream,
+        closed=Closed.before(run.stop, run.declaration.schedule),
+        numbers=np.empty((0, 0)),
+        earlier=tuple(cost.to_dict() for cost in run.earlier),
+        entry=run.entered.name,
+        users=counted.rows.users,
+        consumed=counted.consumed,
+        seen=counted.seen,
+        first_start=run.declaration.earliest,
+    )
+
+
+def _published(
+    job: Job,
+    stream: Stream,
+    numbers: FloatArray,
+    tables: tuple[dict[str, Any], ...],
+    marks: tuple[TickMark, ...] = (),
+) -> Published:
     labels = stream.query.labels if stream.query.publishing.own_ticks else None
     releases = stream.read_back(numbers, labels=labels)
     views, digits = job.all_views, bool(job.full_digits)
-    return Published(job.declaration, stream.guarantee, views, job.level, releases, tables, digits)
+    return Published(job.declaration, stream.guarantee, views, job.level, releases, tables, digits, marks)
 
 
 def _fill_lake(job: Job, stream: Stream, numbers: FloatArray, tables: tuple[dict[str, Any], ...]) -> None:
@@ -374,17 +499,9 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
         if not job.full_digits:
             tables = map(round_table, tables)
         write_releases(job.kind, old, run.places.pending, tables, schedule, stream.guarantee, header=before is None)
-    return State(
-        declaration=run.declaration.to_dict(),
-        output_facts=job.output_facts,
-        stream=stream.dump(),
-        closed=Closed.before(run.stop, schedule),
+    return replace(
+        _state(run, counted, stream.dump()),
         numbers=stack_rows(*numbers),
-        earlier=tuple(cost.to_dict() for cost in run.earlier),
-        entry=run.entered.name,
-        users=counted.rows.users,
-        consumed=counted.consumed,
-        seen=counted.seen,
         tables=(*(() if before is None else before.tables), *own_tables(own)),
     )
 

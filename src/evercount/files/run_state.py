@@ -93,6 +93,8 @@ class State:
     """What has been read of each file, where late rows count."""
     seen: dict[str, SeenRows] = field(default_factory=dict)
     """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
+    first_start: int | None = None
+    """Of a renewed stream: the start of the first one, which the operator's options still name."""
     tables: tuple[dict[str, Any], ...] = ()
     """The published tables, where they do not follow from `numbers` (`published.py`)."""
 
@@ -256,7 +258,7 @@ def archive(places: Places) -> list[Path]:
         number += 1
     copies = []
     for source, target in ((places.output, kept_output), (places.state, kept_state)):
-        if source is not None and target is not None:
+        if source is not None and target is not None and source.exists():
             half = target.with_name(f".{target.name}.new")
             with source.open("rb") as old, new_private(half) as new:
                 shutil.copyfileobj(old, new)

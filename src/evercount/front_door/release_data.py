@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from evercount.files.release_job import Outcome
     from evercount.noise import Secret
 
-PATHS = ("out", "state", "rejects", "ledger", "plot", "lake")
-FLAGS = ("skip_bad", "check", "new_noise_stream")
+PATHS = ("out", "state", "db", "rejects", "ledger", "plot", "lake")
+FLAGS = ("skip_bad", "check", "new_noise_stream", "renew")
 
 
 class ReleaseOptions(Declared, total=False):
@@ -35,6 +35,8 @@ class ReleaseOptions(Declared, total=False):
     rejects: str | Path | None
     check: bool
     new_noise_stream: bool
+    db: str | Path | None
+    renew: bool
     ledger: str | Path | None
     total: str | tuple[float, float] | None
     plot: str | Path | None
@@ -121,6 +123,9 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
         rejects: Write all bad and all late rows to this private file.
         check: Look at options, files and state; publish nothing.
         new_noise_stream: Start again with new noise over the same data; the budgets add up.
+        db: Store that keeps the stream in place of a state file, and that `evercount serve --read-only` shows: an
+            SQLite file or postgresql://… One spending; files are exports of it.
+        renew: When the horizon is complete, go on with a new stream, with new noise, from that instant on.
         ledger: Ledger file of all streams over the same events: the stream is entered, or refused.
         total: ε,δ of a new ledger that all its streams keep together, such as 1,1e-6.
         plot: Chart of all releases: .png, .svg or .pdf.

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 from evercount.engine.build import FITTED_TICKS
 from evercount.engine.noise_choice import MARGIN, candidates, check_noise_for, choose_noise, least_alone
+from evercount.engine.release_table import frame_module
 from evercount.engine.user_counting import enforced_by
 from evercount.engine.view_widths import RUNNING
-from evercount.errors import MissingExtra, ParameterError
+from evercount.errors import ParameterError
 from evercount.factorizations import check_horizon
 from evercount.planning.largest import error_shares, shares_sentence
 from evercount.privacy import Budget, counted_text, guarantee_text
 from evercount.queries import Count, Query
+from evercount.text_rules import aligned
 
 _ENDLESS = (
     f" It is fitted to the first 2^{FITTED_TICKS.bit_length() - 1} ticks; after them it is just as private, and errors "
@@ -50,7 +52,7 @@ class ViewRow:
         return f"{self.name} (delta={self.delta:g})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ViewPlan:
     """The rows, the chosen one first, the others from the smallest error on. Printed, it is a table.
 
@@ -109,11 +111,34 @@ class ViewPlan:
         Raises:
             MissingExtra: pandas is not installed.
         """
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as error:
-            raise MissingExtra("a table of pandas", "pandas", package=True) from error
-        return pandas.DataFrame(self.columns())
+        return frame_module("pandas").DataFrame(self.columns())
+
+    def to_polars(self) -> Any:
+        """The table as a Polars data frame.
+
+        Returns:
+            The data frame, one row for each mechanism.
+
+        Raises:
+            MissingExtra: polars is not installed.
+        """
+        return frame_module("polars").DataFrame(self.columns())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[ViewRow]:
+        return iter(self.rows)
+
+    def __getitem__(self, index: int) -> ViewRow:
+        return self.rows[index]
+
+    def _repr_html_(self) -> str:
+        """The table, for notebooks."""
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         views = list(self.rows[0].stds)
@@ -122,16 +147,8 @@ class ViewPlan:
             name = f"{row.name} (chosen)" if row.chosen else row.name
             stds = [f"{row.stds[view]:,.2f}" for view in views]
             table.append([name, f"{row.delta:g}", *stds, f"{row.twice:.2f}"])
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join(
-                text.rjust(width) if place else text.ljust(width)
-                for place, (text, width) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in table
-        ]
         told = [self.reason, shares_sentence(self.shares)]
-        return "\n".join([*lines, *filter(None, told)])
+        return "\n".join([*aligned(table, left=1), *filter(None, told)])
 
 
 def plan_views(

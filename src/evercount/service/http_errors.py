@@ -81,14 +81,18 @@ def remedy_of(status: int) -> str:
     return STATUS_REMEDIES.get(status, "See the description of the API at /docs.")
 
 
-def answer(status: int, kind: str, message: str, remedy: str, retry: float | None = None) -> Json:
+def answer(
+    status: int, kind: str, message: str, remedy: str, retry: float | None = None, events: int | None = None
+) -> Json:
     """An error as JSON, in the shape that every error has."""
     headers = {"Cache-Control": "no-store"}
     if retry is not None:
         headers["Retry-After"] = str(max(1, round(retry)))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    error = {"type": kind, "message": message[:LONGEST_MESSAGE], "remedy": remedy}
+    error: dict[str, Any] = {"type": kind, "message": message[:LONGEST_MESSAGE], "remedy": remedy}
+    if events is not None:
+        error["events"] = events
     return Json({"error": error}, status_code=status, headers=headers)
 
 
@@ -101,7 +105,7 @@ def describe(error: Exception) -> Json:
             retry = getattr(error, "retry", 1.0) if status in (425, 503) else None
             # a StoreError may name files, hosts and ports of the operator: that is for the log
             message = "the store cannot be used at the moment" if kind is StoreError else str(error)
-            return answer(status, type(error).__name__, message, remedy, retry)
+            return answer(status, type(error).__name__, message, remedy, retry, getattr(error, "events", None))
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("unexpected %s\n%s", type(error).__name__, frames)  # its text could hold data, so it is omitted
     return answer(

@@ -99,6 +99,26 @@ TOKEN: dict[str, Any] = {
     }
 }
 
+NOTE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["first"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "first": {"type": ["integer", "string"]},
+                        "last": {"type": ["integer", "string", "null"]},
+                        "text": {"type": "string", "maxLength": 500},
+                        "missing": {"enum": ["drop", "next", None]},
+                    },
+                }
+            }
+        },
+    }
+}
 
 SEND = 'curl -H "Authorization: Bearer $TOKEN"'
 HOST = "http://127.0.0.1:8000"
@@ -116,6 +136,10 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("post", "/v1/streams/{name}/events"): (
         f'{SEND} -H "Content-Type: application/json" -H "Idempotency-Key: $(uuidgen)" \\\n'
         f'  {HOST}/v1/streams/flu/events -d \'["North", {{"key": "South", "time": "2026-01-01T09:30:00Z"}}]\''
+    ),
+    ("post", "/v1/streams/{name}/open"): f"{SEND} -X POST {HOST}/v1/streams/flu/open",
+    ("post", "/v1/streams/{name}/notes"): (
+        f'{SEND} {HOST}/v1/streams/flu/notes -d \'{{"first": 1, "text": "reporting system down"}}\''
     ),
     ("post", "/v1/streams/{name}/close-tick"): f"{SEND} -X POST '{HOST}/v1/streams/minutes-used/close-tick?tick=1'",
     ("get", "/v1/streams/{name}/releases"): f"curl '{HOST}/v1/streams/flu/releases?after=1&limit=24'",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from evercount.declare.tick_marks import with_marks
 from evercount.declare.view_names import QUANTILE, check_views, newest_spans, view_table
 from evercount.engine.key_views import needed_columns
 from evercount.engine.notebook_chart import without_trend
@@ -38,11 +39,15 @@ class Asked:
 
 
 def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ReleaseTable:
-    """Read a view of a stream from its stored releases; at most about `numbers` of them.
+    """Read a view of a stream from its stored releases, with the notes on its ticks; at most about `numbers` of them.
 
     **Guarantee.** Post-processing of published numbers; which spans there are depends on the released ticks alone.
     Test: tests/service/test_service_views.py::test_views_are_those_of_the_library.
     """
+    return with_marks(_read_view(store, live, asked, numbers), store.marks(live.id), asked.view)
+
+
+def _read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ReleaseTable:
     declaration, outputs = live.declaration, _outputs(live, asked.cells)
     own_ticks = declaration.query.publishing.own_ticks
     if own_ticks and asked.view not in (RUNNING, PER_TICK):

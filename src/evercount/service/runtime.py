@@ -19,6 +19,7 @@ import evercount
 from evercount.declare.cautions import published_line
 from evercount.declare.declaration import declared_budget
 from evercount.declare.schedule import format_utc, instant_of
+from evercount.declare.tick_marks import NewMark
 from evercount.declare.view_names import noise_views, offered_views
 from evercount.engine.user_counting import enforced_by
 from evercount.errors import Problem, StoreError
@@ -34,6 +35,8 @@ from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
 from evercount.service.watch_loop import Watcher
 from evercount.store import EndedStream, LiveStream, Store, StreamDeclaration, retire_stream
+from evercount.store.open_stream import HISTORY
+from evercount.store.tick_marks import mark_ticks
 from evercount.store.watched_store import WatchedStore
 
 T = TypeVar("T")
@@ -89,10 +92,16 @@ class Service:
         """Declare streams before `start`."""
         for declaration in declarations:
             self.declare_one(declaration)
+            if self.store.streams[declaration.name].waiting == HISTORY:
+                log.warning(
+                    "stream %s starts in the past and closes no tick yet. Send its history with `evercount push "
+                    "--history`, or say that there is none with `evercount streams open`",
+                    declaration.name,
+                )
 
     def declare_one(self, declaration: StreamDeclaration) -> dict[str, Any]:
         """Declare a stream; returns its facts, which are known before anything is committed."""
-        live = self.store.declare(declaration, self.clock.now(), before_commit=self.facts)
+        live = self.store.declare(declaration, self.clock.now(), before_commit=self.facts, waits_for=HISTORY)
         return {**self.facts(live), "published": published_line(declaration)}
 
     def start(self) -> None:
@@ -185,12 +194,26 @@ class Service:
         if isinstance(known, EndedStream):
             onward = f" Send events to {known.successor!r}." if known.successor else ""
             raise Problem(410, "StreamEnded", f"the stream is {known.ending}: {known.reason}.{onward}")
+        if known.finished and known.successor is not None:  # it was renewed: its events go on
+            return self.find(known.successor)
         return known
 
     def retire(self, name: str, reason: str, successor: str | None) -> dict[str, Any]:
         """Retire a stream; called in the writer's thread."""
         ended, heir = retire_stream(self.store, name, self.clock.now(), reason=reason, successor=successor)
         return {"retired": self.facts(ended), "successor": None if heir is None else self.facts(heir)}
+
+    def open_history(self, name: str) -> dict[str, Any]:
+        """The past of a stream is loaded, or there is none; called in the writer's thread."""
+        return self.facts(self.store.open_history(name))
+
+    def mark(self, name: str, data: Any) -> dict[str, Any]:
+        """Keep a note on ticks, or declare them missing; called in the writer's thread."""
+        known = self.look_up(name)
+        if known is None:
+            raise Problem(404, "NotFound", "there is no such stream")
+        mark = mark_ticks(self.store, name, NewMark(**data).on(known.declaration.schedule))
+        return mark.facts(known.declaration.schedule)
 
     def accept_clock(self) -> dict[str, Any]:
         """The operator agrees with the time as it is; called in the writer's thread."""
@@ -297,6 +320,7 @@ class Service:
             "open_since": None,
             "closes": None,
             "level": 0.95,
+            "notes": [mark.facts(schedule) for mark in live.marks],
         }
         if isinstance(live, EndedStream):
             state = {"state": live.ending, "reason": live.reason, "successor": live.successor, "ticks_left": 0}
@@ -309,6 +333,7 @@ class Service:
             "noise": live.stream.noise,
             "closes": None if end is None else format_utc(instant_of(end)),
             "state": self._state(live),
+            "successor": live.successor,
         }
 
     @staticmethod
@@ -320,6 +345,8 @@ class Service:
     def _state(self, live: LiveStream) -> str:
         if live.stopped or live.finished:
             return "stopped" if live.stopped else "finished"
+        if live.waiting == HISTORY:
+            return "waiting"
         schedule = live.declaration.schedule
         early = not schedule.manual and instant_of(self.clock.now()) < schedule.begin
         return "scheduled" if early else "open"

@@ -11,26 +11,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select
 
 from evercount._arrays import AnyArray, BoolArray, IntArray
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import UNITS
 from evercount.engine.tick_totals import TickTotals
-from evercount.errors import Conflict, ParameterError, StoreError, StreamStopped
-from evercount.store.database import insert_rows
+from evercount.errors import Conflict, ParameterError, StreamStopped
+from evercount.store.early_events import add_totals, stored_totals
 from evercount.store.known_users import ManyUsers
 from evercount.store.named_events import NamedEvents, Part, by_tick, keep_rows, pack_rows, packed_ticks, stored_parts
 from evercount.store.open_stream import LiveStream
-from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
+from evercount.store.saturation import Totals
 from evercount.store.schema import counted_batches, counted_events, counted_totals, meta
 from evercount.store.sealing import Sealer
 from evercount.store.user_events import UserEvents, cap_ticks, keep_events
 
 REMEMBERED = 10_000
 """Batches of a query whose digests are kept."""
-PART = 200
-"""Ticks that are read with one statement."""
 MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
 """Ticks and microseconds ahead of the open tick that an event may lie in."""
 
@@ -223,24 +221,11 @@ def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickT
     """Add totals to the stored ones, late ones by the declared rule."""
     tick, counted = _place(live, totals.tick)
     tick, cell, total = tick[counted], totals.cell[counted], totals.total[counted]
-    parts = list(by_tick(tick))
-    stored = stored_totals(connection, live, sealer, [one for one, _ in parts])
-    cells = live.stream.query.cells
-    zeros = np.zeros(cells, np.int64)
-    fresh, changed = [], []
-    for one, here in parts:
-        row = np.zeros(cells, np.int64)
-        np.add.at(row, cell[here], total[here])
-        sums = pack_totals(add_exactly(stored.get(one, zeros), row))
-        sealed = sealer.seal(sums, "counted", live.id, one)
-        if one in stored:
-            changed.append({"at": one, "sealed": sealed})
-        else:
-            fresh.append((live.id, one, sealed))
-    if changed:
-        where = (counted_totals.c.stream == live.id) & (counted_totals.c.tick == bindparam("at"))
-        connection.execute(update(counted_totals).where(where).values(sealed=bindparam("sealed")), changed)
-    insert_rows(connection, counted_totals, fresh)
+    rows = {}
+    for one, here in by_tick(tick):
+        rows[one] = np.zeros(live.stream.query.cells, np.int64)
+        np.add.at(rows[one], cell[here], total[here])
+    add_totals(connection, live, sealer, rows)
 
 
 def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
@@ -255,24 +240,6 @@ def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
     if horizon is not None:
         counted &= tick <= horizon
     return tick, counted
-
-
-def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, ticks: Sequence[int]) -> dict[int, Totals]:
-    """The exact sums that were counted for these ticks, where there are any."""
-    sums: dict[int, Totals] = {}
-    cells = live.stream.query.cells
-    table = counted_totals
-    for start in range(0, len(ticks), PART):
-        part = list(ticks[start : start + PART])
-        rows = connection.execute(
-            select(table.c.tick, table.c.sealed).where((table.c.stream == live.id) & table.c.tick.in_(part))
-        )
-        for tick, sealed in rows:
-            totals = unpack_totals(sealer.open(sealed, "counted", live.id, tick), cells)
-            if len(totals) != cells:
-                raise StoreError(f"the totals of stream {live.name!r} do not belong to its query")
-            sums[tick] = totals
-    return sums
 
 
 def _digest(live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray, list[str]] | None) -> hashlib.blake2b:

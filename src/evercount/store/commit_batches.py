@@ -7,16 +7,17 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert, select, update
 
-from evercount.errors import Conflict, EvercountError, StreamStopped
+from evercount.errors import Conflict, EvercountError, InputError, StreamStopped
 from evercount.queries.user_cap import Caps, UserState, cap_per_user
 from evercount.store import schema
 from evercount.store.database import insert_rows
+from evercount.store.early_events import Kept, add_totals, keep_early
 from evercount.store.known_users import KnownUsers
-from evercount.store.open_stream import Accepted, Batch, LiveStream
+from evercount.store.open_stream import Accepted, Batch, LiveStream, Placed
 from evercount.store.saturation import Totals, add_exactly
 from evercount.store.sealing import Sealer
 
@@ -37,9 +38,12 @@ class Group:
         self.totals: dict[str, Totals] = {}
         self.events: dict[str, list[Any]] = {}
         self.users: dict[int, KnownUsers] = {}
-        self.keys: dict[tuple[int, bytes], tuple[bytes, int]] = {}
-        """(stream, idempotency key) → (digest, tick) of the batches that were taken in; `known`: of stored ones."""
-        self.known: dict[tuple[int, bytes], tuple[bytes, int]] = {}
+        self.ahead: dict[str, dict[int, Totals]] = {}
+        self.early: dict[str, dict[int, list[Kept]]] = {}
+        """What later ticks get: sums, and events that are kept as they came (`early_events.py`)."""
+        self.keys: dict[tuple[int, bytes], Known] = {}
+        """By (stream, idempotency key): the batches that were taken in; `known`: stored ones."""
+        self.known: dict[tuple[int, bytes], Known] = {}
 
     def add_all(self, batches: Sequence[Batch]) -> list[Accepted | EvercountError]:
         """Add batches one after the other; returns an answer to each, which is the error if the batch is refused."""
@@ -57,8 +61,9 @@ class Group:
         for stream in {mark.stream for mark in marks}:
             wanted = {mark.key for mark in marks if mark.stream == stream}
             where = (table.c.stream == stream) & table.c.key.in_(wanted)
-            for row in self.connection.execute(select(table.c.key, table.c.digest, table.c.tick).where(where)):
-                self.known[stream, bytes(row.key)] = (bytes(row.digest), row.tick)
+            columns = select(table.c.key, table.c.digest, table.c.tick, table.c.size)
+            for row in self.connection.execute(columns.where(where)):
+                self.known[stream, bytes(row.key)] = Known(bytes(row.digest), row.tick, row.size)
 
     def _add(self, batch: Batch, mark: Mark | None) -> Accepted | EvercountError:
         """Take one batch in, or say why not; a refused batch leaves nothing behind."""
@@ -68,30 +73,57 @@ class Group:
                 raise StreamStopped(f"stream {batch.stream!r} is over and takes no events")
             earlier = None if mark is None else self._earlier(mark)
             if earlier is not None:
-                return Accepted(batch.size, earlier)
+                return Accepted(batch.size, earlier, repeated=True)
             live.check_open(self.now)
-            self._count(live, batch)
+            placed = live.place(batch.times, batch.size, self.now)
+            self._count(live, batch, placed)
         except EvercountError as error:
             return error
+        tick = live.last_open(self.now)
         if mark is not None:
-            self.keys[live.id, mark.key] = (mark.digest, live.open_tick)
-        return Accepted(batch.size, live.open_tick)
+            self.keys[live.id, mark.key] = Known(mark.digest, tick, batch.size)
+        return Accepted(batch.size, tick, placed.late)
 
     def _earlier(self, mark: Mark) -> int | None:
         """The tick that has counted the same batch; None where none has."""
         earlier = self.keys.get((mark.stream, mark.key)) or self.known.get((mark.stream, mark.key))
         if earlier is None:
             return None
-        if earlier[0] != mark.digest:
-            raise Conflict("this Idempotency-Key was used for another batch: take a new key for new events")
-        return earlier[1]
+        if earlier.digest != mark.digest:
+            raise Conflict(
+                "this Idempotency-Key was used for another batch: take a new key for new events", events=earlier.size
+            )
+        return earlier.tick
 
-    def _count(self, live: LiveStream, batch: Batch) -> None:
-        places = list(range(batch.size))
+    def _count(self, live: LiveStream, batch: Batch, placed: Placed) -> None:
+        """Take in the events of a batch, tick by tick. What can refuse the batch comes before anything is changed."""
+        later = {tick: places for tick, places in placed.ticks.items() if tick > live.open_tick}
+        if later and live.declaration.remembers and not live.declaration.query.refuses_by_itself:
+            raise InputError(
+                f"events of {live.declaration.query.name!r} are read in the order of their ticks: this stream takes "
+                "those of the first open tick only"
+            )
+        adds_up = not live.declaration.remembers and batch.users is None
+        self._count_open(live, batch, placed.ticks.get(live.open_tick, []))
+        for tick, places in later.items():
+            events = [batch.payloads[place] for place in places]
+            if adds_up:
+                sums, row = self.ahead.setdefault(live.name, {}), live.encode(events)
+                sums[tick] = add_exactly(sums[tick], row) if tick in sums else row
+            else:
+                users = [None if batch.users is None else batch.users[place] for place in places]
+                kept = self.early.setdefault(live.name, {}).setdefault(tick, [])
+                kept.extend(zip(events, users, strict=True))
+
+    def count_early(self, live: LiveStream, kept: list[Kept]) -> None:
+        """Take in events that were kept until their tick is the first open one."""
+        users = None if live.declaration.user_caps is None else [user for _, user in kept if user is not None]
+        batch = Batch(live.name, [event for event, _ in kept], users=users)
+        self._count_open(live, batch, list(range(batch.size)))
+
+    def _count_open(self, live: LiveStream, batch: Batch, places: list[int]) -> None:
+        """The events at these places of a batch, into the first open tick."""
         changes: UserState = {}
-        if batch.times is not None:
-            counted = live.on_time(batch.times)
-            places = [place for place in places if counted[place]]
         if batch.users is not None:
             users = [batch.users[place] for place in places]
             before = self._used_by(live, users)
@@ -102,7 +134,7 @@ class Group:
             pending = self.events.setdefault(live.name, [])
             live.offer(kept, places, pending)
             pending.extend(kept)
-        else:
+        elif places:
             row = batch.row if len(kept) == batch.size and batch.row is not None else live.encode(kept)
             self.totals[live.name] = add_exactly(self.totals.get(live.name, live.totals), row)
         if changes:
@@ -120,7 +152,7 @@ class Group:
     def write(self) -> None:
         now = time.time()
         if self.keys:
-            rows = ((stream, key, digest, tick, now) for (stream, key), (digest, tick) in self.keys.items())
+            rows = ((stream, key, one.digest, one.tick, now, one.size) for (stream, key), one in self.keys.items())
             insert_rows(self.connection, schema.batches, rows)
         for name, totals in self.totals.items():
             live = self.streams[name]
@@ -134,6 +166,10 @@ class Group:
             sealed = self.sealer.seal(json.dumps(events).encode(), "events", live.id, live.open_tick)
             row = {"stream": live.id, "tick": live.open_tick, "number": live.groups, "sealed": sealed}
             self.connection.execute(insert(schema.open_events), [row])
+        for name, sums in self.ahead.items():
+            add_totals(self.connection, self.streams[name], self.sealer, sums)
+        for name, kept in self.early.items():
+            keep_early(self.connection, self.streams[name], self.sealer, kept)
         for known in self.users.values():
             known.write(self.connection)
 
@@ -147,6 +183,18 @@ class Group:
             live = self.streams[name]
             live.events.extend(events)
             live.groups += 1
+        for name in self.ahead:
+            self.streams[name].counted = True
+        for name, kept in self.early.items():
+            self.streams[name].early.update(kept)
+
+
+class Known(NamedTuple):
+    """A batch that was taken in, as its idempotency key remembers it."""
+
+    digest: bytes
+    tick: int
+    size: int | None
 
 
 @dataclass(frozen=True)

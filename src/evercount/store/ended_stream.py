@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.tick_marks import TickMark
 
 Ending = Literal["retired", "quarantined"]
 
@@ -25,6 +26,7 @@ class EndedStream:
     readable: bool = True
     successor: str | None = None
     labels: Sequence[str] = ()
+    marks: Sequence[TickMark] = ()
 
     def __post_init__(self) -> None:
         if not self.readable:  # keys that became public in a hidden history are a part of it

@@ -14,12 +14,14 @@ from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.accept_totals import has_totals
 from evercount.store.close_shards import read_cut
+from evercount.store.early_events import early_ticks
 from evercount.store.ended_stream import EndedStream
 from evercount.store.open_stream import LiveStream
 from evercount.store.reader import Reading, declared
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
 from evercount.store.spending import states
+from evercount.store.tick_marks import read_marks
 
 
 def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
@@ -74,6 +76,13 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
         live.events.extend(json.loads(sealer.open(group["sealed"], "events", number, live.open_tick)))
         live.groups += 1
     live.counted = has_totals(connection, number)
+    live.early, live.marks = early_ticks(connection, number), read_marks(connection, number)
+    renewed = schema.renewals
+    live.successor = connection.execute(select(renewed.c.successor).where(renewed.c.stream == number)).scalar()
+    before = select(renewed.c.stream).where(renewed.c.successor == row["name"])
+    live.follows = connection.execute(before).first() is not None
+    waiting = schema.waiting_streams
+    live.waiting = connection.execute(select(waiting.c.reason).where(waiting.c.stream == number)).scalar()
     return live
 
 
@@ -93,4 +102,5 @@ def load_retired(connection: Connection, row: Any, retired: Mapping[str, Any], d
         facts["readable"] and not doubtful,
         retired["successor"],
         Reading.labels_of(connection, row["id"], declared(row)),
+        read_marks(connection, row["id"]),
     )

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evercount._arrays import IntArray
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
+from evercount.declare.tick_marks import TickMark
 from evercount.engine.stream import Stream
-from evercount.errors import EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
+from evercount.errors import Conflict, EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
 from evercount.noise import Secret
 from evercount.privacy import successor_text
 from evercount.store.close_shards import CutStream
@@ -47,10 +48,26 @@ class Batch:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The answer to a batch: how many events it held, and the tick that counts them."""
+    """The answer to a batch: how many events it held, and the tick that counts those without a time of their own."""
 
     accepted: int
     tick: int
+    late: int = 0
+    """Events whose tick was closed. What becomes of them is declared; caps of persons are not told here, because
+    these depend on what others sent."""
+    repeated: bool = field(default=False, compare=False)
+    """Whether the batch had come before: nothing was counted again."""
+
+
+HISTORY, FILES = "history", "files"
+"""What a stream waits for: that its past is sent, or runs of `evercount release`, which close its ticks."""
+
+
+class Placed(NamedTuple):
+    """Which open tick counts each event of a batch, as places in the batch; late ones that are dropped are in none."""
+
+    ticks: dict[int, list[int]]
+    late: int
 
 
 @dataclass(eq=False)
@@ -80,6 +97,16 @@ class LiveStream:
     """Whether the store may hold totals of open ticks that were counted elsewhere."""
     cut: CutStream | None = None
     """How its cells are cut into shards; `stream` then stands before the first tick and gives public facts only."""
+    waiting: str | None = None
+    """What the stream waits for, while the clock closes none of its ticks: HISTORY or FILES."""
+    early: set[int] = field(default_factory=set)
+    """Later ticks whose events are kept as they came (`early_events.py`)."""
+    marks: Sequence[TickMark] = ()
+    """What the operator says about its ticks."""
+    successor: str | None = None
+    """The stream that goes on when the horizon ends, if it was renewed (`renew.py`)."""
+    follows: bool = False
+    """Whether it goes on for another stream: events from before its start were that one's, and are late."""
     stopped: str | None = None
     """Why the stream cannot go on, when it cannot."""
     closed: int = field(init=False)
@@ -108,7 +135,7 @@ class LiveStream:
     def due(self, now: float) -> int:
         """How many ticks the clock has ended and the stream has not released; a clock that went back ends none."""
         schedule = self.declaration.schedule
-        if schedule.manual or self.finished or self.stopped:
+        if schedule.manual or self.finished or self.stopped or self.waiting:
             return 0
         ended = schedule.tick_of(instant_of(now)) - 1
         if self.declaration.horizon is not None:
@@ -116,9 +143,9 @@ class LiveStream:
         return max(0, ended - self.closed)
 
     def next_end(self) -> float | None:
-        """When the open tick ends; None for manual clocks and streams that are over."""
+        """When the open tick ends; None for manual clocks and streams that wait or are over."""
         schedule = self.declaration.schedule
-        if schedule.manual or self.finished or self.stopped:
+        if schedule.manual or self.finished or self.stopped or self.waiting:
             return None
         return schedule.start_of(self.open_tick + 1) / SECOND
 
@@ -133,24 +160,45 @@ class LiveStream:
             raise StreamStopped(f"stream {self.name!r} is stopped: {self.stopped}")
         if self.finished:
             raise self.over()
+        if self.waiting == FILES:
+            raise Conflict(
+                f"stream {self.name!r} is fed by `evercount release --db`, which counts files: it takes no events here"
+            )
         schedule = self.declaration.schedule
         if not schedule.manual and instant_of(now) < schedule.begin:
             raise TooEarly(f"the stream starts at {format_utc(schedule.begin)}: send the events then")
 
-    def on_time(self, times: list[int | None]) -> list[bool]:
-        """For each event whether it is counted: late ones follow the declared rule, early ones refuse the batch.
+    def last_open(self, now: float) -> int:
+        """The last tick that takes events: a later one than the first open one while ticks are held open."""
+        if not self.waiting:
+            return self.open_tick
+        newest = self.declaration.schedule.tick_of(instant_of(now))
+        if self.declaration.horizon is not None:
+            newest = min(newest, self.declaration.horizon)
+        return max(self.open_tick, newest)
 
-        An event before the start of the stream is not legal, as in every door. One without a time counts in the open
-        tick, whatever that is.
+    def place(self, times: list[int | None] | None, size: int, now: float) -> Placed:
+        """The tick of each event: late ones follow the declared rule, those of the future refuse the batch.
+
+        An event before the start of the stream is not legal, as in every door. One without a time counts in the last
+        open tick.
         """
+        first, last = self.open_tick, self.last_open(now)
+        if times is None:
+            return Placed({last: list(range(size))}, 0)
         schedule = self.declaration.schedule
         if schedule.manual:
             raise InputError("the stream has a manual clock: events have no 'time', they count in the open tick")
-        begin, end = schedule.start_of(self.open_tick), schedule.start_of(self.open_tick + 1)
+        begin, end = schedule.start_of(first), schedule.start_of(last + 1)
         known = [moment for moment in times if moment is not None]
-        if known and begin <= min(known) and max(known) < end:
-            return [True] * len(times)
+        if first == last and known and begin <= min(known) and max(known) < end:
+            return Placed({first: list(range(size))}, 0)
+        ticks: dict[int, list[int]] = {}
+        late = 0
         for number, moment in enumerate(times):
+            if moment is not None and moment < schedule.begin and self.follows:
+                late += 1
+                continue
             if moment is not None and moment < schedule.begin:
                 raise InputError(
                     f"event {number} (from 0) has the time {format_utc(moment)}, before the start of the stream at "
@@ -161,7 +209,14 @@ class LiveStream:
                     f"event {number} (from 0) has the time {format_utc(moment)}, after the end of the open tick at "
                     f"{format_utc(end)}: send it when its tick has begun"
                 )
-        return [self.declaration.late == "next" or moment is None or moment >= begin for moment in times]
+            tick = last if moment is None else schedule.tick_of(moment)
+            if tick < first:
+                late += 1
+                tick = first
+                if self.declaration.late == "drop":
+                    continue
+            ticks.setdefault(tick, []).append(number)
+        return Placed(dict(sorted(ticks.items())), late)
 
     def encode(self, payloads: list[Any]) -> IntArray:
         return encode_events(self.declaration, payloads)

@@ -18,6 +18,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._safe_files import open_private
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import format_utc, instant_of
+from evercount.declare.tick_marks import TickMark, with_marks
 from evercount.declare.view_names import next_spans, view_table
 from evercount.engine.add_keys import with_joined
 from evercount.engine.release_table import ReleaseTable
@@ -32,6 +33,7 @@ from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows, states
+from evercount.store.tick_marks import read_marks
 
 MOST_NAMED = 500
 """Ticks or cells that one statement names: databases limit their number."""
@@ -118,8 +120,9 @@ class Reading:
         with self.database.reading() as connection:
             released = _released(connection, stream)
             until = released if until is None else min(released, until)
+            marks = read_marks(connection, stream)
             if declaration.shows_releases:
-                return self._page(connection, stream, declaration, after, min(after + limit, until), cells)
+                return self._page(connection, stream, declaration, after, min(after + limit, until), cells, marks)
             labels = self.labels_of(connection, stream, declaration)
         outputs = range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
         after_until = next_spans(name, schedule, after, until, limit)
@@ -127,6 +130,7 @@ class Reading:
             return []
         view = self.view(stream, declaration, name, after_until, labels, outputs)
         table = view_table(view, name, schedule, postprocess=declaration.view_postprocess)
+        table = with_marks(table, marks, name)
         with self.database.reading() as connection:
             return table.described(format_utc, _hashes(connection, stream, after, int(table.ticks[-1])))
 
@@ -138,6 +142,13 @@ class Reading:
         """
         with self.database.reading() as connection:
             labels = self.labels_of(connection, stream, declaration)
+            marks = read_marks(connection, stream)
+        for table in self._unmarked(stream, declaration, until, labels):
+            yield with_marks(table, marks, declaration.shown)
+
+    def _unmarked(
+        self, stream: int, declaration: StreamDeclaration, until: int, labels: Sequence[str]
+    ) -> Iterator[ReleaseTable]:
         size = max(1, NUMBERS_PER_TABLE // len(labels))
         if not until:
             yield _no_ticks(declaration, labels)
@@ -172,6 +183,11 @@ class Reading:
         starts = declaration.schedule.starts_of(after + 1, until - after)
         return ReleaseTable(np.arange(after + 1, until + 1), starts, labels, numbers)
 
+    def marks(self, stream: int) -> tuple[TickMark, ...]:
+        """What the operator says about the ticks of a stream."""
+        with self.database.reading() as connection:
+            return read_marks(connection, stream)
+
     def view(
         self,
         stream: int,
@@ -203,12 +219,14 @@ class Reading:
         after: int,
         last: int,
         cells: range | None = None,
+        marks: Sequence[TickMark] = (),
     ) -> list[dict[str, Any]]:
-        """The stored numbers of ticks after+1 … last, as one view of the database has them."""
+        """The numbers of ticks after+1 … last, as one view of the database has them; with marks as readers see them."""
         hashes = _hashes(connection, stream, after, last)
         last = max(hashes, default=after)  # shards commit rows of a tick before the tick is released
         tables = _tables(connection, stream, declaration, after, last, cells)
-        return [release for table in tables for release in table.described(format_utc, hashes)]
+        shown = [with_marks(table, marks, declaration.shown) for table in tables]
+        return [release for table in shown for release in table.described(format_utc, hashes)]
 
     def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
         """What some cells published at some ticks: an array for each tick, in the order of `cells`.

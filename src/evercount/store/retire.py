@@ -38,6 +38,9 @@ SECRET_TABLES = (
     schema.counted_events,
     schema.cut_streams,
     schema.shards,
+    schema.early_events,
+    schema.waiting_streams,
+    schema.file_runs,
 )
 """All that could release another number or tell a raw one. `noise_identities`, `ledger` and the history with
 its `public_keys` stay; so does `counted_batches`: keyed digests that keep the checkpoint of a retired stream from
@@ -168,7 +171,16 @@ def _retire(store: Store, known: LiveStream | EndedStream, reason: str) -> Ended
         for table in SECRET_TABLES:
             connection.execute(delete(table).where(table.c.stream == known.id))
     ended = EndedStream(
-        known.id, known.declaration, known.closed, "retired", reason, guarantee, noise, readable, labels=known.labels
+        known.id,
+        known.declaration,
+        known.closed,
+        "retired",
+        reason,
+        guarantee,
+        noise,
+        readable,
+        labels=known.labels,
+        marks=known.marks,
     )
     live = store.streams.pop(known.name, None)
     if live is not None:

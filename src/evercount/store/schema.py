@@ -65,8 +65,10 @@ batches = table_per_stream(
     Column("digest", LargeBinary(32), nullable=False),
     Column("tick", BigInteger, nullable=False),
     Column("accepted", Double, nullable=False, index=True),
+    Column("size", BigInteger),
     sqlite_with_rowid=False,
 )
+"""`size` is NULL for batches of before it was kept."""
 
 accumulators = table_per_stream("accumulators", Column("tick", BigInteger, nullable=False), sealed_column())
 
@@ -188,6 +190,37 @@ public_keys = table_per_stream(
 )
 """The keys that became public in streams whose keys nobody listed, with the tick at which they did."""
 
+early_events = table_per_stream(
+    "early_events",
+    Column("tick", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    sealed_column(),
+)
+"""Events of ticks after the first open one that cannot be added up before their tick closes (`early_events.py`)."""
+
+waiting_streams = table_per_stream("waiting_streams", Column("reason", String(16), nullable=False))
+"""Streams whose ticks the clock does not close, and what they wait for (`open_stream.py`)."""
+
+tick_marks = table_per_stream(
+    "tick_marks",
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("first", BigInteger, nullable=False),
+    Column("last", BigInteger, nullable=False),
+    Column("missing", String(8)),
+    Column("text", Text, nullable=False),
+    Column("made", Double, nullable=False),
+)
+"""What the operator says about ticks: a note, or that they are missing and what becomes of their events."""
+
+file_runs = table_per_stream("file_runs", sealed_column())
+"""What runs of `evercount release --db` remember besides: how much of a file was read, and the users of the period."""
+
+renewals = table_per_stream("renewals", Column("successor", String(64), nullable=False))
+"""The streams that go on for others when their horizon ends."""
+
+LATER_TABLES = (early_events, waiting_streams, tick_marks, file_runs, renewals)
+"""Tables that version 1.0 did not have: each is made by the migration that brought it."""
+
 
 def first_tables(connection: Connection) -> None:
     """All tables of version 1.0."""
@@ -198,13 +231,20 @@ def first_tables(connection: Connection) -> None:
             f"the database already has tables named {', '.join(taken)} that evercount did not make: use another "
             "database or another PostgreSQL schema"
         )
-    metadata.create_all(connection)
+    metadata.create_all(connection, [table for table in metadata.sorted_tables if table not in LATER_TABLES])
+
+
+def open_ticks_and_marks(connection: Connection) -> None:
+    """Several open ticks at once, history, marks on ticks, runs of files, renewals; sizes of batches."""
+    metadata.create_all(connection, [early_events, waiting_streams, tick_marks, file_runs, renewals])
+    if "size" not in {column["name"] for column in inspect(connection).get_columns("batches")}:
+        connection.exec_driver_sql("ALTER TABLE batches ADD COLUMN size BIGINT")
 
 
 Migrations = tuple[Callable[[Connection], None], ...]
-MIGRATIONS: Migrations = (first_tables,)
-"""In order and for ever: a migration that was published is never changed, a new one is added at the end. From the
-second one on, `first_tables` needs a copy of the tables as they are now."""
+MIGRATIONS: Migrations = (first_tables, open_ticks_and_marks)
+"""In order and for ever: a migration that was published is never changed, a new one is added at the end. Its tables
+belong in `LATER_TABLES`. A new column is added where it is missing: `first_tables` makes tables as they are now."""
 
 
 def applied(connection: Connection) -> int:

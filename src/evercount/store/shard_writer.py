@@ -24,6 +24,7 @@ from evercount.store.close_shards import (
     refuse_other_cut,
     shareable_place,
 )
+from evercount.store.closing_ticks import counted_ticks, make_ready, next_totals
 from evercount.store.database import insert_rows
 from evercount.store.known_users import forget_users
 from evercount.store.release_chain import link
@@ -79,10 +80,10 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
     """Store the totals of the next ticks for good: every call that closes these ticks uses the same."""
     if live.declaration.horizon is not None:
         count = min(count, live.declaration.horizon - live.closed)
-    count = min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells))
+    count = make_ready(store, live, min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells)))
     last = live.closed + count
-    counted = store.counted_ticks(live, count)
-    totals = store.open_ticks(live, count, counted)
+    counted = counted_ticks(store, live, count)
+    totals = next_totals(live, count, counted)
     assert isinstance(totals, TickTotals)
     zeros = np.zeros(live.stream.query.cells, np.int64)
     with store.database.transaction() as connection:

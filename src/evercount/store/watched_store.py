@@ -45,6 +45,7 @@ class WatchedStore(Store):
         try:
             with self.database.reading() as connection:
                 self.identity = read_identity(connection)
+                schema.check_schema(connection)
             self.sealer = Sealer(None, self.identity)
             self.head = HeadFile(head or default_path(self.database))
             differing = {} if self.head.read() is None else self.check_head(self.head)
@@ -65,6 +66,7 @@ class WatchedStore(Store):
         *,
         shards: int | None = None,
         before_commit: Callable[[LiveStream], object] | None = None,
+        waits_for: str | None = None,
     ) -> LiveStream:
         """Refused."""
         raise StoreError("this store was opened for reading only")
@@ -76,6 +78,7 @@ class WatchedStore(Store):
             last = select(schema.ticks.c.stream, func.max(schema.ticks.c.tick)).group_by(schema.ticks.c.stream)
             released = {stream: int(tick) for stream, tick in connection.execute(last)}
             retired = retired_rows(connection)
+            waiting = {row.stream: row.reason for row in connection.execute(select(schema.waiting_streams))}
             for row in rows:
                 if row["name"] in retired:
                     self.ended[row["name"]] = load_retired(connection, row, retired[row["name"]], False)
@@ -91,9 +94,10 @@ class WatchedStore(Store):
                 if live.name in self._hidden:
                     self.ended[live.name] = quarantine(live, self._hidden[live.name])
                     continue
-                live.labels = self._labels_at(live, tick)
+                live.labels, live.waiting = self._labels_at(live, tick), waiting.get(live.id)
                 self.streams[live.name] = live
                 continue
+            live.waiting = waiting.get(live.id)
             while live.closed < tick:
                 page = self.read_releases(live.id, live.declaration, live.closed, TICKS_PER_PAGE, tick, cells)
                 reached = page[-1]["tick"] if len(page) == TICKS_PER_PAGE else tick

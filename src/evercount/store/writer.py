@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from evercount.declare.declaration import StreamDeclaration, changed_noise
 from evercount.declare.schedule import SECOND, instant_of
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.stream_facts import StreamFacts
@@ -32,18 +32,19 @@ from evercount.errors import (
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.accept_totals import CountedBatch, CountedTicks, take_batch
-from evercount.store.close_shards import Run, release_rows
+from evercount.store.close_shards import Run
+from evercount.store.closing_ticks import ClosingTicks, counted_ticks, keep_left, make_ready, next_totals, place_given
 from evercount.store.commit_batches import Group
-from evercount.store.database import Database, insert_rows
+from evercount.store.database import Database
 from evercount.store.ended_stream import EndedStream
 from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
 from evercount.store.known_users import forget_users
 from evercount.store.load_streams import load_live, load_retired
-from evercount.store.named_events import as_tick, ticks_at_a_time
+from evercount.store.named_events import ticks_at_a_time
 from evercount.store.noise_ahead import NoiseAhead
-from evercount.store.open_stream import Accepted, Batch, LiveStream
+from evercount.store.open_stream import FILES, HISTORY, Accepted, Batch, LiveStream
 from evercount.store.reader import PROBE, Reading
-from evercount.store.release_chain import genesis, link
+from evercount.store.release_chain import genesis
 from evercount.store.rollback_guard import HeadFile, default_path
 from evercount.store.sealing import Sealer
 from evercount.store.shard_writer import close_by_shards, cut_stream
@@ -172,12 +173,14 @@ class Store(Reading):
         *,
         shards: int | None = None,
         before_commit: Callable[[LiveStream], object] | None = None,
+        waits_for: str | None = None,
     ) -> LiveStream:
         """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
 
         With `shards` its cells are cut into that number of ranges, which close their ticks apart (`close_shards.py`).
         The number stays, and may be left out later. `before_commit` is called with the new stream; if it fails, there
-        is none.
+        is none. The clock closes no tick of a new stream that waits: for FILES, or for its HISTORY, if a tick has ended
+        before it was declared.
 
         **Guarantee.** No two streams that are declared in one store have the same secret, query, budget, horizon, start
         and ticks: they would have the same noise, and the difference of their releases would be that of their data.
@@ -237,6 +240,10 @@ class Store(Reading):
                 .returning(schema.streams.c.id)
             ).scalar_one()
             live = LiveStream(number, declaration, secret, stream, blob, head, totals, labels=stream.labels)
+            missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
+            if waits_for == FILES or (waits_for == HISTORY and missed):
+                live.waiting = waits_for
+                connection.execute(insert(schema.waiting_streams).values(stream=number, reason=waits_for))
             hidden = self.sealer.seal(secret.hex().encode(), "secret", number)
             connection.execute(insert(schema.secrets).values(stream=number, sealed=hidden))
             connection.execute(insert(schema.noise_identities).values(stream=number, identity=identity))
@@ -259,6 +266,22 @@ class Store(Reading):
         if shards is not None:
             cut_stream(self, live, shards)
         self.noise_ahead.draw_block(live)
+        return live
+
+    def open_history(self, name: str) -> LiveStream:
+        """The operator says that the past of a stream is loaded, or that there is none: its ticks close from now on.
+
+        **Guarantee.** Before this no tick of the stream is released; when it is called is the operator's public act,
+        and no event has a say in it. Test: tests/service/test_service_history.py.
+        """
+        live = self.find(name)
+        if live.waiting == FILES:
+            raise Conflict(f"stream {name!r} is fed by `evercount release --db`, whose runs close its ticks")
+        if live.waiting is not None:
+            with self.database.transaction() as connection:
+                table = schema.waiting_streams
+                connection.execute(delete(table).where(table.c.stream == live.id))
+            live.waiting = None
         return live
 
     def _refuse_twin(self, stream: Stream, secret: Secret) -> None:
@@ -323,50 +346,58 @@ class Store(Reading):
             raise live.over()
         if live.cut is not None:
             return self.close_shards(live, count, closed_at, None, describe, cells)
+        count = make_ready(self, live, count)
         count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))
         if live.counted and live.declaration.remembers:
             with self.database.reading() as connection:
                 count = ticks_at_a_time(connection, live.id, range(live.open_tick, live.open_tick + count))
-        first, head = live.open_tick, live.head
+        with self._closing(live) as closing:
+            counted = counted_ticks(self, live, count)
+            totals = next_totals(live, count, counted)
+            tables = list(close_ticks(live.stream, totals, live.declaration.schedule.starts_of))
+            with self.database.transaction() as connection:
+                for table in tables:
+                    closing.write(connection, live, table, closed_at)
+                self._consume(connection, live, closing, counted)
+        self.write_head(live)
+        described = self._describe(live, count, describe, cells)
+        self.noise_ahead.draw_block(live)  # last, so that the answer does not wait for it
+        return described
+
+    def close_given(
+        self, live: LiveStream, given: TickTotals | TickEvents, closed_at: float, also: Callable[[Connection], object]
+    ) -> None:
+        """Release the next ticks from what was counted in files, in one transaction with what `also` writes.
+
+        **Guarantee.** As `close_ticks`; and a run of files has happened whole or not at all. Test:
+        tests/files/test_release_to_store.py::test_a_killed_run_counts_once.
+        """
+        with self._closing(live) as closing, self.database.transaction() as connection:
+            totals, left = place_given(connection, live, self.sealer, given)
+            for table in close_ticks(live.stream, totals, live.declaration.schedule.starts_of):
+                closing.write(connection, live, table, closed_at)
+            self._consume(connection, live, closing, CountedTicks() if live.counted else None)
+            keep_left(connection, live, self.sealer, live.stream.tick + 1, left)
+            also(connection)
+        self.write_head(live)
+
+    @contextmanager
+    def _closing(self, live: LiveStream) -> Iterator[ClosingTicks]:
+        """Release ticks, and bring the live stream to what is committed, or back to what was before."""
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
+        closing = ClosingTicks(live.head, live.labels)
         try:
-            counted = self.counted_ticks(live, count)
-            totals = self.open_ticks(live, count, counted)
-            (table,) = close_ticks(live.stream, totals, live.declaration.schedule.starts_of)
-            links: list[tuple[int, int, bytes, float]] = []
-            keys = _new_keys(live, table)
-            labels = [*live.labels, *(label for _, _, label, _ in keys)] if keys else live.labels
-            own_ticks = live.declaration.query.publishing.own_ticks
-            if own_ticks:
-                table = table.among(labels)
-            for tick, places, numbers in table.each_tick():
-                if own_ticks:
-                    named = [labels[place] for place in places.tolist()]
-                else:
-                    named = [label for _, _, label, since in keys if since == tick]
-                head = link(head, tick, numbers, named)
-                links.append((live.id, tick, head, closed_at))
-            blob = live.stream.snapshot()
-            zeros = np.zeros(live.stream.query.cells, np.int64)
-            with self.database.transaction() as connection:
-                insert_rows(connection, schema.releases, release_rows(live.id, table))
-                insert_rows(connection, schema.ticks, links)
-                if keys:
-                    insert_rows(connection, schema.public_keys, keys)
-                self._consume(connection, live, first + count - 1, blob, zeros, counted)
+            yield closing
         except BaseException as error:
             live.stream, live.encoder = Stream.restore(live.blob, live.declaration.period_of), None
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
-        live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
-        live.looked_at = 0
-        live.encoder, live.closed, live.labels = None, live.stream.tick, labels
-        self.write_head(live)
-        described = self._describe(live, count, describe, cells)
-        self.noise_ahead.draw_block(live)  # last, so that the answer does not wait for it
-        return described
+        live.blob, live.head, live.labels = closing.blob, closing.head, closing.labels
+        live.totals, live.events, live.groups = np.zeros(live.stream.query.cells, np.int64), [], 0
+        live.looked_at, live.encoder, live.closed = 0, None, live.stream.tick
+        live.early = {tick for tick in live.early if tick > live.closed}
 
     def close_shards(
         self,
@@ -391,29 +422,6 @@ class Store(Reading):
         live = self.streams.get(declaration.name)
         return super().facts_of(declaration) if live is None else live.stream
 
-    def counted_ticks(self, live: LiveStream, count: int) -> CountedTicks | None:
-        """What was counted elsewhere for the next ticks."""
-        if not live.counted:
-            return None
-        with self.database.reading() as connection:
-            return CountedTicks.read(connection, live, self.sealer, range(live.open_tick, live.open_tick + count))
-
-    def open_ticks(self, live: LiveStream, count: int, counted: CountedTicks | None) -> TickTotals | TickEvents:
-        """The next ticks: the first with what was accepted, all with what was counted elsewhere."""
-        if live.declaration.remembers:
-            named = {} if counted is None else counted.named
-            ticks = range(live.open_tick, live.open_tick + count)
-            accepted = [live.events, *([] for _ in range(count - 1))]
-            events = [
-                as_tick(live.declaration, named.get(tick, ()), one) for tick, one in zip(ticks, accepted, strict=True)
-            ]
-            return TickEvents(live.open_tick, events)
-        rows = np.zeros((count, live.stream.query.cells), np.int64)
-        rows[0] = live.closing_totals()
-        for tick, totals in () if counted is None else counted.totals.items():
-            rows[tick - live.open_tick] = live.closing_totals(totals, first=tick == live.open_tick)
-        return TickTotals.dense(live.open_tick, rows)
-
     def noise_under_way(self, live: LiveStream) -> Future[Any] | None:
         """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer.
 
@@ -423,10 +431,11 @@ class Store(Reading):
         return self.noise_ahead.under_way(live)
 
     def _consume(
-        self, connection: Connection, live: LiveStream, tick: int, blob: bytes, zeros: Any, counted: CountedTicks | None
+        self, connection: Connection, live: LiveStream, closing: ClosingTicks, counted: CountedTicks | None
     ) -> None:
-        self.write_state(connection, live, tick, blob)
-        self.write_accumulator(connection, live, tick + 1, zeros)
+        tick, closing.blob = live.stream.tick, live.stream.snapshot()
+        self.write_state(connection, live, tick, closing.blob)
+        self.write_accumulator(connection, live, tick + 1, np.zeros(live.stream.query.cells, np.int64))
         forget_users(connection, live, range(live.open_tick, tick + 1))
         if counted is not None:
             counted.write(connection, live, tick)
@@ -447,16 +456,3 @@ class Store(Reading):
         """The sums of the open tick, into the open transaction."""
         sealed = live.pack_totals(self.sealer, totals, tick)
         connection.execute(NEW_SUMS, {"number": live.id, "new_tick": tick, "content": sealed})
-
-
-def _new_keys(live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str, int]]:
-    """Rows of `schema.public_keys` for the keys that these ticks publish for the first time, in the order of ticks."""
-    if live.declaration.query.discovery is None and len(table.cells) == len(live.labels):
-        return []
-    known, public = set(live.labels), ~np.isnan(table.numbers[:, 0])
-    new = (place for place in range(public.shape[1]) if table.cells[place] not in known)
-    first = sorted((int(np.argmax(public[:, place])), place) for place in new)
-    return [
-        (live.id, len(live.labels) + number, table.cells[place], int(table.ticks[row]))
-        for number, (row, place) in enumerate(first)
-    ]

@@ -78,7 +78,9 @@ def add_streams(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """Count a batch of events (write). The answer comes when they are durable.
 
-        With an Idempotency-Key the same batch may be sent again, with the same token, without being counted again.
+        Where events came after their tick had closed, it says how many (`late`), and how many of these are not counted
+        (`dropped`); `repeated` says that the batch was counted before. With an Idempotency-Key the same batch may be
+        sent again, with the same token, and is not counted again.
         """
         service.access.require(request, "write")
         live = service.find(name)
@@ -98,7 +100,25 @@ def add_streams(app: FastAPI, service: Service) -> None:
         small = len(body) <= READ_AT_ONCE and not live.declaration.remembers
         batch = read() if small else await service.encode(read)
         accepted = await service.write(batch)
-        return Json({"accepted": accepted.accepted, "tick": accepted.tick})
+        dropped = accepted.late if live.declaration.late == "drop" else 0
+        late = {"late": accepted.late, "dropped": dropped} if accepted.late else {}
+        repeated = {"repeated": True} if accepted.repeated else {}
+        return Json({"accepted": accepted.accepted, "tick": accepted.tick, **late, **repeated})
+
+    @app.post("/v1/streams/{name}/open", tags=["streams"])
+    async def open_history(request: Request, name: Name) -> Response:
+        """Close the ticks of a stream with a past start from now on (write): its history is sent, or there is none."""
+        service.access.require(request, "write")
+        live = service.find(name)
+        return Json(await service.write(lambda: service.open_history(live.name)))
+
+    @app.post("/v1/streams/{name}/notes", tags=["streams"], status_code=201, openapi_extra=openapi.NOTE)
+    async def add_note(request: Request, name: Name) -> Response:
+        """Write a public note on ticks, or declare ticks missing before they close (admin)."""
+        service.access.require(request)
+        body = await read_body(request, service.limits.body)
+        data = await service.encode(load_json, body, "the body")
+        return Json(await service.write(lambda: service.mark(name, data)), status_code=201)
 
     @app.post("/v1/streams/{name}/close-tick", tags=["streams"])
     async def close_tick(

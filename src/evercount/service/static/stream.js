@@ -344,7 +344,7 @@ export class StreamPage {
         return element(
           "tr",
           {},
-          element("th", { scope: "row", class: "num" }, capital(this.at(row))),
+          element("th", { scope: "row", class: "num" }, row.note ? `${capital(this.at(row))} (${row.note})` : capital(this.at(row))),
           ...[row.values, row.std, row.low, row.high].map((list) => cell(number(list[this.cell], digits))),
         );
       }),
@@ -363,7 +363,8 @@ export class StreamPage {
     }
     const digits = decimals(row.std[this.cell]);
     const [value, std, low, high] = [row.values, row.std, row.low, row.high].map((list) => number(list[this.cell], digits));
-    setText(byId("cursor-readout"), `${capital(this.at(row))}: ${value}, std ${std}, 95 % interval ${low} to ${high}`);
+    const said = row.note ? `  ·  ${row.note}` : "";
+    setText(byId("cursor-readout"), `${capital(this.at(row))}: ${value}, std ${std}, 95 % interval ${low} to ${high}${said}`);
   }
 
   key(event) {

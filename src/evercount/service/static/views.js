@@ -54,7 +54,8 @@ export function spanColumns(answer, cell = 0) {
 
 /** One number with its errors in words that say which is which; what is missing, where a key was not public. */
 export function reading(span, cell = 0) {
-  if (span.values[cell] === null) return { value: DASH, error: "not known: the key was not public yet at that time" };
+  if (span.values[cell] === null)
+    return { value: DASH, error: span.note ?? "not known: the key was not public yet at that time" };
   const std = span.std[cell];
   const digits = decimals(std ?? (span.high[cell] - span.low[cell]) / 4);
   const error = std === null ? "" : `std ${number(std, digits)}  ·  `;
@@ -67,9 +68,11 @@ export function reading(span, cell = 0) {
 /** When a span was: its day, the moment at which it began, or its number where there is no clock. */
 export function when(span, view = "per-tick") {
   const start = span.start === null ? null : Date.parse(span.start) / 1000;
+  const said = span.note ? `: ${span.note}` : "";
   const whole = ["per-day", "per-week"].includes(view) ? true : undefined;
-  if (span.first === span.tick || whole) return began(start, span.tick, whole);
-  return start === null ? `${tickWord()} ${number(span.first)} to ${number(span.tick)}` : `since ${began(start, span.first)}`;
+  if (span.first === span.tick || whole) return began(start, span.tick, whole) + said;
+  const since = start === null ? `${tickWord()} ${number(span.first)} to ${number(span.tick)}` : `since ${began(start, span.first)}`;
+  return since + said;
 }
 
 /** Save a view as a file, with this tab's token. */

@@ -1,0 +1,128 @@
+"""The state of a release stream in a store (`--db`), in place of a state file; files are then exports of the store.
+
+    1. count the files                                                    nothing is visible
+    2. a new stream: declare it (its secret, its line of the ledger)      declared, nothing is released
+    3. one transaction: rows, chain, the stream after them, what the
+       run has read of a file and of persons                              <- the commit
+    4. the head file, then the output, its views and its chart            published a second time, as files
+
+Why in this order. The store is the truth: whether a tick is released is decided by the one transaction of step 3, and
+all that a later run needs is in it. A crash before 3 leaves the stream as it was; the next run counts the files again.
+A crash after 3 leaves files that lack the newest ticks; they follow from the store, and every run writes them anew. No
+tick is computed twice, so no row that came in between can show in the difference of two releases. One spending, two
+faces: nothing but the store draws noise. The store's lock keeps a second run and a service that writes away.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+from sqlalchemy import Connection, delete, insert, select
+
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import SECOND
+from evercount.declare.tick_marks import TickMark
+from evercount.engine.snapshot_format import pack
+from evercount.engine.tick_totals import TickEvents, TickTotals
+from evercount.errors import Conflict, SnapshotError, StoreError
+from evercount.files.published import keeps_tables, own_tables
+from evercount.files.release_job import Job
+from evercount.files.run_state import State
+from evercount.store import LiveStream, Store, key_from_environment
+from evercount.store.open_stream import FILES
+from evercount.store.renew import last_of_renewals, next_name, renew_stream
+from evercount.store.schema import file_runs
+from evercount.store.spending import read_cap
+
+
+class StoreHome:
+    """The stream of a run in a store that this process has locked."""
+
+    def __init__(self, job: Job, cleanup: ExitStack) -> None:
+        assert job.db is not None
+        self.store = Store(job.db, key_from_environment(None))
+        cleanup.callback(self.store.close)
+        self.now = job.now / SECOND
+        name = job.declaration.name
+        if self.store.name_is_spent(name):
+            raise StoreError(f"stream {name!r} of the store is retired: give the new stream another `name`")
+        self.live = last_of_renewals(self.store, name) if name in self.store.streams else None
+        if self.live is not None and self.live.waiting != FILES:
+            raise Conflict(
+                f"stream {name!r} of the store takes events through a service, and its clock closes its ticks: send "
+                "the files with `evercount push`, or give this stream another `name`"
+            )
+
+    @property
+    def marks(self) -> tuple[TickMark, ...]:
+        return () if self.live is None else tuple(self.live.marks)
+
+    @property
+    def capped(self) -> bool:
+        """Whether the operator has said how much streams may spend together."""
+        with self.store.database.reading() as connection:
+            return read_cap(connection) is not None
+
+    def first_start(self) -> int | None:
+        """The start of the first stream of a chain of renewals."""
+        names = {one.successor: one for one in self.store.streams.values() if one.successor is not None}
+        live = self.live
+        while live is not None and live.name in names:
+            live = names[live.name]
+        return None if live is None else live.declaration.schedule.begin
+
+    def read(self) -> State | None:
+        """What earlier runs have left; None before the first."""
+        live = self.live
+        if live is None:
+            return None
+        with self.store.database.reading() as connection:
+            sealed = connection.execute(select(file_runs.c.sealed).where(file_runs.c.stream == live.id)).scalar()
+        if sealed is None:  # it was declared, and nothing was released
+            return None
+        try:
+            state = State.load(self.store.sealer.open(sealed, "files", live.id))
+        except SnapshotError as error:
+            raise SnapshotError(f"the runs of stream {live.name!r} cannot be read: {error}") from error
+        table = self.store.published(live.id, live.declaration, 0, live.closed, range(len(live.labels)))
+        own = own_tables([table]) if keeps_tables(live.declaration.query) and live.closed else ()
+        query, numbers = live.declaration.query, table.numbers[:, 0]
+        if query.publishing.own_ticks:  # keys of the day have tables of their own
+            numbers = np.empty((0, len(query.labels)))
+        return replace(state, stream=live.stream.dump(), numbers=numbers, tables=own)
+
+    def commit(
+        self,
+        declaration: StreamDeclaration,
+        totals: TickTotals | TickEvents,
+        state: State,
+        job: Job,
+        renewing: bool,
+    ) -> State:
+        """Steps 2 and 3; returns the state with what is published now."""
+        if renewing:
+            assert self.live is not None
+            heir = renew_stream(self.store, self.live.name, self.now, new_name=next_name(self.live.name))
+            self.live = heir
+        live = self.live
+        if live is None or (not live.closed and not live.follows):
+            live = self._declare(declaration, job)
+        kept = replace(state, stream={}, numbers=np.empty((0, 0)), tables=())
+        sealed = self.store.sealer.seal(pack(kept.to_dict()), "files", live.id)
+
+        def also(connection: Connection) -> None:
+            connection.execute(delete(file_runs).where(file_runs.c.stream == live.id))
+            connection.execute(insert(file_runs).values(stream=live.id, sealed=sealed))
+
+        self.store.close_given(live, totals, self.now, also)
+        self.live = live
+        after = self.read()
+        assert after is not None
+        return after
+
+    def _declare(self, declaration: StreamDeclaration, job: Job) -> LiveStream:
+        if job.secret is not None:
+            return self.store.declare(declaration, self.now, job.secret, waits_for=FILES)
+        return self.store.declare(declaration, self.now, waits_for=FILES)

@@ -1,0 +1,129 @@
+"""Notes on ticks, and ticks that are missing: `src/evercount/store/tick_marks.proof.md`."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount import Secret
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.tick_marks import NewMark, TickMark
+from evercount.engine.write_table import write_tables
+from evercount.errors import EvercountError
+from evercount.store import Batch, Reading, Store
+from evercount.store.open_stream import read_request
+from evercount.store.tick_marks import mark_ticks
+
+SECRET = Secret.from_hex("32" * 32)
+DAYS = {"name": "flu", "tick": "1d", "zone": "UTC", "start": "2026-01-01", "horizon": 60}
+DAY = 86400.0
+START = 1767225600.0  # 2026-01-01
+
+
+def declared(**more: Any) -> StreamDeclaration:
+    table = {**DAYS, "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-6}, "views": ["running"], **more}
+    return StreamDeclaration.from_dict(table)
+
+
+def send(store: Store, declaration: StreamDeclaration, events: list[Any], now: float) -> None:
+    batch = Batch(declaration.name, events, read_request(declaration, events))
+    (answer,) = store.accept([batch], now)
+    assert not isinstance(answer, EvercountError), answer
+
+
+def running(folder: Path, ticks: list[list[Any]], marks: list[TickMark], **more: Any) -> list[list[float]]:
+    """The stored numbers of ticks with these events, under the one secret; kill and load after every tick."""
+    one, folder = declared(**more), folder / f"{len(list(folder.iterdir()))}"
+    folder.mkdir()
+    store = Store(folder / "a.db")
+    store.declare(one, START, SECRET)
+    for mark in marks:
+        mark_ticks(store, "flu", mark)
+    for day, events in enumerate(ticks):
+        now = START + day * DAY
+        if events:
+            send(store, one, events, now)
+        store.close()
+        store = Store(folder / "a.db")
+        live = store.find("flu")
+        store.close_ticks(live, live.due(now + DAY), now)
+    table = store.published(live.id, one, 0, live.closed, range(len(live.labels)))
+    assert not store.verify(store.head)
+    store.close()
+    numbers: list[list[float]] = np.nan_to_num(table.numbers[:, 0]).tolist()
+    return numbers
+
+
+KEYS = {"query": {"name": "discovered-keys"}}
+
+
+@pytest.mark.parametrize("query", [{}, KEYS], ids=["count", "keys"])
+def test_missing_ticks_count_nothing(tmp_path: Path, query: dict[str, Any]) -> None:
+    """Days 2 and 3 dropped, day 5 counted on day 6: bit for bit the numbers of the events that are left."""
+    many = (lambda number: ["oslo"] * (100 * number)) if query else (lambda number: [number])
+    marks = [TickMark(2, 3, "", "drop"), TickMark(5, 5, "moved", "next")]
+    with_gaps = running(tmp_path, [many(day) for day in range(1, 8)], marks, **query)
+    plain = [many(1), [], [], many(4), [], [*many(5), *many(6)], many(7)]
+    assert with_gaps == running(tmp_path, plain, [], **query)
+
+
+def test_neighbours_stay_neighbours(tmp_path: Path) -> None:
+    """One more event, on any day and under any of these gaps, changes one tick, by one, or none.
+
+    The numbers of one secret differ by the data alone. A count that both drops and moves, or moves twice, fails.
+    """
+    for gaps in ([(2, "next"), (3, "next")], [(1, "next"), (3, "drop")]):
+        marks = [TickMark(day, day, "", rule) for day, rule in gaps]
+        without = running(tmp_path, [[1]] * 4, marks)
+        for day in range(4):
+            events = [[1, 1] if here == day else [1] for here in range(4)]
+            more = np.subtract(running(tmp_path, events, marks), without)[:, 0]
+            steps = np.diff(more, prepend=0.0)
+            assert np.count_nonzero(np.round(steps, 6)) <= 1, (gaps, day)
+            assert round(float(np.abs(steps).max()), 6) == ((day + 1, "drop") not in gaps), (gaps, day)
+
+
+def test_readers_see_notes_and_gaps(tmp_path: Path) -> None:
+    one = declared(views=["per-tick", "per-week"], public=True)
+    store = Store(tmp_path / "a.db")
+    live = store.declare(one, START, SECRET)
+    mark_ticks(store, "flu", NewMark(first="2026-01-02", last="2026-01-03", missing="drop").on(one.schedule))
+    store.close_ticks(live, 9, START)
+    mark_ticks(store, "flu", NewMark(first=5, text="reporting system down").on(one.schedule))
+    with pytest.raises(EvercountError, match="tick 9 of 'flu' is closed"):
+        mark_ticks(store, "flu", TickMark(9, 10, "", "drop"))
+    for bad, why in (
+        (TickMark(3, 2, "x"), "not ticks"),
+        (TickMark(1, 1, ""), "needs a text"),
+        (TickMark(61, 61, "x"), "60"),
+    ):
+        with pytest.raises(EvercountError, match=why):
+            mark_ticks(store, "flu", bad)
+    assert mark_ticks(store, "flu", TickMark(5, 5, "reporting system down")) in live.marks  # a retry adds nothing
+    assert len(live.marks) == 2
+    shown = store.read_releases(live.id, live.declaration)
+    assert [len(tick["values"]) for tick in shown] == [1, 0, 0, 1, 1, 1, 1, 1, 1]
+    assert [tick.get("note") for tick in shown[1:6]] == ["missing", "missing", None, "reporting system down", None]
+    store.close()
+    reading = Reading.open(tmp_path / "a.db")
+    declaration, tables = reading.tables_of("flu")
+    file = io.BytesIO()
+    write_tables("csv", file, tables, declaration.schedule, {})
+    reading.close()
+    lines = file.getvalue().decode().splitlines()
+    assert (len(lines), lines[0].split(",")[-1], lines[3].split(",")[-1]) == (8, "note", "reporting system down")
+
+
+def test_events_of_persons_do_not_move(tmp_path: Path) -> None:
+    """Caps per tick: moved events of a person would stand beside those of the next tick."""
+    budget = {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_per_tick": 1, "period": "1d"}
+    store = Store(tmp_path / "a.db")
+    store.declare(declared(budget=budget), START, SECRET)
+    with pytest.raises(EvercountError, match="drop them"):
+        mark_ticks(store, "flu", TickMark(2, 2, "", "next"))
+    mark_ticks(store, "flu", TickMark(2, 2, "", "drop"))
+    store.close()
