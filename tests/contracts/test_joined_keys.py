@@ -1,8 +1,9 @@
-"""Keys that join: files in several runs publish what the library publishes (the store: `test_store_join_keys.py`)."""
+"""Keys that join: files and `release --db` publish in several runs what the library publishes."""
 
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any], dict[str, Any]
 }
 
 
+@pytest.mark.parametrize("db", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_files_publish_what_the_library_publishes(name: str, tmp_path: Path) -> None:
+def test_files_publish_what_the_library_publishes(name: str, db: bool, tmp_path: Path) -> None:
     parameters, columns, keys, unit = CASES[name]
     declaration = StreamDeclaration.from_dict(
         {
@@ -60,7 +62,8 @@ def test_files_publish_what_the_library_publishes(name: str, tmp_path: Path) -> 
     for stop, more in ((JOINS, []), (JOINS + 2, keys), (12, []), (12, keys)):
         path.write_text("\n".join(["ts,region,place,who", *lines[: 30 * stop]]) + "\n", "utf-8")
         now = schedule.start_of(stop + 1)
-        release_file(Job(str(path), declaration, str(out), now, secret=SECRET, add_keys=tuple(more)))
+        job = Job(str(path), declaration, str(out), now, secret=SECRET, add_keys=tuple(more))
+        release_file(replace(job, db=str(tmp_path / "s.db")) if db else job)
 
     stream = declaration.build(secret=SECRET, replay=True)
     published = []

@@ -247,7 +247,7 @@ def add_keys(
         typer.echo("all of these keys are there already")
         return
     named = ", ".join(joined[:8]) + (", …" if len(joined) > 8 else "")
-    typer.echo(f"{len(joined)} keys join {stream!r} with tick {tick}: {named}. Nothing is spent.")
+    typer.echo(f"keys that join {stream!r} with tick {tick}: {named}. Nothing is spent.")
 
 
 @store.command()

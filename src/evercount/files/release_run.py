@@ -162,8 +162,8 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         old = Stream.load(state.stream, job.declaration.period_of)
         cleanup.callback(old.close)
         earlier, state = (*earlier, old.cost), None
-    if home is not None and (job.add_keys or job.remove_keys):
-        raise ParameterError("keys join a stream of a store by `evercount store add-keys STREAM FILE --db STORE`")
+    if home is not None and job.remove_keys:
+        raise ParameterError("a store shows all keys of a stream: `remove_keys` is for streams that files keep")
     if job.full_digits is None:  # an output goes on with the digits that it has
         began = state is not None and home is None and "digits" not in state.output_facts
         job = replace(job, full_digits=began)
@@ -186,7 +186,12 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
     job = replace(job, declaration=declaration.with_query(stream.query))
     if state is not None:
         _fill_lake(job, stream, state.numbers, state.tables)  # what a run that died has left out
-    joined = stream.add_new_keys(job.add_keys)
+    if home is not None and home.live is not None and not job.check:
+        joined = home.join(job.add_keys)
+    elif home is not None and job.add_keys:
+        raise ParameterError("the store has no such stream yet: give all keys as `keys`")
+    else:
+        joined = stream.add_new_keys(job.add_keys)
     if hidden := [label for label in job.remove_keys if label not in stream.hidden_labels]:
         stream.remove_keys(hidden)
     job = replace(job, declaration=declaration.with_query(stream.query))
