@@ -335,7 +335,7 @@ def test_a_finished_horizon_says_so(folder: Path) -> None:
         ({"horizon": "none"}, "horizon was 64 and is now None"),
         ({"zone": "Europe/Vienna"}, "zone was 'UTC'"),
         ({"unknown": "other"}, "unknown was 'refuse'"),
-        ({"late": "next"}, "late was 'drop'"),
+        ({"late": "revise", "revise_for": "2"}, "revise_for was None and is now 2"),
         ({"keys": "others.txt"}, "keys holds other keys"),
         ({"user": "user", "max_events": 3}, "max_events was None"),
     ],

@@ -9,9 +9,9 @@ import pytest
 
 from conftest import ROOT_SECRET
 from evercount import Budget, Count, Histogram, Quantiles, Secret, Stream
+from evercount.engine.revised_query import Revisions
 from evercount.engine.revisions import RevisedErrors, by_day
 from evercount.errors import InputError, ParameterError, SnapshotError
-from evercount.queries.revisions import Revisions
 
 SECRET = Secret.from_hex(ROOT_SECRET)
 PURE, GAUSSIAN = Budget(1.0, 0.0), Budget(1.0, 1e-6)

@@ -232,3 +232,34 @@ def test_borders_of_controls_can_be_seen(visit: Callable[..., Any], scheme: str)
         )
         low, high = sorted(map(luminance, pair))
         assert (high + 0.05) / (low + 0.05) >= 3, (selector, pair)
+
+
+def test_revised_hours_show_their_newest_number_and_what_is_not_final(
+    service: Running, visit: Callable[..., Any], artefacts: Path
+) -> None:
+    start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=7)
+    service.call(
+        "streams",
+        {
+            "name": "triangle",
+            "query": "count",
+            "budget": {"epsilon": 1.0, "delta": 0},
+            "tick": "1h",
+            "start": start.isoformat(),
+            "horizon": 6,
+            "late": "revise",
+            "revise_for": 2,
+            "public": True,
+        },
+    )
+    service.call("streams/triangle/open", {})
+    page = visit("#/stream/triangle")
+    wait_state(page, "finished")
+    rows = page.evaluate(
+        "evercount.page.history.rows.map((row) => [row.tick, row.as_of, row.values[0], row.note ?? ''])"
+    )
+    answer = view(service, "triangle", "view=per-tick")["releases"]
+    assert [row[:3] for row in rows] == [[one["tick"], one["as_of"], one["values"][0]] for one in answer]
+    assert [bool(row[3]) for row in rows] == [False] * 4 + [True] * 2
+    assert rows[-1][3] == "not final, revised 2 more times"
+    page.screenshot(path=artefacts / "views-revised.png", full_page=True)

@@ -105,7 +105,7 @@ def test_a_declaration_is_immutable(opened: Open) -> None:
     explicit = {**HOUR, "query": {"name": "histogram", "parameters": live.declaration.query.parameters()}}
     assert declare(store, explicit) is live
     for change in ({"budget": {**BUDGET, "epsilon": 2.0}}, {"tick": "2h"}, {"horizon": None}, {"public": True},
-                   {"late": "next"}, {"start": "2026-01-02"}, {"description": "other"}):  # fmt: skip
+                   {"late": "revise", "revise_for": 2}, {"start": "2026-01-02"}, {"description": "other"}):  # fmt: skip
         with pytest.raises(Conflict, match="immutable"):
             declare(store, {**HOUR, **change})
     assert len(store.ledger()["entries"]) == 1

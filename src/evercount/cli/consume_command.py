@@ -45,16 +45,17 @@ def consume(
     Each message is one event, a JSON object. Where the log goes on is committed with the counts, so that every message
     counts once, whatever crashes. Messages that are not events are set aside and counted.
     """
-    from evercount.cli.spark_command import _chosen, _microseconds
+    from evercount.cli.spark_command import _chosen
     from evercount.consume.count_messages import check_declaration
     from evercount.consume.log_metrics import LogMetrics
     from evercount.consume.log_source import LogAddress
     from evercount.declare.cautions import published_line
     from evercount.declare.declaration import read_declarations
+    from evercount.declare.schedule import parse_length
     from evercount.errors import LogUnreachable, ParameterError
     from evercount.store import Store, key_from_environment
 
-    address, waiting = LogAddress.parse(log), _microseconds(wait)
+    address, waiting = LogAddress.parse(log), parse_length(wait, "--wait")
     declared = read_declarations(streams) if stream is None else [_chosen(streams, stream)]
     for one in declared:
         check_declaration(one)

@@ -56,6 +56,7 @@ def spark(
     Under spark-submit use the file evercount/cli/spark_submit_script.py with the same arguments.
     """
     from evercount.declare.cautions import published_line
+    from evercount.declare.schedule import parse_length
     from evercount.files.lake_table import open_lake
     from evercount.spark import open_session, release_stream
     from evercount.spark.count_events import check_declaration
@@ -65,7 +66,7 @@ def spark(
     declaration = _chosen(streams, stream)
     check_declaration(declaration)
     _check_schema(declaration, form, schema)
-    waiting = _microseconds(wait)
+    waiting = parse_length(wait, "--wait")
     if lake is not None:
         open_lake(lake)
     session = open_session(master, f"evercount {declaration.name}")
@@ -153,13 +154,3 @@ def _events(session: Any, source: str, form: str, schema: str | None, options: l
         return (reader.schema(schema) if schema else reader).load(source)
     except Exception as error:  # noqa: BLE001 - an unknown format arrives as the JVM's own error, not as PySpark's
         raise ParameterError(f"the source {source} cannot be opened: {first_line(error)}") from None
-
-
-def _microseconds(text: str) -> int:
-    from evercount.declare.schedule import TICK_TEXT, UNITS
-    from evercount.errors import ParameterError
-
-    match = TICK_TEXT.fullmatch(text.strip())
-    if match is None:
-        raise ParameterError(f"--wait {text!r:.40} is not a length of time: write a number and ms, s, m, h or d")
-    return int(match[1]) * UNITS[match[2]]

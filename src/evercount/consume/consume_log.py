@@ -151,7 +151,7 @@ class LogConsumer:
                 if monotonic() - moved > STALL_SECONDS:
                     raise LogUnreachable(f"the log gave nothing for {STALL_SECONDS:g} seconds")
                 progress(len(messages.bodies), left := self._left(end))
-        ticks = self._close_due(now - wait)
+        ticks = self._close_due(now - max(0, wait - self._live.declaration.waits))
         return LogRound(ticks, number, dict(self.bad), self._live.finished)
 
     def _left(self, end: Positions) -> int:

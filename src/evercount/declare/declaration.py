@@ -25,6 +25,7 @@ from evercount.declare.view_names import QUANTILE, check_views, noise_views
 from evercount.engine.build import POSTPROCESSES, Spec, check_postprocess
 from evercount.engine.build_parameters import choose_revised
 from evercount.engine.noise_choice import check_noise_for, choose_noise
+from evercount.engine.revised_query import MOST_LAGS, Revisions
 from evercount.engine.stream import Stream
 from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.engine.view_widths import LAST, PER_TICK, RUNNING
@@ -32,7 +33,6 @@ from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger, TimeRange
 from evercount.queries import QUERIES, Query, build_query
-from evercount.queries.revisions import MOST_LAGS
 from evercount.text_rules import check_public_text
 
 
@@ -447,6 +447,11 @@ class StreamDeclaration:
         )
 
     @property
+    def released_query(self) -> Query:
+        """What the stream releases: the query, or for each of the last ticks where they are revised."""
+        return self.query if self.revise_for is None else Revisions(self.query, self.revise_for + 1)
+
+    @property
     def during(self) -> TimeRange | None:
         """The instants whose events are counted; None before the start is known."""
         schedule = self.schedule
@@ -511,8 +516,20 @@ class StreamDeclaration:
         mine, theirs = self.to_dict(), other.as_known(self).to_dict()
         if theirs["start"] is None:
             theirs["start"] = mine["start"]
-        same = {**mine, "views": None} == {**theirs, "views": None}
+        same = all(mine[name] == theirs[name] for name in mine if name not in ("views", "late", "wait"))
         return same and self.stream_postprocess == other.stream_postprocess
+
+    def with_rules(self, late: Any, wait: str) -> StreamDeclaration:
+        """The declaration with another rule for late events; from and to `revise` it is another stream.
+
+        **Guarantee.** Which tick counts an event, and whether one does, still depends on its own time, on when it
+        comes, and on public facts: `engine/revisions.proof.md`, Changing the rule. Test:
+        tests/contracts/test_late_rules.py::test_rules_change_for_events_to_come.
+        """
+        other = copy(self)
+        object.__setattr__(other, "late", self.late if self.revise_for is not None else late)
+        object.__setattr__(other, "wait", wait)
+        return other
 
     @property
     def remembers(self) -> bool:

@@ -11,6 +11,7 @@ from evercount.engine.build import Spec, check_postprocess, make_noise, noise_de
 from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel, JoinedCells
 from evercount.engine.noise_choice import BEST, check_noise_for, choose_noise
+from evercount.engine.revised_query import Revisions, check_lags, check_revised
 from evercount.engine.revisions import RevisedErrors, day_budget
 from evercount.engine.state import StreamParameters
 from evercount.engine.user_counting import PeriodOf, UserCaps
@@ -21,7 +22,6 @@ from evercount.mechanisms import NOISES
 from evercount.mechanisms.revision_noise import build_revisions
 from evercount.privacy import Budget, TimeRange
 from evercount.queries.base import Query
-from evercount.queries.revisions import Revisions, check_lags, check_revised
 
 
 def build_parameters(
@@ -124,7 +124,7 @@ def _revised(
 ) -> StreamParameters:
     """A stream whose days are published again: each day is a stream of `revise_for` + 1 ticks.
 
-    **Guarantee.** `queries/revisions.proof.md`: all days together keep the budget that the stream of one day keeps.
+    **Guarantee.** `engine/revisions.proof.md`: all days together keep the budget that the stream of one day keeps.
     Test: tests/engine/test_revised_streams.py::test_the_noise_of_a_day_is_that_of_a_stream_of_its_own.
     """
     asked, none = Revisions(query, revise_for + 1), ()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,8 @@ class ErrorModel:
     later: their noise is that since they joined.
     """
 
+    revised: ClassVar[bool] = False
+    """Whether ticks are published again (`revisions.py`)."""
     query: Query
     factorization: Factorization
     sigma: float

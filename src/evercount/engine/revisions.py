@@ -1,6 +1,6 @@
 """Streams that publish a day again as late events come in: errors, releases, and the newest number of each day.
 
-A tick publishes one row with the numbers of the last days, lag by lag (`queries/revisions.py`). Readers get rows of
+A tick publishes one row with the numbers of the last days, lag by lag (`engine/revised_query.py`). Readers get rows of
 (tick, as_of): the day, and the tick after which the number was published.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from evercount.bounds.laplace_tails import equal_numbers
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
+from evercount.engine.revised_query import Revisions
 from evercount.engine.take_views import ValuesAt, view_of
 from evercount.engine.views import View
 from evercount.errors import ParameterError
@@ -25,7 +27,6 @@ from evercount.factorizations.laplace_base import PureFactorization
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.cell_errors import CellErrors
-from evercount.queries.revisions import Revisions
 
 ONE_DAY = (
     "late = 'revise' protects one event, or what one user does on one day (period = '1d' for ticks of 1d): caps over "
@@ -36,8 +37,8 @@ ONE_DAY = (
 def day_budget(budget: Budget) -> Budget:
     """What the stream of one day keeps so that all of them together keep the budget: its whole life is one period.
 
-    **Guarantee.** `queries/revisions.proof.md`, Theorem 2. Test:
-    tests/queries/test_revisions.py::test_no_neighbours_beat_one_day.
+    **Guarantee.** `engine/revisions.proof.md`, Theorem 2. Test:
+    tests/engine/test_revisions.py::test_no_neighbours_beat_one_day.
     """
     if budget.unit == "event":
         return budget
@@ -96,6 +97,8 @@ class DayErrors(ErrorModel):
 class RevisedErrors(ErrorModel):
     """The errors of a row of a revised stream: those of one day at each lag, the same at every tick."""
 
+    revised: ClassVar[bool] = True
+
     @property
     def revisions(self) -> Revisions:
         assert isinstance(self.query, Revisions)
@@ -143,19 +146,21 @@ class RevisedReleases(Releases[FloatArray]):
     def _symmetric(self, level: float, part: slice) -> FloatArray:
         return np.tile(self._model.half_widths(level), (len(self.ticks[part]), 1))
 
-    def spans(self, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
-        start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
-        last = self.first_tick + len(self) - 1
-        if self.first_tick > 1 or (len(start) and (np.any(start >= stop) or start.min() < 0 or stop.max() > last)):
-            raise ParameterError(
-                f"a view of revised days needs the releases from tick 1 on, and spans within 1 … {last}"
-            )
 
-        def values_at(ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
-            return {tick: self._values[tick - 1, list(cells)] for tick in ticks}
+def newest_spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
+    """As `take_views.spans`, of the newest number of each day."""
+    model, first = releases.error_model, releases.first_tick
+    assert isinstance(model, RevisedErrors)
+    start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
+    last = first + len(releases) - 1
+    if first > 1 or (len(start) and (np.any(start >= stop) or start.min() < 0 or stop.max() > last)):
+        raise ParameterError(f"a view of revised days needs the releases from tick 1 on, and spans within 1 … {last}")
 
-        outputs = range(self._model.revisions.query.outputs)
-        return newest_view(self._model, name, (start, stop), outputs, values_at, last, self.guarantee, self.noise)
+    def values_at(ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
+        return {tick: releases.rows[tick - 1, list(cells)] for tick in ticks}
+
+    outputs = range(model.revisions.query.outputs)
+    return newest_view(model, name, (start, stop), outputs, values_at, last, releases.guarantee, releases.noise)
 
 
 def newest_view(

@@ -13,12 +13,12 @@ from evercount.engine.build_parameters import build_parameters
 from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import JoinedCells
 from evercount.engine.retry import Seen
+from evercount.engine.revised_query import Revisions
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import Counting, PeriodOf
 from evercount.errors import EvercountError, SnapshotError
 from evercount.privacy import Budget, TimeRange
 from evercount.queries import build_query
-from evercount.queries.revisions import Revisions
 from evercount.queries.user_cap import Used
 
 

@@ -75,7 +75,7 @@ class Stream(GrowingStream[V_co]):
             schedule knows it.
         revise_for: for how many ticks the number of each tick is published again, as late events come in. A tick is
             then a list: the events of its own, those of the tick before, and so on. The noise is that of `revise_for` +
-            1 ticks, for any number of ticks (`queries/revisions.proof.md`).
+            1 ticks, for any number of ticks (`engine/revisions.proof.md`).
 
     Raises:
         ParameterError: parameters that do not fit each other.

@@ -25,6 +25,10 @@ VIEWS = "views are sums over ticks, and "
 
 def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
     """The numbers of ticks after+1 … until of each span, from running sums."""
+    if releases.error_model.revised:
+        from evercount.engine.revisions import newest_spans  # it needs the views of this module
+
+        return newest_spans(releases, name, after, until)
     releases.query.publishing.check_views(VIEWS)
     if releases.postprocessed:
         raise ParameterError(

@@ -91,7 +91,7 @@ def revised_totals(
     """Totals of ticks first … stop−1; those of earlier ticks are late, and count for their own in `first`.
 
     **Guarantee.** An event counts for its own tick at one lag, that of the tick that is open when it comes, or not at
-    all: `queries/revisions.proof.md`. Test: tests/files/test_late_files.py::test_files_are_revised_as_the_library_does.
+    all: `engine/revisions.proof.md`. Test: tests/files/test_late_files.py::test_files_are_revised_as_the_library_does.
     """
     cells, lags = declaration.query.cells, (declaration.revise_for or 0) + 1
     lag = np.maximum(first - tick, 0)

@@ -46,6 +46,8 @@ def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: C
     last = lake.last(writer)
     parts = []
     for table in tables:
+        if table.as_of is not None:
+            raise ParameterError("a table of a lake gets each tick once, and this stream publishes ticks again")
         if len(table.ticks) and table.ticks[-1] >= last:
             parts.append(_in_utc(arrow_table(table, arrow_schema(table, clock, {}))))
     if not parts:

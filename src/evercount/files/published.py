@@ -21,6 +21,7 @@ from evercount.declare.view_names import all_of_view
 from evercount.engine.press_table import describe_csv, round_table
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
+from evercount.engine.revisions import by_day
 from evercount.engine.write_table import write_tables
 from evercount.errors import StoreError
 from evercount.files.sink import output_kind
@@ -60,6 +61,15 @@ class Published:
             table = ReleaseTable(ticks, starts, [*first, *found], numbers)
         return replace(with_marks(table, self.marks, name), clock=schedule, guarantee=self.guarantee)
 
+    def output(self) -> ReleaseTable:
+        """What the main output has: one view; of a stream whose ticks are revised, all that was ever published."""
+        if self.declaration.revise_for is None:
+            return self.view(self.declaration.shown)
+        starts = self.declaration.schedule.starts_of
+        released = self.releases.table(self.level, starts(1, len(self.releases)))
+        table = by_day(released, self.releases.query, starts)
+        return replace(with_marks(table, self.marks, self.declaration.shown), clock=self.declaration.schedule)
+
     def table(self) -> ReleaseTable:
         """The main view with the others."""
         return replace(self.view(self.declaration.shown), views={name: self.view(name) for name in self.names})
@@ -88,14 +98,15 @@ def view_path(output: Path, name: str) -> Path:
 def write_views(output: Path, published: Published, *, main: bool = False) -> list[Path]:
     """Write the further views next to the output, with `main` also that itself; each complete or as it was before."""
     paths = [view_path(output, name) for name in published.names]
-    mains = [(published.declaration.shown, output)] if main else []
-    for name, path in (*mains, *zip(published.names, paths, strict=True)):
+    tables = [(published.output(), output)] if main else []
+    tables += [(published.view(name), path) for name, path in zip(published.names, paths, strict=True)]
+    for table, path in tables:
         metadata = {"evercount.guarantee": published.guarantee}
         schedule = published.declaration.schedule
         try:
             with replaced(path, new_mode(path)) as file:
-                table = published.view(name) if published.full_digits else round_table(published.view(name))
-                write_tables(output_kind(output.name), file, [table], schedule, metadata)
+                shown = table if published.full_digits else round_table(table)
+                write_tables(output_kind(output.name), file, [shown], schedule, metadata)
         except OSError as error:
             raise StoreError(f"{output} is published; its view {path} cannot be written: {error.strerror}") from error
     return paths

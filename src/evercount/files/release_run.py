@@ -566,6 +566,8 @@ def _check_extras(job: Job) -> None:
     if job.kind == "parquet":
         parquet_modules()
     if job.lake is not None:
+        if job.declaration.revise_for is not None:
+            raise ParameterError("`lake` tables get each tick once, and `late` revise publishes it again: use `out`")
         if not job.kept:
             raise ParameterError("`lake` needs `state`: without it a second run could not know what the first released")
         open_lake(job.lake)

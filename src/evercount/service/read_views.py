@@ -52,7 +52,7 @@ def _read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> Relea
     own_ticks = declaration.query.publishing.own_ticks
     if own_ticks and asked.view not in (RUNNING, PER_TICK):
         check_views([asked.view], declaration.query, declaration.schedule, declaration.stream_postprocess)
-    if (asked.view == RUNNING or own_ticks) and asked.minus is None:
+    if (asked.view == RUNNING or own_ticks) and asked.minus is None and declaration.revise_for is None:
         return _published(store, live, outputs, min(asked.limit, numbers // len(outputs)))
     quantile = QUANTILE.fullmatch(asked.view)
     if quantile and (asked.cells or asked.minus is not None):

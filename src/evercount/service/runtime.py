@@ -310,6 +310,8 @@ class Service:
             "zone": schedule.zone,
             "horizon": horizon,
             "late": declaration.late,
+            "wait": declaration.wait,
+            "revise_for": declaration.revise_for,
             "public": declaration.public,
             "postprocess": list(declaration.postprocess),
             "shown": declaration.shown,

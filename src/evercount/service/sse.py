@@ -7,6 +7,7 @@ import json
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import groupby
 from typing import Any
 
 from starlette.responses import StreamingResponse
@@ -28,8 +29,18 @@ Read = Callable[[int, int], Awaitable[list[dict[str, Any]]]]
 
 
 def sse(release: dict[str, Any]) -> str:
-    """One release as a server-sent event."""
-    return f"id: {release['tick']}\nevent: release\ndata: {json.dumps(release, separators=(',', ':'))}\n\n"
+    """One release as a server-sent event.
+
+    Of a tick that is published again, only the last event has an id: who is cut off before it gets all of them again.
+    """
+    mark = f"id: {release['tick']}\n" if release.get("as_of", release["tick"]) == release["tick"] else ""
+    return f"{mark}event: release\ndata: {json.dumps(release, separators=(',', ':'))}\n\n"
+
+
+def by_tick(releases: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    """The events of each tick that released them, together."""
+    groups = groupby(releases, lambda release: int(release.get("as_of", release["tick"])))
+    return [(tick, "".join(map(sse, group))) for tick, group in groups]
 
 
 class Topic:
@@ -54,8 +65,7 @@ class Topic:
         if not self.listeners:
             self.recent.clear()
             return
-        for release in releases[-RECENT:]:
-            self.recent.append((release["tick"], sse(release)))
+        self.recent.extend(by_tick(releases))
         self.wake()
 
     def wake(self) -> None:
@@ -139,7 +149,7 @@ class Hub:
                 ready = [(tick, text) for tick, text in topic.recent if tick > after]
                 gap = bool(ready) and ready[0][0] != after + 1
                 if gap or (ask and not ready):
-                    ready = [(release["tick"], sse(release)) for release in await read(after, RECENT)]
+                    ready = by_tick(await read(after, RECENT))
                     ask = bool(ready)
                 for part in _parts(ready):
                     if not allowed():

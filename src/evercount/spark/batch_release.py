@@ -144,6 +144,8 @@ def release_batch(
         BudgetExceeded: the ledger has not enough left.
     """
     check_declaration(declaration)
+    if declaration.revise_for is not None:
+        raise ParameterError("a batch publishes each tick once: late = 'revise' is for release_stream")
     check_pandas()
     if mode not in MODES:
         raise ParameterError(

@@ -53,11 +53,6 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     columns = columns_of(declaration)
     if declaration.schedule.manual:
         raise ParameterError("Spark closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
-    if declaration.revise_for is not None:
-        raise ParameterError(
-            "late = 'revise' counts an event by the day on which it came, and Spark hands over what each tick adds up "
-            "to: use `evercount release`"
-        )
     people, name = declaration.query.people, declaration.query.name
     if people is not None and rows_of(declaration.query).repeats:
         raise ParameterError(

@@ -91,7 +91,8 @@ def release_stream(
         store: an open store, or its place: an SQLite file or a PostgreSQL URL.
         checkpoint: the folder in which Spark keeps what it has read. One checkpoint serves one stream.
         clock: the instant now.
-        wait: how many microseconds after its end a tick is closed, for sources that deliver late.
+        wait: how many microseconds after its end a tick is closed at the earliest, for sources that deliver late; the
+            declaration may say more (`wait`).
         shards: into how many ranges the cells of a new stream are cut; executors then close them, each by itself. The
             numbers are the same for any. None: the driver closes the ticks, or what the store knows of the stream.
         skip_bad: whether rows that are not events are left out instead of refused.
@@ -137,7 +138,7 @@ def release_stream(
         if not door.finished:
             round_.check_checkpoint(events.sparkSession)
             round_.read(events)
-        ticks = door.close_due(now - wait)
+        ticks = door.close_due(now - max(0, wait - door.declaration.waits))
         if lake is not None:
             append_released(door.store, declaration.name, lake)
         if progress is not None:

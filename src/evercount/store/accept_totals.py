@@ -220,7 +220,9 @@ def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> 
 def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickTotals) -> None:
     """Add totals to the stored ones, late ones by the declared rule."""
     tick, counted = _place(live, totals.tick)
-    tick, cell, total = tick[counted], totals.cell[counted], totals.total[counted]
+    lag = np.maximum(tick - totals.tick, 0) if live.declaration.revise_for is not None else 0
+    cell = totals.cell + lag * live.declaration.query.cells  # of a revised stream: those of that day
+    tick, cell, total = tick[counted], cell[counted], totals.total[counted]
     rows = {}
     for one, here in by_tick(tick):
         rows[one] = np.zeros(live.stream.query.cells, np.int64)
@@ -232,10 +234,11 @@ def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
     """For each given tick: the tick that counts its events by the rule for late ones, and whether they are counted."""
     late = tick < live.open_tick
     counted = np.ones(len(tick), bool)
-    if live.declaration.late == "next":
-        tick = np.where(late, live.open_tick, tick)
-    else:
+    if live.declaration.late == "drop":
         counted &= ~late
+    elif live.declaration.revise_for is not None:
+        counted &= live.open_tick - tick <= live.declaration.revise_for
+    tick = np.where(late, live.open_tick, tick)
     horizon = live.declaration.horizon
     if horizon is not None:
         counted &= tick <= horizon

@@ -105,6 +105,9 @@ class Group:
             )
         adds_up = not live.declaration.remembers and batch.users is None
         self._count_open(live, batch, placed.ticks.get(live.open_tick, []))
+        for lag, places in placed.revised.items():
+            row = live.encode([batch.payloads[place] for place in places], lag)
+            self.totals[live.name] = add_exactly(self.totals.get(live.name, live.totals), row)
         for tick, places in later.items():
             events = [batch.payloads[place] for place in places]
             if adds_up:
@@ -135,7 +138,7 @@ class Group:
             live.offer(kept, places, pending)
             pending.extend(kept)
         elif places:
-            row = batch.row if len(kept) == batch.size and batch.row is not None else live.encode(kept)
+            row = live.encode(kept, row=batch.row if len(kept) == batch.size else None)
             self.totals[live.name] = add_exactly(self.totals.get(live.name, live.totals), row)
         if changes:
             self._known(live).change(dict(zip(user_hashes(live, changes), changes.values(), strict=True)))

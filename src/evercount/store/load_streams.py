@@ -16,6 +16,7 @@ from evercount.store.accept_totals import has_totals
 from evercount.store.close_shards import read_cut
 from evercount.store.early_events import early_ticks
 from evercount.store.ended_stream import EndedStream
+from evercount.store.late_rules import with_stored_rules
 from evercount.store.open_stream import LiveStream
 from evercount.store.reader import Reading, declared
 from evercount.store.saturation import unpack_totals
@@ -34,7 +35,7 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
             raise StoreError("the store is inconsistent: a stream's row is missing", f"{table.name} of {row['name']!r}")
         return stored
 
-    declaration = declared(row)
+    declaration = with_stored_rules(connection, number, declared(row))
     if not states(row_of(schema.ledger)["cost"], declaration):
         raise StoreError(
             "the ledger states another budget or time range than a stream was declared with", repr(row["name"])

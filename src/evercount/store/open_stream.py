@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,6 +69,8 @@ class Placed(NamedTuple):
 
     ticks: dict[int, list[int]]
     late: int
+    revised: Mapping[int, list[int]] = MappingProxyType({})
+    """By lag, the events that the first open tick counts for an earlier one, which is published again."""
 
 
 @dataclass(eq=False)
@@ -133,21 +136,18 @@ class LiveStream:
         return self.declaration.horizon is not None and self.closed >= self.declaration.horizon
 
     def due(self, now: float) -> int:
-        """How many ticks the clock has ended and the stream has not released; a clock that went back ends none."""
+        """How many ticks may close by the clock and are not released; a clock that went back ends none."""
         schedule = self.declaration.schedule
         if schedule.manual or self.finished or self.stopped or self.waiting:
             return 0
-        ended = schedule.tick_of(instant_of(now)) - 1
-        if self.declaration.horizon is not None:
-            ended = min(ended, self.declaration.horizon)
-        return max(0, ended - self.closed)
+        return max(0, self.declaration.ended(instant_of(now)) - self.closed)
 
     def next_end(self) -> float | None:
-        """When the open tick ends; None for manual clocks and streams that wait or are over."""
+        """When the open tick closes; None for manual clocks and streams that wait or are over."""
         schedule = self.declaration.schedule
         if schedule.manual or self.finished or self.stopped or self.waiting:
             return None
-        return schedule.start_of(self.open_tick + 1) / SECOND
+        return self.declaration.closes(self.open_tick) / SECOND
 
     def over(self) -> HorizonReached:
         """The refusal of anything beyond the horizon, with what the next stream would cost."""
@@ -170,7 +170,7 @@ class LiveStream:
 
     def last_open(self, now: float) -> int:
         """The last tick that takes events: a later one than the first open one while ticks are held open."""
-        if not self.waiting:
+        if not self.waiting and not self.declaration.waits:
             return self.open_tick
         newest = self.declaration.schedule.tick_of(instant_of(now))
         if self.declaration.horizon is not None:
@@ -194,6 +194,7 @@ class LiveStream:
         if first == last and known and begin <= min(known) and max(known) < end:
             return Placed({first: list(range(size))}, 0)
         ticks: dict[int, list[int]] = {}
+        revised: dict[int, list[int]] = {}
         late = 0
         for number, moment in enumerate(times):
             if moment is not None and moment < schedule.begin and self.follows:
@@ -212,14 +213,22 @@ class LiveStream:
             tick = last if moment is None else schedule.tick_of(moment)
             if tick < first:
                 late += 1
-                tick = first
-                if self.declaration.late == "drop":
+                if self.declaration.late != "next":
+                    if first - tick <= (self.declaration.revise_for or 0):
+                        revised.setdefault(first - tick, []).append(number)
                     continue
+                tick = first
             ticks.setdefault(tick, []).append(number)
-        return Placed(dict(sorted(ticks.items())), late)
+        return Placed(dict(sorted(ticks.items())), late, revised)
 
-    def encode(self, payloads: list[Any]) -> IntArray:
-        return encode_events(self.declaration, payloads)
+    def encode(self, payloads: list[Any], lag: int = 0, row: IntArray | None = None) -> IntArray:
+        """What events add to the cells of the stream, for the tick that is `lag` ticks ago; `row`: to the query's."""
+        row = encode_events(self.declaration, payloads) if row is None else row
+        if self.declaration.revise_for is None:
+            return row
+        wide = np.zeros(self.stream.query.cells, np.int64)
+        wide[lag * len(row) : (lag + 1) * len(row)] = row
+        return wide
 
     def closing_totals(self, counted: Totals | None = None, *, first: bool = True) -> IntArray:
         """What a tick releases: the sums counted elsewhere and, for the first tick, those of the open tick; cut."""

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from evercount.declare.tick_marks import TickMark, with_marks
 from evercount.declare.view_names import next_spans, view_table
 from evercount.engine.add_keys import with_joined
 from evercount.engine.release_table import ReleaseTable
+from evercount.engine.revisions import RevisedErrors, by_day, newest_view
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.take_views import view_at
 from evercount.engine.views import View
@@ -155,7 +157,8 @@ class Reading:
         elif declaration.shows_releases:
             for after in range(0, until, size):
                 with self.database.reading() as connection:
-                    tables = _tables(connection, stream, declaration, after, min(after + size, until))
+                    read = _tables if declaration.revise_for is None else _by_day
+                    tables = read(connection, stream, declaration, after, min(after + size, until))
                 if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
                     known = len(declaration.query.labels)
                     tables = [table.among([*table.cells[:known], *sorted(table.cells[known:])]) for table in tables]
@@ -176,7 +179,7 @@ class Reading:
         """The stored numbers of some cells at ticks after+1 … until."""
         with self.database.reading() as connection:
             tables = _tables(connection, stream, declaration, after, until, cells)
-            labels = self.labels_of(connection, stream, declaration)[cells.start : cells.stop]
+            labels = _stored_labels(connection, stream, declaration)[cells.start : cells.stop]
         numbers = np.full((until - after, 4, len(labels)), np.nan)  # NaN where a key was not public
         for table in tables:
             numbers[table.ticks - after - 1, :, : len(table.cells)] = table.numbers
@@ -199,7 +202,13 @@ class Reading:
     ) -> View:
         """A view over spans (after, until), from the numbers at their ends: no other tick is read."""
         values_at = partial(self.values_at, stream)
-        return view_at(self.facts_of(declaration), labels, name, spans, outputs, values_at)
+        facts = self.facts_of(declaration)
+        if isinstance(facts.error_model, RevisedErrors):
+            with self.database.reading() as connection:
+                released = _released(connection, stream)
+            stated = (facts.guarantee, facts.noise)
+            return newest_view(facts.error_model, name, spans, outputs, values_at, released, *stated)
+        return view_at(facts, labels, name, spans, outputs, values_at)
 
     def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
         """The public facts of a stream: its errors follow from them."""
@@ -219,13 +228,16 @@ class Reading:
         after: int,
         last: int,
         cells: range | None = None,
-        marks: Sequence[TickMark] = (),
+        marks: Sequence[TickMark] | None = None,
     ) -> list[dict[str, Any]]:
         """The numbers of ticks after+1 … last, as one view of the database has them; with marks as readers see them."""
         hashes = _hashes(connection, stream, after, last)
         last = max(hashes, default=after)  # shards commit rows of a tick before the tick is released
-        tables = _tables(connection, stream, declaration, after, last, cells)
-        shown = [with_marks(table, marks, declaration.shown) for table in tables]
+        if declaration.revise_for is not None and marks is not None:
+            tables = _by_day(connection, stream, declaration, after, last, cells)
+        else:
+            tables = _tables(connection, stream, declaration, after, last, cells)
+        shown = [with_marks(table, marks or (), declaration.shown) for table in tables]
         return [release for table in shown for release in table.described(format_utc, hashes)]
 
     def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
@@ -409,6 +421,8 @@ class Reading:
             else:
                 fresh = [label for label, since in keys if since == tick]
                 width += len(fresh)
+                if declaration.revise_for is not None:  # the ticks before, as far as there are some
+                    width = min(tick, declaration.revise_for + 1) * declaration.query.outputs
                 places = list(range(len(release["values"])))
             numbers = np.asarray([[release[part][i] for i in places] for part in ("values", "std", "low", "high")])
             previous = link(previous, release["tick"], numbers, fresh)
@@ -464,7 +478,7 @@ def _tables(
 ) -> list[ReleaseTable]:
     """The stored numbers of ticks after+1 … last: one table, or one for each tick where some rows are missing."""
     table = schema.releases
-    labels = Reading.labels_of(connection, stream, declaration)
+    labels = _stored_labels(connection, stream, declaration)
     columns = (table.c.tick, table.c.cell, table.c.value, table.c.std, table.c.low, table.c.high)
     where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
     if cells is not None:
@@ -492,6 +506,35 @@ def _tables(
         ReleaseTable(np.asarray([tick]), starts(tick, 1), labels[: len(part)], part.T[np.newaxis])
         for tick, part in zip(ticks.tolist(), parts, strict=True)
     ]
+
+
+def _stored_labels(connection: Connection, stream: int, declaration: StreamDeclaration) -> Sequence[str]:
+    """One label for each number that the store has of a tick; of a stream whose ticks are revised, for each lag."""
+    if declaration.revise_for is not None:
+        return declaration.released_query.labels
+    return Reading.labels_of(connection, stream, declaration)
+
+
+def _by_day(
+    connection: Connection,
+    stream: int,
+    declaration: StreamDeclaration,
+    after: int,
+    last: int,
+    cells: range | None = None,
+) -> list[ReleaseTable]:
+    """The same of a stream whose ticks are revised, one row for each tick and each time it was published."""
+    wide = declaration.released_query
+    numbers = np.full((last - after, 4, wide.outputs), np.nan)
+    for table in _tables(connection, stream, declaration, after, last):
+        numbers[table.ticks - after - 1, :, : table.numbers.shape[2]] = table.numbers
+    starts = declaration.schedule.starts_of
+    table = ReleaseTable(np.arange(after + 1, last + 1), starts(after + 1, last - after), wide.labels, numbers)
+    table = by_day(table, wide, starts)
+    if cells is not None:
+        part = slice(cells.start, cells.stop)
+        table = replace(table, cells=table.cells[part], numbers=table.numbers[:, :, part])
+    return [table]
 
 
 def _no_ticks(declaration: StreamDeclaration, labels: Sequence[str]) -> ReleaseTable:

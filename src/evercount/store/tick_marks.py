@@ -54,6 +54,8 @@ def mark_ticks(store: Store, name: str, mark: TickMark) -> TickMark:
     if mark in known.marks:
         return mark  # a retry
     if mark.missing is not None:
+        if known.declaration.revise_for is not None:
+            raise ParameterError("a tick that is revised cannot be missing: its events may still come. Write a note")
         if live is None or mark.first < live.open_tick:
             raise AlreadyReleased(
                 f"tick {mark.first} of {name!r} is closed, and what is released stays released: write a note on it; "

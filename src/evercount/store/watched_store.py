@@ -16,6 +16,7 @@ from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.ended_stream import EndedStream
 from evercount.store.head_keeper import quarantine
+from evercount.store.late_rules import with_stored_rules
 from evercount.store.load_streams import load_retired
 from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import LiveStream
@@ -79,7 +80,11 @@ class WatchedStore(Store):
             released = {stream: int(tick) for stream, tick in connection.execute(last)}
             retired = retired_rows(connection)
             waiting = {row.stream: row.reason for row in connection.execute(select(schema.waiting_streams))}
+            declarations = {}
             for row in rows:
+                known = self.streams.get(row["name"])
+                declaration = declared(row) if known is None else known.declaration
+                declarations[row["id"]] = with_stored_rules(connection, row["id"], declaration)
                 if row["name"] in retired:
                     self.ended[row["name"]] = load_retired(connection, row, retired[row["name"]], False)
                     self.streams.pop(row["name"], None)
@@ -90,17 +95,17 @@ class WatchedStore(Store):
             live = self.streams.get(row["name"])
             tick = released.get(row["id"], 0)
             if live is None:
-                live = _watched(row, tick)
+                live = _watched(row, declarations[row["id"]], tick)
                 if live.name in self._hidden:
                     self.ended[live.name] = quarantine(live, self._hidden[live.name])
                     continue
                 live.labels, live.waiting = self._labels_at(live, tick), waiting.get(live.id)
                 self.streams[live.name] = live
                 continue
-            live.waiting = waiting.get(live.id)
+            live.waiting, live.declaration = waiting.get(live.id), declarations[live.id]
             while live.closed < tick:
                 page = self.read_releases(live.id, live.declaration, live.closed, TICKS_PER_PAGE, tick, cells)
-                reached = page[-1]["tick"] if len(page) == TICKS_PER_PAGE else tick
+                reached = page[-1]["tick"] if len(page) >= TICKS_PER_PAGE else tick
                 live.labels, live.closed = self._labels_at(live, reached), reached
                 news.append((live.name, page))
         return news
@@ -112,9 +117,9 @@ class WatchedStore(Store):
         return [*declared_labels, *(key for key, since in keys if since <= tick)] if keys else declared_labels
 
 
-def _watched(row: Any, tick: int) -> LiveStream:
+def _watched(row: Any, declaration: StreamDeclaration, tick: int) -> LiveStream:
     """A stream that gives public facts only: its secret is not the one of the stream, and it is never stepped."""
-    declaration, secret = declared(row), Secret.generate()
+    secret = Secret.generate()
     stream = declaration.build(secret=secret)
     totals = np.zeros(stream.query.cells, np.int64)
     live = LiveStream(row["id"], declaration, secret, stream, b"", bytes(row["genesis"]), totals)

@@ -39,6 +39,7 @@ from evercount.store.database import Database
 from evercount.store.ended_stream import EndedStream
 from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
 from evercount.store.known_users import forget_users
+from evercount.store.late_rules import change_rules
 from evercount.store.load_streams import load_live, load_retired
 from evercount.store.named_events import ticks_at_a_time
 from evercount.store.noise_ahead import NoiseAhead
@@ -191,11 +192,10 @@ class Store(Reading):
                 f"stream {declaration.name!r} is over and its name is not used again: readers and the head file know "
                 "the old stream by it. Declare the new stream under another name"
             )
-        if declaration.revise_for is not None or declaration.waits:
-            raise ParameterError("wait and late = 'revise' are for `evercount release`: a store cannot have them yet")
         known = self.streams.get(declaration.name)
         if known is not None:
             if known.declaration.same_as(declaration):
+                change_rules(self.database, known, declaration)
                 if shards is not None:
                     cut_stream(self, known, shards)
                 return known
@@ -205,7 +205,8 @@ class Store(Reading):
                 "stream under another name: it is charged as a second one, or as a successor if it starts when this "
                 "one is over (`evercount store retire --successor`)"
             )
-        if max(declaration.query.cells, declaration.query.outputs) > MOST_CELLS * (shards or 1):
+        lags = (declaration.revise_for or 0) + 1
+        if max(declaration.query.cells, declaration.query.outputs) * lags > MOST_CELLS * (shards or 1):
             raise TooLarge(
                 f"a stream of a store has at most {MOST_CELLS:,} cells, or {MOST_CELLS:,} in each of its shards; this "
                 "query has more"
@@ -239,7 +240,9 @@ class Store(Reading):
                 .values(name=declaration.name, declaration=text, start=start, created=time.time(), genesis=head)
                 .returning(schema.streams.c.id)
             ).scalar_one()
-            live = LiveStream(number, declaration, secret, stream, blob, head, totals, labels=stream.labels)
+            live = LiveStream(
+                number, declaration, secret, stream, blob, head, totals, labels=self.first_labels(stream, declaration)
+            )
             missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
             if waits_for == FILES or (waits_for == HISTORY and missed):
                 live.waiting = waits_for
@@ -267,6 +270,11 @@ class Store(Reading):
             cut_stream(self, live, shards)
         self.noise_ahead.draw_block(live)
         return live
+
+    @staticmethod
+    def first_labels(stream: Stream, declaration: StreamDeclaration) -> Sequence[str]:
+        """One label per number of a tick as readers see it."""
+        return stream.labels if declaration.revise_for is None else declaration.query.labels
 
     def open_history(self, name: str) -> LiveStream:
         """The operator says that the past of a stream is loaded, or that there is none: its ticks close from now on.

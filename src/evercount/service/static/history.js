@@ -31,15 +31,27 @@ export class History {
     return this.rows[this.rows.length - 1] ?? null;
   }
 
-  /** "added"; "known" for a tick that is here already; "gap" when ticks are missing before it. */
+  /** "added"; "revised" for a newer number of a tick that is here, "known" for no newer one; "gap" when ticks are missing before it. */
   add(release) {
-    if (this.rows.length && release.tick <= this.lastTick) return "known";
+    if (this.rows.length && release.tick <= this.lastTick) {
+      const at = this.rows.findIndex((row) => row.tick === release.tick);
+      if (at < 0 || !(release.as_of > this.rows[at].as_of)) return "known";
+      this.rows[at] = this.row(release);
+      return "revised";
+    }
     if (this.every && this.rows.length && release.tick !== this.lastTick + 1) return "gap";
-    const time = release.start === null || release.start === undefined ? NaN : Date.parse(release.start) / 1000;
-    const low = this.nonnegative ? release.low.map((value) => Math.max(0, value)) : release.low;
-    this.rows.push({ ...release, low, time: Number.isFinite(time) ? time : null });
+    this.rows.push(this.row(release));
     if (this.rows.length > this.most + 64) this.rows.splice(0, this.rows.length - this.most);
     return "added";
+  }
+
+  /** A release as the page holds it; a number that is not final says so. */
+  row(release) {
+    const time = release.start === null || release.start === undefined ? NaN : Date.parse(release.start) / 1000;
+    const low = this.nonnegative ? release.low.map((value) => Math.max(0, value)) : release.low;
+    const open = release.revisions_left ? `not final, revised ${release.revisions_left} more times` : "";
+    const note = [release.note, open].filter(Boolean).join("; ") || undefined;
+    return { ...release, low, note, time: Number.isFinite(time) ? time : null };
   }
 
   /** True when the rows have start times that grow, so that the x axis can be time. */

@@ -182,7 +182,7 @@ export class StreamPage {
     }
     const outcome = this.history.add(release);
     if (outcome === "gap") this.fill();
-    if (outcome === "added") this.schedule();
+    if (outcome === "added" || outcome === "revised") this.schedule();
   }
 
   /** Fetch the ticks between what is here and what just came. */

@@ -13,9 +13,9 @@ from conftest import ROOT_SECRET
 from evercount import ActiveUsers, Average, Budget, Count, DiscoveredKeys, Histogram, Secret, Stream, Sum
 from evercount.engine import state
 from evercount.engine.build import squared_norm
+from evercount.engine.revised_query import check_revised
 from evercount.engine.revisions import day_budget
 from evercount.errors import ParameterError
-from evercount.queries.revisions import check_revised
 
 LAGS, DAYS = 3, 3
 TICKS = DAYS + LAGS - 1

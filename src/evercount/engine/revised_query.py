@@ -30,7 +30,7 @@ class Revisions(Query[FloatArray]):
 
     **Guarantee.** An event is counted for one day at one lag, and what is counted for other days and lags does not
     depend on it. So the neighbours of all days together are those of the query for one day, with S of the query. Proof:
-    `revisions.proof.md`. Test: tests/queries/test_revisions.py::test_no_neighbours_beat_one_day.
+    `revisions.proof.md`. Test: tests/engine/test_revisions.py::test_no_neighbours_beat_one_day.
 
     >>> from evercount import Count
     >>> Revisions(Count(), 3).encode(None, [5, 2])[0].tolist()
