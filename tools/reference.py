@@ -175,7 +175,7 @@ def metrics_page() -> str:
             "A metric that has no sample yet shows its type and meaning only. `evercount_released_value` and",
             f"`evercount_released_std` are there for public streams of at most {MOST_GAUGES} cells.",
             f"`evercount_accept_seconds` has quantiles of the last {REMEMBERED} accepted batches.",
-            "How the service hides single events from its metrics stands in [Security](../security.md).",
+            "How the service hides single events from its metrics is described in [Security](../security.md).",
             "",
         ]
     )

@@ -85,7 +85,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
 
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:
-    """Add KaTeX where there is a formula."""
+    """Name the search for screen readers; add KaTeX where there is a formula."""
+    output = output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
     if 'class="arithmatex"' not in output:
         return output
     place = "../" * page.file.src_uri.count("/") + "assets/katex/"

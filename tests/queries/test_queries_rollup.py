@@ -205,7 +205,7 @@ def test_docs_state_what_the_example_prints() -> None:
     from evercount.examples.rollup import report
 
     found = report()
-    text = " ".join((Path(__file__).parents[2] / "docs" / "queries.md").read_text("utf-8").split())
+    text = " ".join((Path(__file__).parents[2] / "docs" / "queries" / "groups.md").read_text("utf-8").split())
     total = re.search(r"total: histogram / rollup = ([\d.]+)", found)
     county = re.search(r"county:  rollup / histogram = ([\d.]+)", found)
     assert total is not None

@@ -18,6 +18,7 @@ import pytest
 from evercount.declare.schedule import Schedule
 from evercount.errors import InputError
 from evercount.service.access import Limits
+from evercount.service.demo import YEAR
 from evercount.service.http_errors import Json
 from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration
@@ -369,12 +370,14 @@ typer.run(serve)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_demonstration_runs_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", COMMAND, "--demo", "--db", str(tmp_path), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
+        assert "made-up data" in process.stderr.readline()
         address = process.stderr.readline().split(" serves ")[1].split()[0]
         told = process.stderr.readline()
         token = Path(told.rsplit(" is in ", 1)[1].strip()).read_text().strip()
@@ -382,6 +385,8 @@ def test_the_demonstration_runs_and_stops_cleanly(tmp_path: Path, number: signal
         with httpx.stream("GET", f"{address}/v1/streams/flu-demo/live?after=0", timeout=300) as live:
             events = read_events(live)
             assert next(events)[0] == 1
+            days = httpx.get(f"{address}/v1/streams/flu-demo/releases?view=per-day&limit=366").json()["releases"]
+            assert len(days) == 364, "the year is there before the first page is asked for"
             ledger = httpx.get(f"{address}/v1/ledger", headers={"Authorization": f"Bearer {token}"})
             assert ledger.status_code == 200
             process.send_signal(number)
@@ -395,7 +400,7 @@ def test_the_demonstration_runs_and_stops_cleanly(tmp_path: Path, number: signal
         process.stderr.close()
     store = Store(tmp_path / "evercount-demo.db")
     assert store.verify(store.head) == []
-    assert store.find("flu-demo").closed >= 1
+    assert store.find("flu-demo").closed >= YEAR
     store.close()
 
 

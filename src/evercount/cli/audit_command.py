@@ -115,10 +115,10 @@ def mechanism(
     ] = None,
     secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
     jobs: Annotated[int, typer.Option(help="Processes that share the attacks of --all.", min=1)] = 1,
-    plot: Annotated[str | None, typer.Option(help="Chart of claimed beside attacked: .png, .svg or .pdf.")] = None,
+    plot: Annotated[str | None, typer.Option(help="Chart of claimed against attacked: .png, .svg or .pdf.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each attack.")] = False,
 ) -> None:
-    """Attack the joint release as a black box: how well can two neighbours be told apart, beside the promise?
+    """Attack the joint release as a black box: how well can two neighbours be told apart, compared with the promise?
 
     Exit 1 if an attack gets beyond the promise at its confidence. Small streams with a large ε give it power: then it
     comes close to the promise where the promise is spent.

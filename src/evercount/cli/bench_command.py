@@ -14,7 +14,7 @@ def bench(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the groups.")] = False,
 ) -> None:
-    """Measure speed, memory and growth beside their targets. Needs the source tree: the groups live in benchmarks/."""
+    """Measure speed, memory and growth against their targets. Needs the source tree: the groups live in benchmarks/."""
     import importlib.util
     import json
 

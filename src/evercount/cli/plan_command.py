@@ -116,7 +116,9 @@ def plan(
     if rho is not None:
         for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
             if value is not None:
-                raise ParameterError(f"{option} {value} beside --rho {rho}: ρ fixes the noise by itself, give only one")
+                raise ParameterError(
+                    f"{option} {value} next to --rho {rho}: ρ fixes the noise by itself, give only one"
+                )
         budget = Budget.from_rho(rho, delta, adjacency=who, **protected)
     else:
         tuned = cast("Calibration", calibration or "tight")
@@ -227,7 +229,7 @@ def _print_table(comparison: Plan, beta: float, wide: bool) -> None:
     from evercount.planning.largest import shares_sentence
 
     horizon = "no horizon" if comparison.horizon is None else f"horizon {comparison.horizon}"
-    bound = "" if math.isnan(comparison.lower_bound) else "; × bound: worst std beside the lower bound"
+    bound = "" if math.isnan(comparison.lower_bound) else "; × bound: worst std over the lower bound"
     _say(
         f"{comparison.query}, {horizon}, errors over {comparison.ticks} ticks. std: standard deviation of a published "
         f"number; all ticks ±: with probability {_percent(beta)} no number is farther off{bound}."

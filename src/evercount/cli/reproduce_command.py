@@ -23,7 +23,7 @@ def reproduce(
     again: Annotated[bool, typer.Option("--again", help="Run finished items again.")] = False,
     list_items: Annotated[bool, typer.Option("--list", help="Only print the names of the items.")] = False,
 ) -> None:
-    """Compute the paper's figures and tables again and put our numbers beside the paper's.
+    """Compute the paper's figures and tables again and put our numbers next to the paper's.
 
     Writes CSV, JSON, PNG and SVG per item and an index README.md. An item that was finished with the same parameters
     is skipped; an interrupted one continues where it stopped.

@@ -21,7 +21,9 @@ def serve(
         str, typer.Option(help="Address to listen on; the default is for this machine only.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    demo: Annotated[bool, typer.Option("--demo", help="Show a synthetic flu stream, one hour per second.")] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Show a year of made-up flu reports, then one more hour every second.")
+    ] = False,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Show a store that another process, such as Spark, writes to.")
     ] = False,
@@ -64,7 +66,7 @@ def serve(
     from evercount.service.access import Limits
     from evercount.service.admin_token import choose_admin_token, named_admin_token
     from evercount.service.clock_guard import parse_clock_jump
-    from evercount.service.demo import Feeder, demo_clock, demo_declaration, demo_file
+    from evercount.service.demo import Feeder, demo_clock, demo_declaration, demo_file, prefill
     from evercount.service.http_server import parse_proxies
     from evercount.service.log_format import log_to_stderr
     from evercount.service.run_server import run
@@ -98,6 +100,9 @@ def serve(
     place = db or "evercount.db"
     store = WatchedStore(place, head) if read_only else Store(place, key_from_environment(key_file), head)
     try:
+        if demo:
+            say("made-up data: a year of flu reports is being published, then one more hour every second")
+            prefill(store)
         clock = demo_clock(store) if demo else None
         limits = Limits(rate=rate, burst=2 * rate)
         token = named or choose_admin_token(store, print_admin_token)

@@ -92,7 +92,7 @@ def restore(
     db: Annotated[str, typer.Option(help="SQLite file to put it in place of.")] = "evercount.db",
     head: Head = None,
 ) -> None:
-    """Put a copy of an SQLite store in the place of the present one, which is kept beside it.
+    """Put a copy of an SQLite store in the place of the present one, which is kept next to it.
 
     The head file stays as it is: it knows what was released since. Streams that have released since the copy was made
     are in quarantine afterwards; the others go on. The service must be stopped.

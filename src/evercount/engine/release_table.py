@@ -108,7 +108,7 @@ class ReleaseTable(Sequence[Any]):
         """
         stated = np.stack([np.asarray(part, np.float64) for part in numbers], axis=1)
         stated = np.clip(stated, -LARGEST_STATED, LARGEST_STATED) + 0.0  # no infinity, no negative zero
-        return cls(ticks, starts, cells, stated, first, marks or {}, None, guarantee, noise)
+        return cls(ticks, starts, cells, stated, first, marks or {}, guarantee=guarantee, noise=noise)
 
     # -- a sequence of rows ---------------------------------------------------------------------------------------
 

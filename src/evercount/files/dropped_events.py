@@ -16,7 +16,7 @@ PER_TICK, TICKS, EVENTS = (1, 2, 3, 5, 10), (1, 3, 7, 14, 30), (1, 3, 10, 30, 10
 """Caps that are tried besides those of the declaration."""
 Three = tuple[int | None, int | None, int | None]
 """The most events, events of a tick, and ticks, as `Budget.caps`."""
-WARNING = "For you alone: these shares are exact and tell about the data. Do not publish them."
+WARNING = "For you alone: these shares are exact and reveal the data. Do not publish them."
 
 
 @dataclass(frozen=True)

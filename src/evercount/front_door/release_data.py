@@ -115,7 +115,7 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
             of paths (CSV, JSONL, Parquet; plain, gzip or zstd).
         declaration: The stream, instead of the options of `declare`.
         out: Release file: .csv, .jsonl, .parquet, or '-'.
-        state: State file (default: beside the output). Secret.
+        state: State file (default: next to the output). Secret.
         end: Release no tick that ends after this.
         now: Take this for the present time (default: the clock).
         delimiter: Between the columns of a CSV (default: a comma).

@@ -1,4 +1,4 @@
-"""The example's synthetic epidemic, sped up, feeds the demonstration: hourly flu reports of eight regions."""
+"""The example's made-up epidemic feeds the demonstration: hourly flu reports of eight regions, a year at once."""
 
 from __future__ import annotations
 
@@ -12,32 +12,36 @@ import numpy as np
 from evercount._arrays import IntArray
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND
+from evercount.engine.tick_totals import TickTotals
 from evercount.errors import EvercountError
 from evercount.examples import flu
 from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.service.wall_clock import Clock
 from evercount.store import Store
+from evercount.store.accept_totals import CountedBatch
 
 NAME = "flu-demo"
-START = "2026-10-01T00:00:00Z"
+START = "2025-10-06T00:00:00Z"
+"""A Monday, as in the example."""
 HOUR = 3600.0
 TICK_SECONDS = 1.0
 """Real seconds of one demonstration hour."""
-SPEED = 6.0
-"""How many times as fast as in the example the wave comes: it is seen within minutes."""
+YEAR = 52 * 7 * 24
+"""Hours that are published before the first page is shown; then the same winter comes again."""
 SEED = 20261001
 PIECES = 4
 """Batches per hour, so that the open tick fills up little by little."""
 
 DECLARATION = {
     "name": NAME,
-    "description": "Synthetic data: made-up hourly flu self-assessments by region. No real person is in it.",
+    "description": "Made-up data: hourly flu reports of eight invented regions. A year is published; now one hour "
+    "passes every second.",
     "query": {"name": "histogram", "parameters": {"keys": list(flu.REGIONS)}},
     "budget": {"epsilon": 1.0, "delta": 1e-9, "adjacency": "add-remove", "unit": "event"},
     "tick": "1h",
     "start": START,
-    "horizon": 8760,
+    "horizon": 4 * YEAR,
     "late": "next",
     "views": ["per-tick", "last-24"],
     "noise_for": ["per-tick"],
@@ -48,7 +52,21 @@ DECLARATION = {
 def reports(hour: int, seed: int = SEED) -> IntArray:
     """The reports of one hour (from 0) per region: Poisson, the same for the same seed."""
     generator = np.random.default_rng([seed, hour])
-    return np.asarray(generator.poisson(flu.rates(np.asarray([hour]), SPEED)[0]), dtype=np.int64)
+    return np.asarray(generator.poisson(flu.rates(np.asarray([hour % YEAR]))[0]), dtype=np.int64)
+
+
+def prefill(store: Store, hours: int = YEAR) -> None:
+    """Declare the stream and publish its first hours, unless that is done: the first page shows a year at once."""
+    declaration = demo_declaration()
+    now = declaration.schedule.begin / SECOND + hours * HOUR
+    live = store.declare(declaration, now)
+    if live.closed >= hours:
+        return
+    counts = np.random.default_rng(SEED).poisson(flu.rates(np.arange(hours)))
+    totals = TickTotals.dense(1, counts)
+    store.accept_totals(NAME, CountedBatch("the year before", 0, totals, fresh=True))  # once, also after a kill
+    while live.closed < hours:
+        store.close_ticks(live, hours - live.closed, now, describe=0)
 
 
 def demo_clock(store: Store) -> Clock:

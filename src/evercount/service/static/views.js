@@ -6,6 +6,7 @@ import { DASH, began, byId, decimals, element, number, setText, tickWord, ticks 
 
 const SPANS = 366; // a year of days
 const PAUSE = 1000; // a live stream is asked at most this often (ms)
+const PATIENCE = 5; // and it has this many times as long for itself as an answer took
 export const NO_TREND =
   "The noise is larger than every rise and fall here: one constant number would fit all of these bands. The line is omitted, because it would show a trend that nobody can know. Longer periods show more.";
 
@@ -92,6 +93,8 @@ export class SpanCard {
     this.request = null;
     this.timer = 0;
     this.askedAt = -Infinity;
+    this.waiting = false;
+    this.took = 0;
     byId("span-view").addEventListener("change", (event) => {
       this.view = event.target.value;
       onView(this.view);
@@ -134,6 +137,7 @@ export class SpanCard {
 
   close() {
     this.request?.abort();
+    this.waiting = false;
     clearTimeout(this.timer);
     this.timer = 0;
     this.answer = null;
@@ -144,26 +148,30 @@ export class SpanCard {
     if (this.facts?.views?.length) this.ask();
   }
 
-  /** A new tick: ask again, but not for each of many. */
+  /** A new tick: ask again, but not for each of many, not before the last answer is here, and rarely where answers take long. */
   refresh() {
-    if (!this.facts?.views?.length || this.timer) return;
+    if (!this.facts?.views?.length || this.timer || this.waiting) return;
     this.timer = setTimeout(() => {
       this.timer = 0;
       this.ask();
-    }, Math.max(0, this.askedAt + PAUSE - performance.now()));
+    }, Math.max(0, this.askedAt + Math.max(PAUSE, PATIENCE * this.took) - performance.now()));
   }
 
   async ask() {
     this.request?.abort();
     const request = (this.request = new AbortController());
+    this.waiting = true;
     this.askedAt = performance.now();
     try {
       const answer = await viewOf(this.facts.name, this.parameters(), request.signal);
       if (request !== this.request) return;
+      this.waiting = false;
+      this.took = performance.now() - this.askedAt;
       this.answer = answer;
       this.draw();
     } catch (error) {
       if (request.signal.aborted) return;
+      this.waiting = false;
       setText(byId("span-note"), `This view cannot be shown: ${error.message}.`);
       byId("span-note").hidden = false;
     }
