@@ -7,15 +7,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from evercount.consume import jetstream, kafka
 from evercount.consume.consume_log import LEAST_JUDGED, LogConsumer
 from evercount.consume.log_source import LogAddress
 from evercount.declare.declaration import StreamDeclaration
+from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
 from evercount.noise import Secret
 from evercount.store import Store
+from evercount.store.accept_totals import CountedBatch
 from log_servers import KafkaMock, manage, publish
 
 SECRET = Secret.from_hex("5d" * 32)
@@ -187,6 +190,24 @@ def test_caps_of_persons_hold_in_the_order_of_the_log(log: Log) -> None:
     assert log.run(1, persons).bad.total() == 1
     totals = persons.build(secret=SECRET, replay=True).run_totals([[2, 2]], capped=True).rows.tolist()
     assert log.released() == totals
+
+
+def test_late_messages_revise_their_own_day(nats_address: str, tmp_path: Path) -> None:
+    revised = declared(late="revise", revise_for=2, views=["per-tick"])
+    log = Log("nats", "revised", nats_address, tmp_path)
+    log.publish([event(0, "a")] * 2)
+    log.run(1, revised)
+    log.publish([event(0, "b"), event(1, "a")])
+    log.run(2, revised)
+    other = Store(tmp_path / "other.db")
+    live = other.declare(revised, BEGIN / 1e6, SECRET)
+    for number, rows in enumerate(([(1, 0, 2)], [(1, 1, 1), (2, 0, 1)])):
+        columns = (np.asarray(column) for column in zip(*rows, strict=True))
+        other.accept_totals("visits", CountedBatch("q", number, TickTotals(1, len(rows), 2, *columns)))
+        other.close_ticks(live, 1, 0.0)
+    wanted = [one["values"] for one in other.all_releases("visits")]
+    other.close()
+    assert log.released() == wanted
 
 
 def test_only_the_chosen_subject_counts(nats_address: str, tmp_path: Path) -> None:

@@ -238,20 +238,3 @@ def test_post_processing_and_exports_leave_out_what_is_not_public(tmp_path: Any)
     assert {key.key for key in run[1].top(2)} == {"a", "b"}
     with pytest.raises(ParameterError, match="post-processed"):
         run.per_tick()
-
-
-def test_spark_refuses_keys_that_nobody_listed() -> None:
-    pytest.importorskip("pyspark")
-    from evercount.declare.declaration import StreamDeclaration
-    from evercount.spark.count_events import check_declaration
-
-    table = {
-        "name": "x",
-        "query": "discovered-keys",
-        "budget": {"epsilon": 1, "delta": 1e-6},
-        "tick": "1h",
-        "start": "2026-01-01T00:00Z",
-        "columns": {"time": "ts", "key": "k"},
-    }
-    with pytest.raises(ParameterError, match="all events"):
-        check_declaration(StreamDeclaration.from_dict(table))

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -40,6 +41,33 @@ def run(year: int, more: str = "", options: str = EVENT, out: str | None = None)
 def entries() -> list[str]:
     with Ledger(path="flu.ledger") as ledger:
         return [entry.name for entry in ledger.entries]
+
+
+def test_caps_that_are_carried_over_cost_one_year() -> None:
+    """Seven persons with two days each: the second year counts none of them again, and costs nothing more."""
+    caps = "--user who --max-per-tick 1 --max-ticks 2 --start 2025-01-01"
+    person = EVENT.replace("running", "per-tick").replace("--epsilon 1", "--epsilon 60") + f" {caps}"
+
+    def renew(more: str, out: str) -> tuple[int, str]:
+        command = f"release 2025.csv 2026.csv {person} --out {out}.csv --renew --ledger {out}.ledger {more}"
+        done = CliRunner().invoke(app, [*shlex.split(command), "--now", "2026-12-01"])
+        return done.exit_code, " ".join(f"{done.stderr} {done.stdout}".split())
+
+    code, told = renew("--total 60,1e-6", "anew")
+    assert code == 6, told  # a second year of the same persons
+    code, told = renew("--total 120,1e-6", "sum")
+    assert code == 0, told
+    code, told = renew("--carry-caps --total 60,1e-6", "carried")
+    assert code == 0, told
+    assert "2 streams, together epsilon=60, delta=0, of a total of epsilon=60, delta=1e-06." in told
+    second = {name: pd.read_csv(f"{name}.csv")["value"].sum() for name in ("sum", "carried")}
+    assert second == {"sum": 14, "carried": 0}
+    code, told = renew("--carry-caps --new-noise-stream", "carried")
+    assert (code, "begin caps anew" in told) == (2, True)
+    code, told = run(
+        2025, "--ledger carried.ledger --carry-caps", person.replace("--start 2025-01-01", ""), "other.csv"
+    )
+    assert (code, "go on with it" in told) == (2, True)
 
 
 def test_three_years_of_events_cost_one() -> None:

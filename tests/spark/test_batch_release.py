@@ -157,3 +157,7 @@ def test_a_run_is_entered_in_a_ledger_or_refused(spark: Any, tmp_path: Path) -> 
     with pytest.raises(BudgetExceeded):
         release_batch(rows, DECLARATION, str(tmp_path / "two"), until=END, run="r2", ledger=ledger)
     assert not (tmp_path / "two").exists()
+    fresh = Ledger(budget)
+    with pytest.raises(StoreError, match="it exists"):
+        release_batch(rows, DECLARATION, str(tmp_path / "one"), until=END, run="r3", ledger=fresh)
+    assert not fresh.entries

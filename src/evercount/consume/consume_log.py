@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any
@@ -68,7 +68,8 @@ class LogConsumer:
     **Guarantee.** Every message counts once: where the log goes on is committed in the transaction that adds the
     messages' totals (`store/accept_totals.py`), and nothing else remembers it. After a crash the log is read from
     there; a second consumer's batch has a number that is taken, and is refused. Assumption: the log gives the same
-    messages under the same positions. Test: tests/consume/test_consume_log.py.
+    messages under the same positions. Tests: tests/consume/test_consume_log.py and
+    tests/contracts/test_kill_all_doors.py.
     """
 
     def __init__(
@@ -172,7 +173,9 @@ class LogConsumer:
 
     def _commit(self, after: Positions, bad: Counter[str], found: CountedMessages) -> None:
         position = json.dumps({"next": dict(after), "bad": bad, "lost": self.lost}).encode()
-        one = CountedBatch(self._query, self._batch, found.totals, self._new_log, found.users, position)
+        one = CountedBatch(self._query, self._batch, found.totals, self._new_log, found.users, position=position)
+        if found.named is not None:
+            one = replace(one, named=[found.named])
         if not self._store.accept_totals(self._live.name, one):
             raise Conflict("another program counts the messages of this log for the same stream: run one of them")
         self._batch += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from evercount.errors import ParameterError
 from evercount.files.event_sql import NO_ORDER, REASONS, columns_of, is_valued, placed, prepare
 from evercount.files.source import Source, arrow, connect
 from evercount.queries.capabilities import rows_of
+from evercount.store.named_events import NamedEvents
 from evercount.store.user_events import UserEvents
 
 TOO_FAR, AFTER_END = NO_ORDER + 1, NO_ORDER + 2
@@ -31,6 +32,8 @@ class CountedMessages:
     totals: TickTotals
     users: UserEvents | None = None
     """The events themselves, where the budget protects users; `totals` are then empty."""
+    named: NamedEvents | None = None
+    """Keys that nobody listed, or users that are counted; `totals` are then empty."""
     bad: Sequence[tuple[int, str]] = field(default_factory=tuple)
     """The number (from 0) and the reason of each message that is not an event."""
 
@@ -40,10 +43,14 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     columns_of(declaration)
     if declaration.schedule.manual:
         raise ParameterError("a log closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
-    if declaration.query.people is not None or declaration.query.discovery is not None:
+    query = declaration.query
+    names = query.people is not None or query.discovery is not None or declaration.budget.unit == "user"
+    if declaration.revise_for is not None and names:
+        raise ParameterError("late = 'revise' of persons or unknown keys is not counted from a log: use the service")
+    if query.people is not None and (rows_of(query).repeats or declaration.budget.caps[:2] != (None, None)):
         raise ParameterError(
-            f"{declaration.query.name!r} needs the users or the keys of all events, and a log hands over totals: use "
-            "`evercount release` or the service"
+            f"{query.name!r} with these caps follows each user from event to event, and a log hands over each user "
+            "once a tick and key: use `evercount release` or the service"
         )
 
 
@@ -64,7 +71,9 @@ class MessageCounter:
         used = columns_of(declaration).used
         self._source = _Batch(scratch / "none", "the log", "jsonl", "none", used, ("VARCHAR",) * len(used))
         self._connection = connect(scratch)
-        prepare(self._connection, declaration, (self._source,))
+        self._names: list[str] = []
+        if declaration.query.discovery is None:
+            prepare(self._connection, declaration, (self._source,))
 
     def close(self) -> None:
         """Free what DuckDB holds."""
@@ -77,8 +86,15 @@ class MessageCounter:
         `files.count_rows.count`, with its SQL. Test: tests/consume/test_consume_log.py.
         """
         pa: Any = arrow()
-        self._connection.register("messages", pa.table({"line": pa.array(_lines(messages.bodies), pa.string())}))
+        lines = _lines(messages.bodies)
+        self._source = _like(self._source, lines)
+        self._connection.register("messages", pa.table({"line": pa.array(lines, pa.string())}))
         try:
+            if self._declaration.query.discovery is not None:
+                self._connection.execute("DROP TYPE IF EXISTS cell_key; DROP TABLE IF EXISTS cell_name")
+                self._names = prepare(self._connection, self._declaration, (self._source,))
+            if self._declaration.query.people is not None:
+                return self._people(messages, last)
             if self._declaration.budget.unit == "user":
                 return self._users(messages, last)
             return self._totals(last)
@@ -101,8 +117,12 @@ class MessageCounter:
         ).fetchnumpy()
         place, cell, events, total = (_numbers(found[name]) for name in ("place", "cell", "events", "total"))
         good = place > 0
+        bad = () if good.all() else self._bad(last)
+        if self._declaration.query.discovery is not None:
+            names = [self._names[place] for place in cell[good].tolist()]
+            return CountedMessages(self._none(), None, NamedEvents(place[good], names, events[good, None]), bad)
         sums = rows_of(self._declaration.query).totals(place[good], cell[good], events[good], total[good])
-        return CountedMessages(self._as_totals(*sums), None, () if good.all() else self._bad(last))
+        return CountedMessages(self._as_totals(*sums), bad=bad)
 
     def _users(self, messages: Messages, last: int) -> CountedMessages:
         """The events with their users, without those after so many others of their tick that no cap keeps them."""
@@ -118,9 +138,27 @@ class MessageCounter:
         good = place > 0
         order = _numbers(found["o"]) if own_order else np.asarray(messages.orders, np.int64)[number - 1]
         time, cell, units = (_numbers(found[name])[good] for name in ("us", "cell", "units"))
-        users = UserEvents(place[good], found["who"][good].tolist(), time, order[good], cell, units)
+        keys, cell = _renumbered(cell, self._names)
+        users = UserEvents(place[good], found["who"][good].tolist(), time, order[good], cell, units, keys=keys)
+        return CountedMessages(self._none(), users, bad=() if good.all() else self._bad(last))
+
+    def _people(self, messages: Messages, last: int) -> CountedMessages:
+        """Each user once for each tick and key, with the place of the first event."""
+        own_order = columns_of(self._declaration).order is not None
+        found = self._connection.execute(
+            f"SELECT place, who, cell, us, n, o FROM ({self._placed(last, True)}) QUALIFY place < 0 OR row_number() "
+            f"OVER (PARTITION BY place, who, cell ORDER BY us, {'o' if own_order else 'n'}) = 1 ORDER BY n"
+        ).fetchnumpy()
+        place, number = _numbers(found["place"]), _numbers(found["n"])
+        good = place > 0
+        order = _numbers(found["o"]) if own_order else np.asarray(messages.orders, np.int64)[number - 1]
+        numbers = np.stack([_numbers(found["cell"]), _numbers(found["us"]), order], axis=1)[good]
+        named = NamedEvents(place[good], found["who"][good].tolist(), numbers)
+        return CountedMessages(self._none(), None, named, () if good.all() else self._bad(last))
+
+    def _none(self) -> TickTotals:
         none = np.empty(0, np.int64)
-        return CountedMessages(self._as_totals(none, none, none), users, () if good.all() else self._bad(last))
+        return self._as_totals(none, none, none)
 
     def _bad(self, last: int) -> list[tuple[int, str]]:
         rows = self._connection.execute(
@@ -131,6 +169,25 @@ class MessageCounter:
     def _as_totals(self, tick: IntArray, cell: IntArray, total: IntArray) -> TickTotals:
         first, end = (int(tick[0]), int(tick[-1]) + 1) if len(tick) else (1, 1)
         return TickTotals(first, end - first, self._declaration.query.cells, tick, cell, total)
+
+
+def _like(source: _Batch, lines: Sequence[str]) -> _Batch:
+    """The source with the fields of the first message, if they are the declared ones: most others have the same."""
+    try:
+        names = tuple(json.loads(lines[0]))
+    except (IndexError, TypeError, ValueError, RecursionError):
+        return source
+    return (
+        replace(source, columns=names, types=("VARCHAR",) * len(names)) if set(source.columns) <= set(names) else source
+    )
+
+
+def _renumbered(cell: IntArray, names: Sequence[str]) -> tuple[list[str], IntArray]:
+    """The names of the cells that came, and each cell's place among them; without names the cells as they are."""
+    if not names:
+        return [], cell
+    places, at = np.unique(cell, return_inverse=True)
+    return [names[place] for place in places.tolist()], at.reshape(-1)
 
 
 def _numbers(column: Any) -> IntArray:

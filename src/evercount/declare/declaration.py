@@ -24,6 +24,7 @@ from evercount.declare.unit_periods import period_of, periods_named, with_period
 from evercount.declare.view_names import QUANTILE, check_views, noise_views
 from evercount.engine.build import POSTPROCESSES, Spec, check_postprocess
 from evercount.engine.build_parameters import choose_revised
+from evercount.engine.carried_caps import check_hands_on
 from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.revised_query import MOST_LAGS, Revisions
 from evercount.engine.stream import Stream
@@ -181,6 +182,8 @@ class StreamDeclaration:
     """For how many ticks the number of a tick is published again, with late = "revise"."""
     wait: Annotated[str, _like(TICK_TEXT.pattern), Field(description="a length of time such as 30s or 12h")] = "0s"
     """How long after its end a tick is closed, for events that take a while to arrive. It may change at any time."""
+    carry_caps: Annotated[bool, Field(description="true or false")] = False
+    """Whether what persons have used of their caps stays used in the stream that goes on for this one."""
     public: Annotated[bool, Field(description="true or false")] = False
     postprocess: Annotated[
         Postprocess,
@@ -243,6 +246,8 @@ class StreamDeclaration:
         """Choose the noise, once: the declaration that is stored says which."""
         object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
         if self.revise_for is not None:
+            if self.carry_caps:
+                raise ParameterError("caps are not carried over with late = 'revise': omit one of the two")
             budget, spec = choose_revised(
                 self.query, self.budget, self.factorization, self.stream_postprocess, self.noise_for, self.revise_for
             )
@@ -259,6 +264,8 @@ class StreamDeclaration:
         self.query.check_budget(self.budget)
         kept, engine = choose_noise(self.query, self.budget, self.horizon, self.factorization, views)
         object.__setattr__(self, "budget", kept)
+        if self.carry_caps:
+            check_hands_on(engine, self.query, kept, self.horizon)
         if isinstance(engine.spec, dict) and "left" in engine.spec:
             raise ParameterError(
                 "a declaration names its factorization: register matrices of your own (register_factorization)"
@@ -458,7 +465,9 @@ class StreamDeclaration:
         if schedule.start is None:
             return None
         end = None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
-        return TimeRange(schedule.start, end, schedule.divided, periods_named(self.budget, schedule))
+        first = schedule.start if self.earliest is None else self.earliest
+        chain = f"{self.name} {first}" if self.carry_caps else ""
+        return TimeRange(schedule.start, end, schedule.divided, periods_named(self.budget, schedule), chain)
 
     def ended(self, now: int) -> int:
         """The last tick that may close at an instant: it ended `wait` ago, and the horizon has it. 0: none."""

@@ -58,6 +58,7 @@ class ReleaseTable(Sequence[Any]):
         views: Other views of the same ticks, by name.
         as_of: Of a stream whose ticks are revised: the tick after which each number was published.
         left: How often each number will still be revised: 0 for final ones.
+        notes: What the operator says about the ticks of each row, empty where nothing; None without any note.
 
     >>> from evercount import Budget, Count, Stream
     >>> table = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).run([100, 50]).table()
@@ -71,13 +72,13 @@ class ReleaseTable(Sequence[Any]):
     numbers: FloatArray
     first: IntArray | None = None
     marks: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] | None = None
     clock: Any = field(default=None, repr=False)
     guarantee: str = ""
     noise: str = "exact"
     views: Mapping[str, ReleaseTable] = field(default_factory=dict, repr=False)
     as_of: IntArray | None = None
     left: IntArray | None = None
+    notes: Sequence[str] | None = None
 
     @classmethod
     def of(

@@ -32,13 +32,25 @@ class Entered:
     ledger: Ledger | None = None
 
     def spend(self) -> None:
-        """Enter a new stream, on the disk when this returns."""
+        """Enter a new stream, on the disk when this returns; a renewal in the same run opens the file again."""
         if self.ledger is not None and self.cost is not None and self.name is not None:
             self.ledger.spend(self.name, self.cost, "evercount release")
+            self.ledger.close()
 
 
-def enter(job: Job, stream: Stream, known: str | None, new: bool, publishes: bool, cleanup: ExitStack) -> Entered:
+def enter(
+    job: Job,
+    stream: Stream,
+    known: str | None,
+    new: bool,
+    publishes: bool,
+    cleanup: ExitStack,
+    *,
+    goes_on: bool = False,
+) -> Entered:
     """Look the stream up in the ledger, or check that it fits; `known` is the name in its state.
+
+    With `goes_on` it has taken over the caps of the streams of its chain; any other stream of that chain is refused.
 
     A run that publishes nothing starts no ledger.
 
@@ -62,6 +74,12 @@ def enter(job: Job, stream: Stream, known: str | None, new: bool, publishes: boo
         sentence = ledger.sentence()
         ledger.close()
         return Entered(known, f"Ledger {job.ledger}: {sentence}")
+    chain = stream.cost.chain
+    if chain and not goes_on and any(entry.cost.chain == chain for entry in ledger.entries):
+        raise ParameterError(
+            f"the ledger {job.ledger} has a stream of this name and start that carries its caps over: go on with it "
+            "(`renew`), or give this one another `name`"
+        )
     name = next(one for number in count(1) if (one := own if number == 1 else f"{own} {number}") not in names)
     ledger.check(name, stream.cost)
     return Entered(name, f"Ledger {job.ledger}: {ledger.sentence([stream.cost])}", stream.cost, ledger)

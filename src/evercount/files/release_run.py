@@ -28,6 +28,7 @@ from evercount.engine.stream import Stream
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import BadRows, HorizonReached, ParameterError, StoreError
 from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects, write_rejects
+from evercount.files.cap_users import UsedBefore
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.dropped_events import DroppedEvents, dropped_events
@@ -83,10 +84,10 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         earlier: Outcome | None = None
         for number in itertools.count():
             (own := scratch / str(number)).mkdir(mode=0o700)
-            run = _resume(job, places, own, home, cleanup)
-            tell("counting", 0, 0)
-            counted = _count(run, stdin)
-            outcome = _publish(run, counted, tell)
+            with ExitStack() as each:
+                run = _resume(job, places, own, home, each)
+                tell("counting", 0, 0)
+                outcome = _publish(run, _count(run, stdin), tell)
             if job.check or not (job.renew and outcome.complete):
                 return outcome if earlier is None or outcome.released else earlier
             earlier = outcome
@@ -105,6 +106,7 @@ def check_db(job: Job) -> None:
         (job.state is not None, "`state` does not go with `db`: the store is the state"),
         (job.new_noise_stream, "`new_noise_stream` does not go with `db`: declare a stream of another `name`"),
         (job.out == "-", "`out` - does not go with `db`: name a file, or omit it"),
+        (job.declaration.carry_caps, "`carry_caps` is for state files: omit `db` or `carry_caps`"),
         (job.level != LEVEL, f"a store keeps intervals of {LEVEL:.0%}: omit the level"),
     ):
         if given:
@@ -129,6 +131,8 @@ class _Run:
     """Whether new noise takes the place of a stream."""
     renewing: bool
     """Whether that is because its horizon is complete."""
+    handed_on: Mapping[str, UsedBefore]
+    """What persons have used of their caps in the streams that this one goes on for."""
     earlier: tuple[Cost, ...]
     stream: Stream
     composed: str | None
@@ -157,6 +161,10 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
     earlier = () if state is None else tuple(map(Cost.from_dict, state.earlier))
     restarted = job.new_noise_stream and state is not None
     if job.new_noise_stream and state is not None:
+        if job.declaration.carry_caps:
+            raise ParameterError(
+                "`new_noise_stream` would begin caps anew that this stream carries over: omit one of the two"
+            )
         if state.entry is not None and job.ledger is None:
             raise ParameterError("the stream is in a ledger: give `ledger`, which is charged for the new one, too")
         old = Stream.load(state.stream, job.declaration.period_of)
@@ -168,11 +176,21 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         began = state is not None and home is None and "digits" not in state.output_facts
         job = replace(job, full_digits=began)
     job = _settled(job, state, home)
+    if job.renew:
+        _check_renewal(job, home)
     renewing = job.renew and state is not None and _complete(job.declaration, state)
+    handed_on: Mapping[str, UsedBefore] = {}
     if renewing:
         assert state is not None
+        handed_on = state.users if job.declaration.carry_caps else {}
         cost = job.declaration.build(replay=True).cost
-        _check_renewal(job, home)
+        if (state.entry is None) != (job.ledger is None):
+            raise ParameterError(
+                "the stream is in a ledger: give `ledger`, which is charged for the next one, too"
+                if job.ledger is None
+                else f"the stream that is renewed is not in the ledger {job.ledger}: a ledger is given from the first "
+                "run on. Enter it, Ledger(path=…).spend(…), or start a new stream"
+            )
         restarted, earlier, state = True, (*earlier, cost), None
         job = replace(job, declaration=job.declaration.renewed(), secret=None)
     declaration = job.declaration
@@ -182,11 +200,15 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         stream = home.live.stream
     else:
         stream = Stream.load(state.stream, declaration.period_of)
-    cleanup.callback(stream.close)
+    if home is None or stream is not (home.live and home.live.stream):  # the store closes its own
+        cleanup.callback(stream.close)
     job = replace(job, declaration=declaration.with_query(stream.query))
     if state is not None:
         _fill_lake(job, stream, state.numbers, state.tables)  # what a run that died has left out
-    if home is not None and home.live is not None and not job.check:
+    joined: list[str] = []
+    if home is not None and renewing:
+        pass  # keys join the renewed stream with its next run
+    elif home is not None and home.live is not None and not job.check:
         joined = home.join(job.add_keys)
     elif home is not None and job.add_keys:
         raise ParameterError("the store has no such stream yet: give all keys as `keys`")
@@ -200,9 +222,26 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
     if state is not None:
         state.closed.check(first, declaration.schedule)
     publishes = not job.check and stop > first
-    entered = enter(job, stream, None if state is None else state.entry, state is None, publishes, cleanup)
-    facts = (composed, entered, first, stop, tuple(joined))
-    return _Run(job, places, scratch, state, home, restarted, renewing, earlier, stream, *facts)
+    entered = enter(
+        job, stream, None if state is None else state.entry, state is None, publishes, cleanup, goes_on=renewing
+    )
+    return _Run(
+        job,
+        places,
+        scratch,
+        state,
+        home,
+        restarted,
+        renewing,
+        handed_on,
+        earlier,
+        stream,
+        composed,
+        entered,
+        first,
+        stop,
+        tuple(joined),
+    )
 
 
 def _complete(declaration: StreamDeclaration, state: State) -> bool:
@@ -213,11 +252,12 @@ def _complete(declaration: StreamDeclaration, state: State) -> bool:
 
 def _check_renewal(job: Job, home: StoreHome | None) -> None:
     """Refuse to renew by itself what costs more each time, unless a ledger or a cap says how much may be spent."""
-    if lies_in_one_range(job.declaration.budget) or job.ledger is not None or (home is not None and home.capped):
+    free = lies_in_one_range(job.declaration.budget) or job.declaration.carry_caps
+    if free or job.ledger is not None or (home is not None and home.capped):
         return
     raise ParameterError(
         "a person may be in every year, so each renewal adds to what is spent: give `ledger` with a `total` that "
-        "allows for it, or protect persons within a `period`"
+        "allows for it, protect persons within a `period`, or declare `carry_caps` from the first year on"
     )
 
 
@@ -344,7 +384,7 @@ def _count(run: _Run, stdin: IO[bytes] | None) -> _Counted:
             )
         split = split_new(sources, run.scratch, (before.consumed or None) if before else None)
         sources, late, consumed = split.files, split.new, split.consumed
-    users = before.users if before else {}
+    users = before.users if before else run.handed_on
     rows = count(sources, run.declaration, run.first, run.stop, run.scratch, late=late, users=users)
     dropped = None
     if job.check and columns_of(run.declaration).user is not None:
@@ -383,7 +423,9 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
     numbers, tables = run.published, () if run.before is None else run.before.tables
     if not job.check and run.stop > run.first:
         if run.restarted:
-            archived = tuple(archive(places))
+            if run.home is not None and places.output is not None:
+                _export_again(run.home, job, places.output)
+            archived = tuple(archive(places, lambda path: [view_path(path, name) for name in job.all_views]))
         if run.home is not None:
             run.entered.spend()
             state, stream = _commit_to_store(run, run.home, counted)
@@ -429,6 +471,15 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         published=published.table,
         joined=run.joined,
     )
+
+
+def _export_again(home: StoreHome, job: Job, output: Path) -> None:
+    """Write the files of the stream that is renewed once more: a run that was killed may not have written them."""
+    state, live = home.read(), home.live
+    assert state is not None
+    assert live is not None
+    job = replace(job, declaration=StreamDeclaration.from_dict(state.declaration))
+    write_views(output, _published(job, live.stream, state.numbers, state.tables, home.marks), main=True)
 
 
 def _commit_to_store(run: _Run, home: StoreHome, counted: _Counted) -> tuple[State, Stream]:

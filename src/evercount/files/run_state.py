@@ -22,7 +22,7 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -245,8 +245,8 @@ def discard(places: Places) -> None:
     places.new_state.unlink(missing_ok=True)
 
 
-def archive(places: Places) -> list[Path]:
-    """Copies of the state and the output, so that a new noise stream can take their names and nothing is lost."""
+def archive(places: Places, beside: Callable[[Path], list[Path]] = lambda _: []) -> list[Path]:
+    """Copies of the state, the output and what lies `beside` an output, so that a new stream can take their names."""
     number = 1
     while True:
         kept_state = places.state.with_name(f"{places.state.name}.{number}")
@@ -257,7 +257,8 @@ def archive(places: Places) -> list[Path]:
             break
         number += 1
     copies = []
-    for source, target in ((places.output, kept_output), (places.state, kept_state)):
+    further = zip(beside(places.output), beside(kept_output), strict=True) if places.output and kept_output else ()
+    for source, target in ((places.output, kept_output), *further, (places.state, kept_state)):
         if source is not None and target is not None and source.exists():
             half = target.with_name(f".{target.name}.new")
             with source.open("rb") as old, new_private(half) as new:

@@ -79,13 +79,13 @@ class Source:
         dialect = (
             "delim='\x01', quote='', escape=''"
             if single
-            else f"delim={_quoted(self.delimiter)}, quote='\"', escape='\"'"
+            else f"delim={quoted(self.delimiter)}, quote='\"', escape='\"'"
         )
         return _reading(
             "read_csv",
             self.path,
             f", auto_detect=false, header={str(not single).lower()}, {dialect}, strict_mode=true, store_rejects=true, "
-            f"columns={{{columns}}}, compression={_quoted(self.compression)}",
+            f"columns={{{columns}}}, compression={quoted(self.compression)}",
         )
 
     def column(self, name: str) -> str:
@@ -305,9 +305,9 @@ def _text(source: Source, json_lines: bool | None) -> Source:
 def _reading(function: str, path: Path, options: str = "") -> str:
     """SQL: read exactly this file. In the names of folders DuckDB takes * ? [ for a pattern, x=1 for a column whose
     value is 1 in every row, and a first ~ for the home of the user."""
-    return f"{function}({_quoted(glob.escape(str(path.absolute())))}, hive_partitioning=false{options})"
+    return f"{function}({quoted(glob.escape(str(path.absolute())))}, hive_partitioning=false{options})"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """SQL: a text literal."""
     return "'" + text.replace("'", "''") + "'"

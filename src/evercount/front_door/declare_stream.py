@@ -59,6 +59,7 @@ class Declared(TypedDict, total=False):
     max_per_tick: int | None
     max_ticks: int | None
     max_events: int | None
+    carry_caps: bool
     adjacency: str | None
     horizon: int | str | None
     factorization: str | None
@@ -125,6 +126,8 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         max_per_tick: Events counted per user and tick.
         max_ticks: Ticks in which a user counts, per period.
         max_events: Events counted per user and period.
+        carry_caps: What persons have used of their caps stays used when the stream is renewed, which then costs nothing
+            more.
         adjacency: add-remove (default) or replace.
         horizon: Number of ticks such as 8760 or 2^16, or none (default).
         factorization: How noise is correlated, or best: the least error.
@@ -182,6 +185,7 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         late=given["late"] or "drop",
         wait=given["wait"] or "0s",
         revise_for=given["revise_for"],
+        carry_caps=bool(given["carry_caps"]),
         views=views,
         postprocess=made,
     )

@@ -117,6 +117,11 @@ def successor_text(cost: Cost) -> str:
         whom = "counts the same persons" if budget.unit == "user" else "may count the same events"
         kept = f"epsilon={stated(both.epsilon)}, delta={stated(both.delta)}"
         return f"A new stream {whom} again: both together keep {kept}."
+    if cost.chain:
+        return (
+            "The stream that is renewed from this one costs nothing more, for it goes on with what persons have used "
+            f"of their caps: both together keep epsilon={stated(budget.epsilon)}, delta={stated(budget.delta)}."
+        )
     one = "each event is" if budget.unit == "event" else "what a person does in one period is"
     later = "" if budget.unit == "event" else " and a whole number of periods after this start"
     return (

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray
@@ -161,6 +161,8 @@ def release_batch(
     run = run or new_run()
     check_source(events, declaration)
     check_parquet_times(events, declaration)
+    if out is not None and mode.startswith("error"):
+        _refuse_existing(events.sparkSession, out)
     entry = f"{declaration.name} {run}"
     cost = declaration.build(secret=run_secret(run), replay=True).cost
     if ledger is not None:
@@ -195,6 +197,15 @@ def release_batch(
     finally:
         groups.unpersist()
     return BatchOutcome(ticks, shards, run, guarantee, bad, table)
+
+
+def _refuse_existing(session: SparkSession, out: str) -> None:
+    """Spark itself would say so after the events were counted and the budget spent."""
+    try:
+        session.read.format("binaryFile").load(out)
+    except AnalysisException:  # nothing is there
+        return
+    raise StoreError(f"{out} cannot be written: it exists. Name another folder, or say what is to become of it (mode)")
 
 
 def _ticks(declaration: StreamDeclaration, until: int) -> int:

@@ -54,6 +54,11 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     if declaration.schedule.manual:
         raise ParameterError("Spark closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
     people, name = declaration.query.people, declaration.query.name
+    if declaration.revise_for is not None and (declaration.budget.unit == "user" or has_names(declaration)):
+        raise ParameterError(
+            "late = 'revise' counts an event by how late it came, and what Spark hands over of persons and names "
+            "does not say that: use `evercount release`"
+        )
     if people is not None and rows_of(declaration.query).repeats:
         raise ParameterError(
             f"{name!r} follows each user from event to event, so every event must be there in its order when its tick "

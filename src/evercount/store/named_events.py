@@ -100,7 +100,13 @@ def unpack_rows(content: bytes) -> Part:
 
 
 def as_tick(declaration: StreamDeclaration, parts: Sequence[Part], accepted: Sequence[Any] = ()) -> Any:
-    """What the query reads as a tick: rows of all batches, and events that were accepted one by one."""
+    """What the query reads as a tick: rows of all batches, and events that were accepted one by one.
+
+    **Guarantee.** It depends on the rows of the tick alone, never on how they were cut into batches; the order of a
+    user's events is a function of these events. Proof: `queries/distinct_users.proof.md`, "Where rows have no order".
+    Tests: tests/store/test_named_events.py and
+    tests/contracts/test_same_table.py::test_keys_that_nobody_listed_and_persons_are_alike_in_every_door.
+    """
     if not parts:
         return list(accepted)
     if declaration.query.discovery is not None:

@@ -192,6 +192,8 @@ class Store(Reading):
                 f"stream {declaration.name!r} is over and its name is not used again: readers and the head file know "
                 "the old stream by it. Declare the new stream under another name"
             )
+        if declaration.carry_caps:
+            raise ParameterError("carry_caps is for `evercount release` with a state file: a store hands no caps on")
         known = self.streams.get(declaration.name)
         if known is not None:
             if known.declaration.same_as(declaration):
