@@ -58,6 +58,7 @@ peers:  ## docs/benchmarks.md: beside other programs, in an environment of their
 	.peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers-requirements.txt
 	.peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps tensorflow-privacy==0.9.0
 	PYTHONPATH=src .peers/bin/python benchmarks/peers.py --write docs
+	PYTHONPATH=src .peers/bin/python benchmarks/peers_views.py --write docs
 
 docs: $(STAMP)  ## the site, in out/site; a warning or a broken link fails
 	$(BIN)/python tools/reference.py --check

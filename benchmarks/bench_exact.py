@@ -18,6 +18,8 @@ import numpy as np
 
 from evercount import Budget, Histogram, Stream
 from evercount.factorizations import (
+    BUILT_IN,
+    FACTORIZATIONS,
     Balanced,
     BinaryTree,
     Direct,
@@ -28,6 +30,7 @@ from evercount.factorizations import (
     Optimal,
     SquareRoot,
     Unbounded,
+    factorization,
 )
 from evercount.mechanisms.exact.arithmetic import kernel
 from evercount.mechanisms.exact.exact_noise import ExactStream
@@ -122,6 +125,8 @@ def _noises() -> list[Row]:
     for f in others:
         compare("exact noise", _exact(f, 1000, 64), None, f"{f.name} {f.horizon}, 1000 cells")
     compare("exact noise", _exact(Optimal(1024), 1000, 32), None, "optimal 1024, 1000 cells, first half")
+    for name in FACTORIZATIONS.keys() - set(BUILT_IN):  # registered before
+        compare("exact noise", _exact(factorization(name, 1024), 1000, 32), None, f"{name} 1024, 1000 cells")
     others = [Balanced(2**20), Balanced(10**8), Unbounded(), SquareRoot(2**20), Honaker(2**20), HonakerFull(2**20)]
     for f in others:
         note = f"{f.name} {f.horizon}, one cell; 0.2 µs where a draw is 0.037"

@@ -1,4 +1,4 @@
-"""Beside the peers, in one run, on the same work: noise for running counts of T ticks × cells at one (ε, δ).
+"""Other programs, in one run, on the same work: noise for running counts of T ticks × cells at one (ε, δ).
 
 Error is exact (from norms), not sampled. Time is the processor time of a whole run, of all its threads, divided by
 ticks × cells, the best of a few repetitions, over the time that numpy takes to draw as many float normals in the same
@@ -274,6 +274,7 @@ def opendp_peers() -> Iterator[Peer]:
             space = dp.vector_domain(dp.atom_domain(T="i64"), size=ticks), dp.l1_distance(T="i64")
             tree = dp.t.make_b_ary_tree(*space, leaf_count=ticks, branching_factor=branching)
             nodes = len(tree([0] * ticks))
+            # not chained to the tree, whose stability map for l2 is wrong (OpenDP issue 2924)
             target = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="i64")
             noise = dp.m.make_gaussian(*target, scale=20.0)
             consistent = dp.t.make_consistent_b_ary_tree(branching_factor=branching)

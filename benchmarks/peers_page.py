@@ -33,7 +33,7 @@ class Row:
 def page(rows: list[Row], missing: list[str]) -> str:
     """docs/benchmarks.md."""
     lines = [
-        "# Beside the peers",
+        "# Compared with other programs",
         "",
         "Printed by `make peers` (`benchmarks/peers.py --write docs` in the environment of",
         "`benchmarks/peers-requirements.txt`): one process, one machine, one after the other. Work: noise for running",
@@ -53,9 +53,10 @@ def page(rows: list[Row], missing: list[str]) -> str:
             lines.append(f"| {row.name} | {row.kind} | {cells} | {row.streaming} | {row.endless} | {row.exact} |")
     lines += [
         "",
-        "OpenDP's tree is least squares over all nodes once all data is there: it is no stream, and it may look at",
-        "later ticks. `–`: not computed, the least-squares problem is dense. The bridge promises δ = 0, which is",
-        "more than the others do.",
+        "OpenDP's tree is least squares over all nodes once all data is there: it is not a stream, and it may look at",
+        "later ticks. Its noise is calibrated to √levels, the ℓ2 norm of one event, and not by the stability map of",
+        "its tree, whose ℓ2 rule is wrong (its issue 2924). `–`: not computed, the least-squares problem is dense.",
+        "The bridge promises δ = 0, which is more than the others do.",
         "",
         "![error](figures/peers-error.png)",
         "",

@@ -23,6 +23,7 @@ HEAVY = {"dev", "spark"}
 MODULES = {
     "cli": "evercount.cli",
     "plot": "matplotlib",
+    "accounting": "dp_accounting",
     "files": "evercount.files.source",
     "store": "evercount.store",
     "postgres": "psycopg",

@@ -52,6 +52,10 @@ def test_site_builds_without_a_warning(tmp_path):
         assert (tmp_path / "site" / page).is_file()
     api = (tmp_path / "site" / "reference" / "api.html").read_text(encoding="utf-8")
     assert 'id="evercount.Stream.step"' in api
+    proof = (tmp_path / "site" / "proofs" / "factorizations-dense.html").read_text(encoding="utf-8")
+    assert 'id="6-how-far-from-the-best"' in proof, "anchors are what others cite"
+    assert "assets/katex/katex.min.js" in proof
+    assert "katex.min.js" not in (tmp_path / "site" / "tutorial" / "flights.html").read_text(encoding="utf-8")
 
 
 def test_site_refuses_a_broken_link(tmp_path):

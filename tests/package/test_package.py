@@ -134,7 +134,7 @@ def test_the_command_comes_with_the_extras_that_need_it(monkeypatch: pytest.Monk
     has_command = importlib.import_module("check_package").has_command
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     without = {name for name in extras if not has_command(name, extras)}
-    assert without == {"plot", "store", "postgres", "docs"}
+    assert without == {"plot", "accounting", "store", "postgres", "docs"}
 
 
 def test_every_extra_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

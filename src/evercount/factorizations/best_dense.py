@@ -26,7 +26,7 @@ from evercount.factorizations.participation import gram_sum
 
 GAP = 4e-3
 """Relative gap between a squared error and its certified least, at which the search ends."""
-MOST_STEPS, PATIENCE = 150, 12
+MOST_STEPS, PATIENCE = 400, 60
 """It also ends where the bound has not risen by a thousandth in so many steps."""
 OVER_RELAXATION = 1.6
 FLOOR = 1e-10
@@ -110,8 +110,8 @@ def check_workloads(workload: object) -> list[FloatArray]:
 class _Unit:
     """Changes that a unit can make: intervals of ticks, on several scales.
 
-    On a scale ℓ ≤ q a change is ⌊q/ℓ⌋ intervals of ℓ ticks, one after the other, each with a random sign; beyond q it
-    is q random ticks of an interval of ℓ ticks.
+    On a scale ℓ ≤ q a change is ⌊q/ℓ⌋ intervals of ℓ ticks, one after the other, and one of the ticks that are left,
+    each with a random sign; beyond q it is q random ticks of an interval of ℓ ticks.
     """
 
     ticks: int
@@ -123,28 +123,37 @@ class _Unit:
     def of(cls, T: int, q: int, period: int | None) -> _Unit:
         last = T if period is None else min(period, T)
         q = min(q, last)
-        scales = sorted({min(2**i, q) for i in range(q.bit_length() + 1)})
+        scales = sorted({q // parts for parts in range(1, q + 1)})
         while q > 1 and scales[-1] < last:
             scales.append(min(last, int(np.ceil(SCALES * scales[-1]))))
         return cls(T, q, period, tuple(scales))
 
     def start(self) -> list[FloatArray]:
         """Equal weights on all changes of each scale."""
-        sizes = [self.ticks - max(1, self.q // scale) * scale + 1 for scale in self.scales]
+        sizes = [self.ticks - max(self.q, scale) + 1 for scale in self.scales]
         return [np.full(size, 1.0 / size / len(sizes)) for size in sizes]
+
+    def _parts(self, scale: int) -> list[tuple[int, int]]:
+        """Where the intervals of a change begin, and their lengths."""
+        if scale > self.q:
+            return [(0, scale)]
+        parts = [(at, scale) for at in range(0, self.q - scale + 1, scale)]
+        rest = self.q % scale
+        return [*parts, (self.q - rest, rest)] if rest else parts
 
     def mean(self, weights: list[FloatArray]) -> FloatArray:
         """U = Σ u·E[d·dᵀ]."""
         T = self.ticks
         low, high = _corners(T)
         U, diagonal = np.zeros((T, T)), np.zeros(T)
+        inside: dict[int, FloatArray] = {}
         for scale, u in zip(self.scales, weights, strict=True):
-            each = np.zeros(T - scale + 1)
-            for part in range(max(1, self.q // scale)):
-                each[part * scale : part * scale + len(u)] += u
-            both, one = self._shares(scale)
-            sums = np.concatenate([np.zeros(scale), np.cumsum(each), np.full(scale, each.sum())])
-            cover = np.maximum(sums[low + scale - 1] - sums[high], 0.0)  # intervals that hold both ticks
+            for at, length in self._parts(scale):
+                inside.setdefault(length, np.zeros(T - length + 1))[at : at + len(u)] += u
+        for length, each in inside.items():
+            both, one = self._shares(length)
+            sums = np.concatenate([np.zeros(length), np.cumsum(each), np.full(length, each.sum())])
+            cover = np.maximum(sums[low + length - 1] - sums[high], 0.0)  # intervals that hold both ticks
             U += both * cover
             diagonal += (one - both) * np.diagonal(cover)
         U[np.diag_indices(T)] += diagonal
@@ -157,12 +166,13 @@ class _Unit:
         C[1:, 1:], D[1:] = G.cumsum(axis=0).cumsum(axis=1), np.cumsum(np.diagonal(G))
         found = []
         for scale, first in zip(self.scales, self.start(), strict=True):
-            at = np.arange(T - scale + 1)
-            both, one = self._shares(scale)
-            sums = C[at + scale, at + scale] - C[at, at + scale] - C[at + scale, at] + C[at, at]
-            each = both * sums + (one - both) * (D[at + scale] - D[at])
-            parts = range(max(1, self.q // scale))
-            found.append(np.sum([each[part * scale : part * scale + len(first)] for part in parts], axis=0))
+            total = np.zeros(len(first))
+            for begin, length in self._parts(scale):
+                at = begin + np.arange(len(first))
+                both, one = self._shares(length)
+                sums = C[at + length, at + length] - C[at, at + length] - C[at + length, at] + C[at, at]
+                total += both * sums + (one - both) * (D[at + length] - D[at])
+            found.append(total)
         return found
 
     def _shares(self, scale: int) -> tuple[float, float]:

@@ -1,0 +1,113 @@
+"""To and from `dp_accounting`, whose events and privacy loss distributions other programs use (extra `accounting`)."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray
+from evercount._validate import check_delta
+from evercount.errors import MissingExtra, ParameterError
+from evercount.privacy.budget import Budget
+from evercount.privacy.composition import Cost
+from evercount.privacy.profile import Costed
+
+GRID = 4096
+"""Values of ε at which a distribution is compared with Gaussian noise; between them its δ is bounded."""
+LEAST_TAIL = 1e-14
+"""What is below this of a distribution's δ is charged as δ: differences of its doubles say no more."""
+
+
+def dp_event(what: Budget | Costed) -> Any:
+    """The noise of a budget or a stream as an event of `dp_accounting`, for its accountants.
+
+    **Guarantee.** Whatever an accountant proves of the event, for its default neighbours, holds for the noise and for
+    whatever the budget protects: the event is a Gaussian mechanism of the noise's own μ, or for δ = 0 discrete Laplace
+    noise on one number, whose profile no mechanism of that ε exceeds. A stream's `numeric_delta`, what finite
+    arithmetic costs, is not part of it: add that to δ. Test:
+    tests/privacy/test_accounting.py::test_events_have_the_profile_of_the_noise.
+
+    Args:
+        what: A budget, for ideal noise that spends it, or a `Stream`.
+
+    Returns:
+        The event.
+
+    Raises:
+        MissingExtra: dp_accounting is not installed.
+        ParameterError: It is neither.
+
+    >>> dp_event(Budget.from_mu(0.25, 1e-6)).noise_multiplier
+    4.00...
+    """
+    events = _package("dp_accounting.dp_event")
+    cost = Cost(what, 0.0) if isinstance(what, Budget) else getattr(what, "cost", None)
+    if not isinstance(cost, Cost):
+        raise ParameterError(f"a privacy event is that of a Budget or a Stream, not of {type(what).__name__}")
+    if cost.budget.pure:
+        return events.DiscreteLaplaceDpEvent(cost.budget.epsilon, 1)
+    return events.GaussianDpEvent(1 / cost.mu)
+
+
+def cost_of_pld(pld: Any, delta: float, **promise: Any) -> Cost:
+    """What a mechanism costs of which `dp_accounting` has the privacy loss distribution: for a `Ledger`.
+
+    **Guarantee.** The cost is Gaussian noise of the least μ found whose profile is above that of the distribution at
+    every ε, and a leak for the mass at infinity: composed with others it is never charged less than the distribution
+    would be (`composition.proof.md`, section 9). It is trusted that the distribution is one of the unit named. Test:
+    tests/privacy/test_accounting.py::test_a_ledger_never_charges_less_than_the_distribution.
+
+    Args:
+        pld: A `PrivacyLossDistribution`.
+        delta: The δ at which its ε is stated.
+        promise: `adjacency`, `unit` and caps, as for `Budget`.
+
+    Returns:
+        The cost.
+
+    Raises:
+        ParameterError: δ is not above what the distribution has at infinity.
+    """
+    if not callable(getattr(pld, "get_delta_for_epsilon", None)):
+        raise ParameterError(f"a PrivacyLossDistribution of dp_accounting is needed, not {type(pld).__name__}")
+    delta, last, infinite = check_delta(delta), 1.0, float(pld.get_delta_for_epsilon(1e6))
+    while float(pld.get_delta_for_epsilon(last)) - infinite > LEAST_TAIL:
+        last *= 2
+    leak = infinite + LEAST_TAIL
+    if not leak < delta:
+        raise ParameterError(f"the distribution has {infinite:.3g} at infinity, and rounding: delta must be larger")
+    epsilons = np.linspace(0.0, last, GRID)
+    # δ falls with ε: what it is at one value, Gaussian noise must have at the next
+    needed = (np.asarray(pld.get_delta_for_epsilon(epsilons[:-1])) - infinite) / (1 - leak) * (1 + 1e-9)
+    kept = needed > LEAST_TAIL
+    low, high = 0.0, 1.0
+    while not np.all(_gaussian(high, epsilons[1:][kept]) >= needed[kept]):
+        low, high = high, 2 * high
+        if high > 1e3:
+            raise ParameterError("the distribution is not below any Gaussian noise")
+    for _ in range(40):
+        middle = (low + high) / 2
+        fits = bool(np.all(_gaussian(middle, epsilons[1:][kept]) >= needed[kept]))
+        low, high = (low, middle) if fits else (middle, high)
+    budget = replace(Budget.from_mu(high, delta - leak, **promise), delta=delta)
+    while (cost := Cost(budget, leak)).mu < high:  # the ε was rounded
+        budget = replace(budget, epsilon=budget.epsilon * (1 + 1e-9))
+    return cost
+
+
+def _gaussian(mu: float, epsilons: FloatArray) -> FloatArray:
+    """δ(μ, ε) without loss of digits."""
+    from scipy.special import log_ndtr
+
+    above, below = log_ndtr(mu / 2 - epsilons / mu), log_ndtr(-mu / 2 - epsilons / mu)
+    return np.asarray(np.exp(above) * -np.expm1(np.minimum(epsilons + below - above, 0.0)))
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtra("an event of dp_accounting", "accounting") from error
