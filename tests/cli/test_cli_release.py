@@ -94,7 +94,7 @@ def same_noise(name: str = "out.csv.state") -> Stream:
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 def test_releases_are_the_engine_s_with_exact_noise(folder: Path, form: str) -> None:
     """Bit for bit: counts by the generator, noise by the secret in the state, all columns."""
-    done = run(out=f"out.{form}", end=at(HOURS))
+    done = run("events.csv", "--full-digits", out=f"out.{form}", end=at(HOURS))
     assert done.exit_code == 0, done.stderr
     assert "protect any one event" in done.stderr
     assert "simulation" not in done.stderr

@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*more: str, end: str = "2025-10-07T06:00Z", out: str = "out.csv") -> tuple[int, str]:
-    options = "--time ts --every 1h --start 2025-10-06T00:00Z --epsilon 1 --delta 1e-6 --horizon 64"
+    options = "--time ts --every 1h --start 2025-10-06T00:00Z --epsilon 1 --delta 1e-6 --horizon 64 --full-digits"
     given = ["release", "events.csv", *options.split(), "--keys", "paths.csv", "--end", end, "--out", out, *more]
     done = CliRunner().invoke(app, given)
     return done.exit_code, done.stderr

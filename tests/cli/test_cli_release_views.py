@@ -19,7 +19,7 @@ from evercount.files.run_state import Places, read_state
 pytest.importorskip("duckdb")
 pq = pytest.importorskip("pyarrow.parquet")
 BASE = "--time ts --every 1h --start 2025-10-06T00:00Z --epsilon 1 --delta 1e-6 --horizon 96"
-KEYED = f"{BASE} --key region --keys regions.txt"
+KEYED = f"{BASE} --key region --keys regions.txt --full-digits"
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +192,7 @@ def test_a_view_that_is_named_later_changes_no_noise(tmp_path: Path, monkeypatch
     run("--out", "a.csv", "--end", "2026-01-01T03:00Z")
     assert Path("a.csv").read_text("utf-8").startswith(header)
     with Path("a.csv").open(encoding="utf-8") as file:  # what an output shows never changes
-        assert [round(float(row["std"])) for row in csv.DictReader(file)] == [7, 7, 7]
+        assert all(6.5 < float(row["std"]) < 8 for row in csv.DictReader(file))
     with Path("a.per-tick.csv").open(encoding="utf-8") as file:
         assert all(float(row["std"]) > 6 for row in csv.DictReader(file))
     first = run("--out", "b.csv", "--end", "2026-01-01T02:00Z")
@@ -204,6 +204,6 @@ def test_a_view_that_is_named_later_changes_no_noise(tmp_path: Path, monkeypatch
     assert f"{said[:-1]}, the last 2 ticks (std 1.92)." in later
     assert "declare" not in later
     with Path("b.csv").open(encoding="utf-8") as file:
-        assert [round(float(row["std"]), 2) for row in csv.DictReader(file)] == [1.36] * 3
+        assert [round(float(row["std"]), 2) for row in csv.DictReader(file)] == [1.4] * 3
     with Path("b.last-2.csv").open(encoding="utf-8") as file:
-        assert [round(float(row["std"]), 2) for row in csv.DictReader(file)] == [1.92, 1.92]
+        assert [round(float(row["std"]), 2) for row in csv.DictReader(file)] == [2.0, 2.0]

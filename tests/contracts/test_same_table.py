@@ -526,9 +526,8 @@ def by_release_db(one: Case, rows: list[dict[str, Any]], secret: Secret, folder:
     write(path, "parquet", as_found(one, rows))
     for piece in (1, 2):
         now = schedule.show(schedule.start_of(1 + one.ticks * piece // 2))
-        check_said(
-            one, evercount.release(path, one.declaration, now=now, secret=secret, db=folder / "r.db", out=out).guarantee
-        )
+        places: Any = {"db": folder / "r.db", "out": out, "full_digits": True}
+        check_said(one, evercount.release(path, one.declaration, now=now, secret=secret, **places).guarantee)
     store = Store(folder / "r.db")
     try:
         tables = read_store(one, store)

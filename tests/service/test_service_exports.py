@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -52,7 +53,9 @@ def test_every_format_holds_every_release(client: httpx.Client, tmp_path: Path) 
             for release in shown["releases"]
             for label, value, std in zip(shown["labels"], release["values"], release["std"], strict=True)
         ]
-        answers = {kind: client.get(f"/v1/streams/{name}/releases.{kind}") for kind in export.MEDIA_TYPES}
+        answers = {
+            kind: client.get(f"/v1/streams/{name}/releases.{kind}?full_digits=true") for kind in export.MEDIA_TYPES
+        }
         for kind, answer in answers.items():
             assert answer.status_code == 200
             assert answer.headers["content-type"] == export.MEDIA_TYPES[kind]
@@ -65,7 +68,15 @@ def test_every_format_holds_every_release(client: httpx.Client, tmp_path: Path) 
             pq.read_table(io.BytesIO(answers["parquet"].content)).to_pylist(),
         ):
             assert [(r["tick"], r["cell"], r["value"], r["std"]) for r in parsed] == rows
+        short = list(csv.DictReader(io.StringIO(client.get(f"/v1/streams/{name}/releases.csv").text)))
+        assert [float(r["std"]) for r in short] == [rounded_up(std) for *_, std in rows]
     assert client.get("/v1/streams/flu/releases.xml").status_code == 422
+
+
+def rounded_up(std: float) -> float:
+    """Two digits, and whole from 10 on."""
+    places = max(0, 1 - math.floor(math.log10(std)))
+    return math.ceil(std * 10**places) / 10**places
 
 
 def test_no_export_is_left_behind(client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,7 +254,9 @@ def test_streams_without_differences_show_what_they_published(
             assert span[part] == [row[part][i] for i in places]
         assert span["low"] == [max(lowest, row["low"][i]) for i in places]
     assert any(low < 0 for row in published["releases"] for low in row["low"])
-    text = client.get(f"/v1/streams/{name}/releases.csv", params={"view": "running", "cell": cells, "limit": 7}).text
+    text = client.get(
+        f"/v1/streams/{name}/releases.csv", params={"view": "running", "cell": cells, "limit": 7, "full_digits": True}
+    ).text
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [float(row["value"]) for row in rows] == [value for span in answer["releases"] for value in span["values"]]
     assert "no cell" in refusal(client, name, view="running", cell="nobody")
@@ -273,15 +275,15 @@ def test_files_hold_the_same_numbers(client: httpx.Client) -> None:
         for span in wanted["releases"]
         for i, cell in enumerate(wanted["labels"])
     ]
-    answer = client.get("/v1/streams/tree/releases.csv", params={"view": "per-day"})
+    answer = client.get("/v1/streams/tree/releases.csv", params={"view": "per-day", "full_digits": True})
     assert answer.headers["content-type"].startswith("text/csv")
     assert 'filename="tree.per-day.csv"' in answer.headers["content-disposition"]
     rows = list(csv.reader(io.StringIO(answer.text)))
     assert [(int(a), b, c, *map(float, rest)) for a, b, c, *rest in rows[1:]] == flat
-    found = client.get("/v1/streams/tree/releases.json", params={"view": "per-day"}).json()
+    found = client.get("/v1/streams/tree/releases.json", params={"view": "per-day", "full_digits": True}).json()
     assert [tuple(row.values()) for row in found] == flat
     pq = pytest.importorskip("pyarrow.parquet")
-    answer = client.get("/v1/streams/tree/releases.parquet", params={"view": "per-day"})
+    answer = client.get("/v1/streams/tree/releases.parquet", params={"view": "per-day", "full_digits": True})
     table = pq.read_table(io.BytesIO(answer.content))
     columns = table.to_pydict()
     assert table.schema.field("start").type.tz == client.get("/v1/streams/tree").json()["zone"]

@@ -33,7 +33,7 @@ SPELLED = {"views": "view"}
 REPEATED = ("key", "views")
 PANELS = {
     "Input": "time every start zone late wait revise_for end now delimiter skip_bad rejects check",
-    "What is counted": "query key rollup keys unknown minimum value low high grid bins",
+    "What is counted": "query key rollup keys unknown weights minimum add_keys remove_keys value low high grid bins",
     "Privacy": "epsilon delta unit user period max_per_tick max_ticks max_events adjacency horizon factorization "
     "new_noise_stream ledger total",
 }

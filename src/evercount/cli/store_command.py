@@ -214,6 +214,42 @@ def cap(
     typer.echo("no cap" if shown is None else f"cap: epsilon {shown['epsilon']:g}, delta {shown['delta']:g}")
 
 
+@store.command("add-keys")
+def add_keys(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    keys: Annotated[Path, typer.Argument(help="File with the keys, one per line (of a rollup: CSV lines).")],
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+) -> None:
+    """Let keys join a stream from its open tick on: a new region. They have no history and noise of their own.
+
+    It spends nothing: the privacy is that of the stream with all keys from the start. Do not choose the keys, or the
+    day, by looking at the events. Keys that are there already are left alone. The service must be stopped.
+    """
+    from evercount.front_door.declare_stream import listed_keys
+    from evercount.store import Store, key_from_environment
+    from evercount.store.join_keys import join_keys
+    from evercount.store.writer import MOST_CELLS
+
+    opened = Store(db, key_from_environment(key_file), head)
+    try:
+        live = opened.find(stream) if stream in opened.streams or opened.name_is_spent(stream) else None
+        if live is None:
+            from evercount.errors import UnknownName
+
+            raise UnknownName("stream", stream, opened.streams)
+        joined = join_keys(opened, stream, listed_keys(keys, live.declaration, "keys"), MOST_CELLS)
+        tick = live.open_tick
+    finally:
+        opened.close()
+    if not joined:
+        typer.echo("all of these keys are there already")
+        return
+    named = ", ".join(joined[:8]) + (", …" if len(joined) > 8 else "")
+    typer.echo(f"keys that join {stream!r} with tick {tick}: {named}. Nothing is spent.")
+
+
 @store.command()
 def note(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
@@ -253,18 +289,26 @@ def export_releases(
         str | None,
         typer.Option(help="Append new ticks to delta:FOLDER or iceberg:FOLDER/namespace.table.", show_default=False),
     ] = None,
+    full_digits: Annotated[
+        bool, typer.Option("--full-digits", help="All digits, instead of as many as the error allows.")
+    ] = False,
     head: Head = None,
 ) -> None:
     """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only.
+
+    Next to a CSV lies its description, NAME.csv.meta.json.
 
     With --lake nothing is written but the ticks that the table does not have yet, each once however often it is called.
 
     A history that differs from the published one (the database was put back from another copy) is refused.
     """
     from evercount._safe_files import refuse_link
+    from evercount.engine.press_table import round_table
+    from evercount.engine.release_table import LEVEL
     from evercount.engine.user_counting import enforced_by
     from evercount.engine.write_table import MEDIA_TYPES, Kind, write_tables
     from evercount.errors import StoreError, UnknownName
+    from evercount.files.published import describe_files
     from evercount.privacy import guarantee_text
     from evercount.store import Reading
     from evercount.store.rollback_guard import HeadFile, default_path
@@ -278,6 +322,7 @@ def export_releases(
         if why is not None and not why.readable:
             raise StoreError("the history in this database is not the one that was published; nothing was written")
         declaration, tables = reading.tables_of(stream)
+        tables = tables if full_digits or lake is not None else map(round_table, tables)
         if output:
             refuse_link("--output", output)
         said = guarantee_text(declaration.budget, enforced_by(declaration.query, None)).sentence
@@ -289,5 +334,7 @@ def export_releases(
             return
         with output.open("wb") if output else nullcontext(sys.stdout.buffer) as file:
             write_tables(cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said})
+        if output and form == "csv":
+            describe_files([output], declaration, said, LEVEL, full_digits=full_digits)
     finally:
         reading.close()

@@ -351,9 +351,29 @@ class StreamDeclaration:
         return cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
-        """The inverse of `from_dict`, with every default written out."""
-        written: dict[str, Any] = _MODEL.dump_python(self, mode="json")
+        """The inverse of `from_dict`, with every default written out; without keys that joined later."""
+        written: dict[str, Any] = _MODEL.dump_python(self.as_declared, mode="json")
         return written
+
+    @property
+    def declared_query(self) -> Query:
+        """What was declared, without keys that joined later."""
+        first: Query = vars(self).get("_first_query", self.query)
+        return first
+
+    @property
+    def as_declared(self) -> StreamDeclaration:
+        """The declaration without keys that joined later."""
+        return self.with_query(self.declared_query)
+
+    def with_query(self, query: Query) -> StreamDeclaration:
+        """The stream as it counts now, with the keys that have joined it. What it declares stays as it is."""
+        if query == self.query:
+            return self
+        other = copy(self)
+        object.__setattr__(other, "_first_query", self.declared_query)
+        object.__setattr__(other, "query", query)
+        return other
 
     def to_toml(self) -> str:
         """The declaration as a `[[stream]]` table of `streams.toml`; `read_declarations` is the inverse."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from evercount.engine.user_counting import PeriodOf
 from evercount.errors import ParameterError
 from evercount.mechanisms.joined_noise import join_cells
 from evercount.queries.base import Query, V_co
+from evercount.queries.rollup import SEPARATOR
 
 
 def add_keys(
@@ -46,6 +47,11 @@ def add_keys(
     return replace(grown, replay=parameters.replay), replace(
         after, encoder=state.encoder, users=state.users, last_users=state.last_users
     )
+
+
+def label_of(key: Any) -> str:
+    """How a key is shown; a path by all its names."""
+    return SEPARATOR.join(map(str, key)) if isinstance(key, tuple | list) else str(key)
 
 
 def _check_noise(parameters: StreamParameters, query: Query) -> None:
@@ -80,6 +86,23 @@ def hide_keys(parameters: StreamParameters, state: StreamState, labels: Sequence
     return replace(state, hidden=tuple(sorted(hidden)))
 
 
+F = TypeVar("F", bound="GrowingStream[Any]")
+
+
+def with_joined(stream: F, joined: Sequence[tuple[int, Sequence[Any]]]) -> F:
+    """A replay before its first tick with the facts of a stream that keys have joined after some ticks.
+
+    Its errors are those of that stream; its noise is not.
+    """
+    for after, keys in joined:
+        cells, outputs = stream.query.cells, stream.query.outputs
+        stream.add_keys(keys)
+        errors = stream._parameters.errors
+        known = (*errors.joined[:-1], JoinedCells(after, cells, outputs))
+        stream._parameters = replace(stream._parameters, errors=replace(errors, joined=known))
+    return stream
+
+
 class GrowingStream(StreamFacts[V_co]):
     """What a stream can do with its keys while it runs."""
 
@@ -104,16 +127,39 @@ class GrowingStream(StreamFacts[V_co]):
         """
         self._check_owner()
         self._check_torn()
-        hidden = [self.labels[place] for place in self._state.hidden]
+        hidden = self.hidden_labels
         named = list(dict.fromkeys(tuple(key) if isinstance(key, list) else key for key in keys))
-        again = [key for key in named if key in hidden]
-        new = [key for key in named if key not in hidden]
+        again = [label_of(key) for key in named if label_of(key) in hidden]
+        new = [key for key in named if label_of(key) not in hidden]
         self._state = self._state.with_users()
         parameters, state = self._parameters, self._state
         if new:
             period_of = None if parameters.user_caps is None else parameters.user_caps.period_of
             parameters, state = add_keys(parameters, state, new, period_of)
         self._parameters, self._state = parameters, hide_keys(parameters, state, again, hide=False)
+
+    @property
+    def hidden_labels(self) -> tuple[str, ...]:
+        """Labels of numbers that are not shown any more."""
+        return tuple(self.labels[place] for place in self._state.hidden)
+
+    def add_new_keys(self, keys: Iterable[Any]) -> list[str]:
+        """As `add_keys`, for a list that may name keys which are there already.
+
+        Args:
+            keys: The keys.
+
+        Returns:
+            The labels of those that join.
+
+        Raises:
+            ParameterError: As `add_keys`.
+        """
+        hidden, known = self.hidden_labels, set(self.labels)
+        new = [key for key in keys if label_of(key) in hidden or label_of(key) not in known]
+        if new:
+            self.add_keys(new)
+        return [label_of(key) for key in new]
 
     def remove_keys(self, keys: Iterable[str]) -> None:
         """Show no numbers of these keys from the next tick on. What was published stays published.

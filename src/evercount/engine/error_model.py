@@ -105,6 +105,19 @@ class ErrorModel:
             for tick, cells in zip(after, ranges, strict=True)
         )
 
+    def with_joined(self, level: float, factor: FloatArray, until: IntArray, parts: tuple[Part, ...]) -> FloatArray:
+        """`interval_factor` of columns over spans, given that of cells of the start, (spans, 1).
+
+        Laplace noise of cells that joined is a difference, or beside other noise: its tails are at most those of one
+        number.
+        """
+        if not self.pure or len(parts) == 1:
+            return factor
+        later = np.zeros((len(until), parts[0].norms.shape[-1]), bool)
+        for part in parts[1:]:
+            later |= (until > part.after)[:, np.newaxis] & (part.norms > 0)
+        return np.where(later, interval_factor(level, (), 1, 1), factor)
+
     def span_errors(self, after: IntArray, until: IntArray, parts: tuple[Part, ...]) -> SpanErrors:
         """The errors of columns over spans of ticks after+1 … until. A cell counts nothing before it joined.
 
@@ -232,8 +245,6 @@ class ErrorModel:
         """
         if not self.pure:
             return np.full((len(later), 1), interval_factor(level, (), 1))
-        if self.joined:  # a number may have noise of several joinings
-            return np.full((len(later), 1), interval_factor(level, (), 1, 1))
         tree = self.factorization
         numbers = np.maximum(tree.apart(earlier, later), 1) if isinstance(tree, DigitTree) else np.ones(len(later), int)
         distinct, where = np.unique(numbers, return_inverse=True)
@@ -257,8 +268,6 @@ class ErrorModel:
         """Per tick, how many equal Laplace numbers have a sum with tails as heavy as the noise; None: normal noise."""
         if not self.pure:
             return [None] * len(ticks)
-        if self.joined:
-            return [1] * len(ticks)
         return list(map(int, self._laplace(np.asarray(ticks))[2]))
 
     @property

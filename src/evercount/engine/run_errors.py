@@ -191,6 +191,8 @@ class RunErrors:
         pairs = list(zip(counts, self._equal_numbers(ticks), strict=True))
         factors = {pair: interval_factor(level, self.postprocessed, *pair) for pair in set(pairs)}
         factor = np.asarray([factors[pair] for pair in pairs]).reshape(-1, 1)
+        if self._errors.joined:
+            factor = self._errors.with_joined(level, factor, ticks, self._errors.parts)
         return np.asarray(factor * self._errors_all[1][part] + self._errors_all[2][part] + self._rounding)
 
     @property
@@ -235,7 +237,7 @@ class RunErrors:
         numbers = max(last * self._values.shape[1] if self._looks_back else self._values.size, 1)
         factors = np.full((len(self), 1), float(simultaneous_quantile(numbers, beta)))
         if self._errors.pure:
-            weights = self._equal_numbers(self.ticks)
+            weights = [1] * len(self) if self._errors.joined else self._equal_numbers(self.ticks)
             factors = np.asarray([laplace_factor(beta / numbers, weight or 1) for weight in weights]).reshape(-1, 1)
         _, spread, slack = self._errors_all
         if method == "simulate":

@@ -101,6 +101,9 @@ class View(TableExports):
             ParameterError: the level is not between 0 and 1.
         """
         factor = self.errors.difference_factors(level, self.first - 1, self.last)
+        if self.later:
+            parts = (Part(0, self.norms, self.rounding), *self.later)
+            factor = self.errors.with_joined(level, factor, self.last, parts)
         errors = self.span_errors
         return factor * errors.spread + errors.slack + errors.step
 

@@ -6,6 +6,7 @@ They follow from the published numbers, which the state keeps. `hourly.csv` has 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +18,14 @@ from evercount._safe_files import new_mode, replaced
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.tick_marks import TickMark, with_marks
 from evercount.declare.view_names import all_of_view
+from evercount.engine.press_table import describe_csv, round_table
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import by_day
 from evercount.engine.write_table import write_tables
 from evercount.errors import StoreError
 from evercount.files.sink import output_kind
+from evercount.privacy import counted_text
 from evercount.queries.base import Query
 
 
@@ -39,6 +42,8 @@ class Published:
     """All ticks; none where each tick has keys of its own."""
     own: tuple[dict[str, Any], ...] = ()
     """The tables as they were released, where `keeps_tables`."""
+    full_digits: bool = True
+    """Whether files have all digits."""
     marks: tuple[TickMark, ...] = ()
     """What the operator says about ticks, in a store."""
 
@@ -100,7 +105,51 @@ def write_views(output: Path, published: Published, *, main: bool = False) -> li
         schedule = published.declaration.schedule
         try:
             with replaced(path, new_mode(path)) as file:
-                write_tables(output_kind(output.name), file, [table], schedule, metadata)
+                shown = table if published.full_digits else round_table(table)
+                write_tables(output_kind(output.name), file, [shown], schedule, metadata)
         except OSError as error:
             raise StoreError(f"{output} is published; its view {path} cannot be written: {error.strerror}") from error
     return paths
+
+
+def description_path(table: Path) -> Path:
+    """Where the description of a CSV lies.
+
+    >>> description_path(Path("flu.csv")).name
+    'flu.csv.meta.json'
+    """
+    return table.with_name(f"{table.name}.meta.json")
+
+
+def describe_files(
+    tables: Iterable[Path], declaration: StreamDeclaration, guarantee: str, level: float, *, full_digits: bool
+) -> None:
+    """Write next to each CSV what readers must know, as CSV on the Web: ε, δ, who is protected, what intervals are."""
+    budget = declaration.budget
+    facts = {
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "adjacency": budget.adjacency,
+        "unit": "person" if budget.unit == "user" else "event",
+        "period": budget.period,
+        "counted": counted_text(budget),
+        "guarantee": guarantee,
+        "query": declaration.query.name,
+        "tick": declaration.tick,
+        "zone": declaration.schedule.zone,
+        "postprocess": list(declaration.postprocess),
+        "digits": "all" if full_digits else "as many as the error allows",
+        "made with": "evercount",
+    }
+    for path in tables:
+        if output_kind(path.name) != "csv":
+            continue
+        target = description_path(path)
+        try:
+            with path.open("rb") as file:
+                columns = file.readline().decode().strip().split(",")
+            said = describe_csv(path.name, columns, facts, level)
+            with replaced(target, new_mode(target)) as file:
+                file.write(json.dumps(said, indent=1, ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            raise StoreError(f"{path} is published; {target} cannot be written: {error.strerror}") from error

@@ -56,6 +56,13 @@ class Job:
     """The ledger file in which the stream is entered before its first tick is published."""
     total: tuple[float, float] | None = None
     """(ε, δ) of the ledger, where this run starts it."""
+    add_keys: tuple[Any, ...] = ()
+    """Keys, or paths, that join with the first tick of this run; those that are there already are left alone."""
+    remove_keys: tuple[str, ...] = ()
+    """Labels that are not shown any more."""
+    full_digits: bool | None = True
+    """Whether the output has all digits, or as many as the error allows; None: as the output has had so far, and for a
+    new one no more than the error allows."""
     db: str | None = None
     """The store that keeps the stream in place of a state file: an SQLite file or a PostgreSQL URL."""
     renew: bool = False
@@ -94,7 +101,8 @@ class Job:
         """What all runs of one output share besides the declaration, as the state keeps it."""
         if self.db is not None:  # outputs are exports, which may change
             return {}
-        return {"out format": self.kind, "to stdout": self.out == "-"}
+        digits = {} if self.full_digits else {"digits": "as the error allows"}
+        return {"out format": self.kind, "to stdout": self.out == "-", **digits}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,6 +137,8 @@ class Outcome:
     """Of a check of users: what caps drop. Secret."""
     published: Callable[[], ReleaseTable]
     """Makes `table`."""
+    joined: tuple[str, ...] = ()
+    """Labels of keys that joined with this run."""
 
     @cached_property
     def table(self) -> ReleaseTable:
@@ -171,6 +181,7 @@ class Outcome:
             "revise_for": job.declaration.revise_for,
             "epsilon": job.declaration.budget.epsilon,
             "delta": job.declaration.budget.delta,
+            "joined": list(self.joined),
             "guarantee": self.guarantee,
             "composed": self.composed,
             "ledger": self.ledger,
@@ -211,6 +222,12 @@ class Outcome:
             lines.append(f"The next tick {'closes' if job.declaration.waits else 'ends'} at {self.next_end}.")
         if self.drawn is not None and self.drawn[0] < self.drawn[1]:
             lines.append(f"The chart shows the first {self.drawn[0]} of {self.drawn[1]} cells.")
+        if self.joined:
+            named = ", ".join(self.joined[:8]) + (", …" if len(self.joined) > 8 else "")
+            when = (
+                f"counted from tick {self.first} on" if self.released else "not counted yet: give them again next time"
+            )
+            lines.append(f"Keys that join: {named}; {when}. They cost nothing, if they were not chosen by the events.")
         lines += [f"Kept: {path}" for path in self.archived]
         lines += [f"View: {path}" for path in self.views]
         if job.lake is not None and not job.check:

@@ -22,6 +22,7 @@ from evercount._validate import stated
 from evercount.declare.declaration import StreamDeclaration, changed_noise
 from evercount.declare.view_names import shown_tables, stack_rows
 from evercount.engine.close_ticks import close_ticks
+from evercount.engine.press_table import round_table
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.write_table import parquet_modules
@@ -36,7 +37,15 @@ from evercount.files.frame_source import frame_source
 from evercount.files.lake_table import append_new, open_lake
 from evercount.files.ledger_entry import Entered, enter
 from evercount.files.new_rows import split_new
-from evercount.files.published import Published, keeps_tables, own_tables, view_path, write_views
+from evercount.files.published import (
+    Published,
+    describe_files,
+    description_path,
+    keeps_tables,
+    own_tables,
+    view_path,
+    write_views,
+)
 from evercount.files.release_job import Job, Outcome
 from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import write_releases
@@ -130,6 +139,8 @@ class _Run:
     entered: Entered
     first: int
     stop: int
+    joined: tuple[str, ...]
+    """Labels of keys that join with `first`."""
 
     @property
     def declaration(self) -> StreamDeclaration:
@@ -138,7 +149,10 @@ class _Run:
     @property
     def published(self) -> FloatArray:
         """All that earlier runs have published."""
-        return np.empty((0, len(self.stream.labels))) if self.before is None else self.before.numbers
+        none = np.empty((0, len(self.stream.labels)))
+        if self.before is None:
+            return none
+        return stack_rows(self.before.numbers, none) if self.joined else self.before.numbers
 
 
 def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cleanup: ExitStack) -> _Run:
@@ -156,6 +170,11 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         old = Stream.load(state.stream, job.declaration.period_of)
         cleanup.callback(old.close)
         earlier, state = (*earlier, old.cost), None
+    if home is not None and job.remove_keys:
+        raise ParameterError("a store shows all keys of a stream: `remove_keys` is for streams that files keep")
+    if job.full_digits is None:  # an output goes on with the digits that it has
+        began = state is not None and home is None and "digits" not in state.output_facts
+        job = replace(job, full_digits=began)
     job = _settled(job, state, home)
     if job.renew:
         _check_renewal(job, home)
@@ -183,8 +202,21 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         stream = Stream.load(state.stream, declaration.period_of)
     if home is None or stream is not (home.live and home.live.stream):  # the store closes its own
         cleanup.callback(stream.close)
+    job = replace(job, declaration=declaration.with_query(stream.query))
     if state is not None:
         _fill_lake(job, stream, state.numbers, state.tables)  # what a run that died has left out
+    joined: list[str] = []
+    if home is not None and renewing:
+        pass  # keys join the renewed stream with its next run
+    elif home is not None and home.live is not None and not job.check:
+        joined = home.join(job.add_keys)
+    elif home is not None and job.add_keys:
+        raise ParameterError("the store has no such stream yet: give all keys as `keys`")
+    else:
+        joined = stream.add_new_keys(job.add_keys)
+    if hidden := [label for label in job.remove_keys if label not in stream.hidden_labels]:
+        stream.remove_keys(hidden)
+    job = replace(job, declaration=declaration.with_query(stream.query))
     composed = compose_sentence(earlier, stream.cost) if earlier else None
     first, stop = _due(job, stream)
     if state is not None:
@@ -208,6 +240,7 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         entered,
         first,
         stop,
+        tuple(joined),
     )
 
 
@@ -269,9 +302,10 @@ def _continued(
         declaration = declaration.going_on(known.schedule.begin, declaration)
     earliest = declaration.earliest
     differences = known.differences(declaration)
-    for name, value in job.output_facts.items():
-        if facts.get(name) != value:
-            differences.append(f"{name} was {facts.get(name)!r} and is now {value!r}")
+    for name in {**job.output_facts, **facts}:
+        value = job.output_facts.get(name, "full")
+        if facts.get(name, "full") != value:
+            differences.append(f"{name} was {facts.get(name, 'full')!r} and is now {value!r}")
     if differences:
         raise ParameterError(
             "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the previous "
@@ -419,6 +453,8 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
             drawn = draw_releases(published, Path(job.plot), run.scratch)
         if places.output is not None:
             views = write_views(places.output, published, main=run.home is not None)
+            digits = bool(job.full_digits)
+            describe_files([places.output, *views], run.declaration, stream.guarantee, job.level, full_digits=digits)
     return Outcome(
         job=job,
         first=run.first,
@@ -438,6 +474,7 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         views=tuple(views),
         dropped=counted.dropped,
         published=published.table,
+        joined=run.joined,
     )
 
 
@@ -485,7 +522,8 @@ def _published(
 ) -> Published:
     labels = stream.query.labels if stream.query.publishing.own_ticks else None
     releases = stream.read_back(numbers, labels=labels)
-    return Published(job.declaration, stream.guarantee, job.all_views, job.level, releases, tables, marks)
+    views, digits = job.all_views, bool(job.full_digits)
+    return Published(job.declaration, stream.guarantee, views, job.level, releases, tables, digits, marks)
 
 
 def _fill_lake(job: Job, stream: Stream, numbers: FloatArray, tables: tuple[dict[str, Any], ...]) -> None:
@@ -519,6 +557,8 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
         old = None if before is None else run.places.output
         made = run.declaration.view_postprocess
         tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level, made)
+        if not job.full_digits:
+            tables = map(round_table, tables)
         write_releases(job.kind, old, run.places.pending, tables, schedule, stream.guarantee, header=before is None)
     return replace(
         _state(run, counted, stream.dump()),
@@ -559,6 +599,9 @@ def _check_paths(job: Job, places: Places) -> None:
     seen: dict[Path, str] = {}
     if places.output is not None:
         written |= {f"the view {name}": view_path(places.output, name) for name in job.all_views}
+        if job.kind == "csv":
+            tables = [places.output, *(view_path(places.output, name) for name in job.all_views)]
+            written |= {f"the description of {path.name}": description_path(path) for path in tables}
     for what, name in (*named, *written.items()):
         if name is None:
             continue

@@ -15,8 +15,10 @@ faces: nothing but the store draws noise. The store's lock keeps a second run an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, delete, insert, select
@@ -31,10 +33,12 @@ from evercount.files.published import keeps_tables, own_tables
 from evercount.files.release_job import Job
 from evercount.files.run_state import State
 from evercount.store import LiveStream, Store, key_from_environment
+from evercount.store.join_keys import join_keys
 from evercount.store.open_stream import FILES
 from evercount.store.renew import last_of_renewals, next_name, renew_stream
 from evercount.store.schema import file_runs
 from evercount.store.spending import read_cap
+from evercount.store.writer import MOST_CELLS
 
 
 class StoreHome:
@@ -64,6 +68,11 @@ class StoreHome:
         """Whether the operator has said how much streams may spend together."""
         with self.store.database.reading() as connection:
             return read_cap(connection) is not None
+
+    def join(self, keys: Sequence[Any]) -> list[str]:
+        """Let keys join from the next tick on; the labels of those that are new."""
+        assert self.live is not None
+        return join_keys(self.store, self.live.name, keys, MOST_CELLS) if keys else []
 
     def first_start(self) -> int | None:
         """The start of the first stream of a chain of renewals."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
@@ -44,6 +44,7 @@ class Declared(TypedDict, total=False):
     rollup: str | Sequence[str] | None
     keys: str | Path | Sequence[Any] | None
     unknown: str | None
+    weights: str | Path | Mapping[str, int] | None
     minimum: int | None
     value: str | None
     low: float | None
@@ -63,6 +64,7 @@ class Declared(TypedDict, total=False):
     horizon: int | str | None
     factorization: str | None
     views: str | Sequence[str] | None
+    postprocess: str | Sequence[str] | None
     name: str | None
 
 
@@ -108,6 +110,8 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         keys: File with the public list of keys, one per line (of several columns or a rollup: CSV lines such as
             Tyrol,Innsbruck).
         unknown: Keys not in the list: refuse (default), or count as 'other'.
+        weights: File with lines such as Vienna,3: this key of a histogram has a third of the noise of keys without a
+            line. The noise of all keys is made for the largest weight.
         minimum: discovered-keys: true count below which a key is never listed.
         value: Column with the value to sum.
         low: Smallest legal value.
@@ -129,6 +133,8 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         factorization: How noise is correlated, or best: the least error.
         views: Publish this view, repeatable: per-tick, running, last-24, per-day, per-week, quantile-0.5. The output
             shows the first one; each of the others has a file next to it.
+        postprocess: nonnegative, integer, or both with a comma: what the views show is made so (single ticks, where no
+            view is named).
         name: Name of the stream, for charts and for streams.toml.
 
     Returns:
@@ -162,6 +168,9 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
     unit = unit_of(*caps, user=given["user"] is not None)
     if unit["unit"] == "user" and given["user"] is None:
         raise ParameterError("users are protected, so their column is needed: `user`")
+    made = given["postprocess"]
+    made = listed_names([name.strip() for name in made.split(",")] if isinstance(made, str) else made)
+    views = listed_names(given["views"]) or (("per-tick",) if made and "monotone" not in made else ())
     query = given["query"] if isinstance(given["query"], Query) else build_query(*_query(given))
     horizon = given["horizon"]
     return stream_declaration(
@@ -178,7 +187,8 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         wait=given["wait"] or "0s",
         revise_for=given["revise_for"],
         carry_caps=bool(given["carry_caps"]),
-        views=listed_names(given["views"]),
+        views=views,
+        postprocess=made,
     )
 
 
@@ -281,19 +291,45 @@ def _query(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if unfit:
         raise ParameterError(f"`query` {name} does not go with {' and '.join(unfit)}")
     if given["keys"] is not None:
-        asked[parameter] = _keys(given)
+        asked[parameter] = _keys(given["keys"], given["key"], bool(given["rollup"]))
+    if given["weights"] is not None:
+        if not {"max_keys_per_event", "weights"} <= known.keys():
+            raise ParameterError(f"`weights` are of the keys of a histogram; `query` {name} has none")
+        asked["weights"] = _weights(given["weights"])
     return name, asked
 
 
-def _keys(given: dict[str, Any]) -> list[Any]:
-    """The public list: texts, or the paths of a rollup."""
+def _keys(keys: Any, columns: str | Sequence[str] | None, paths: bool, what: str = "keys") -> list[Any]:
+    """A public list: texts, or the paths of a rollup."""
     from evercount.declare.columns import combined_key
 
-    keys, columns = given["keys"], given["key"]
     if isinstance(keys, str | Path):
-        lines = read_keys(Path(keys), 1 if isinstance(columns, str) else len(columns or [""]))
-        return list(csv.reader(lines, skipinitialspace=True)) if given["rollup"] else list(lines)
-    return [combined_key(list(key)) if isinstance(key, tuple) and not given["rollup"] else key for key in keys]
+        lines = read_keys(Path(keys), 1 if isinstance(columns, str) else len(columns or [""]), what)
+        return list(csv.reader(lines, skipinitialspace=True)) if paths else list(lines)
+    return [combined_key(list(key)) if isinstance(key, tuple) and not paths else key for key in keys]
+
+
+def listed_keys(keys: Any, declaration: StreamDeclaration, what: str) -> tuple[Any, ...]:
+    """Keys of a file or a list as the stream has them."""
+    if keys is None:
+        return ()
+    rows, columns = declaration.query.rows, declaration.columns
+    paths = rows is not None and rows.levels > 0
+    listed = _keys(keys, None if columns is None else columns.key, paths, what)
+    return tuple(tuple(key) if paths else key for key in listed)
+
+
+def _weights(given: Any) -> dict[str, int]:
+    """Weights by key: of a table, or of lines KEY,WEIGHT."""
+    if not isinstance(given, str | Path):
+        return dict(given)
+    found = {}
+    for line in read_keys(Path(given), what="weights"):
+        key, _, weight = line.rpartition(",")
+        if not key or not weight.strip().isdecimal():
+            raise ParameterError(f"`weights` {given}: {line!r:.80} is not a key and a whole number, as in Vienna,3")
+        found[key.strip()] = int(weight)
+    return found
 
 
 def _levels(given: dict[str, Any]) -> tuple[str, ...]:
@@ -315,16 +351,16 @@ def _one_or_more(columns: str | Sequence[str] | None) -> str | tuple[str, ...] |
     return columns[0] if len(columns) == 1 else tuple(columns) or None
 
 
-def read_keys(path: Path, columns: int = 1) -> tuple[str, ...]:
+def read_keys(path: Path, columns: int = 1, what: str = "keys") -> tuple[str, ...]:
     """The keys of a file, one per line; spaces around a key and empty lines do not count."""
     from evercount.declare.columns import combined_key
 
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise ParameterError(f"`keys` {path} is not UTF-8 text") from error
+        raise ParameterError(f"`{what}` {path} is not UTF-8 text") from error
     except OSError as error:
-        raise ParameterError(f"`keys` {path} cannot be read: {error.strerror}") from error
+        raise ParameterError(f"`{what}` {path} cannot be read: {error.strerror}") from error
     line_of: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         key = line.strip()
@@ -332,16 +368,16 @@ def read_keys(path: Path, columns: int = 1) -> tuple[str, ...]:
             values = [value.strip() for value in next(csv.reader([key], skipinitialspace=True))]
             if len(values) != columns:
                 raise ParameterError(
-                    f"`keys` {path}: line {number} has {len(values)} values, and there are {columns} columns of `key`; "
-                    "separate them with commas, as in Tyrol,f"
+                    f"`{what}` {path}: line {number} has {len(values)} values, and there are {columns} columns of "
+                    "`key`; separate them with commas, as in Tyrol,f"
                 )
             key = combined_key(values)
         if key in line_of:
-            raise ParameterError(f"`keys` {path}: the key {key!r} is duplicated on lines {line_of[key]} and {number}")
+            raise ParameterError(f"`{what}` {path}: the key {key!r} is duplicated on lines {line_of[key]} and {number}")
         if key:
-            line_of[check_public_text(f"`keys` {path}: the key", key)] = number
+            line_of[check_public_text(f"`{what}` {path}: the key", key)] = number
     if not line_of:
-        raise ParameterError(f"`keys` {path} holds no key: write one per line")
+        raise ParameterError(f"`{what}` {path} holds no key: write one per line")
     return tuple(line_of)
 
 

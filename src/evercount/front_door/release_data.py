@@ -6,13 +6,13 @@ An option of a run is a line of `ReleaseOptions` and a line of the docstring of 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from evercount.errors import InputError, ParameterError, UnknownName
-from evercount.front_door.declare_stream import Declared, Moment, declare, listed_names, with_options
+from evercount.front_door.declare_stream import Declared, Moment, declare, listed_keys, listed_names, with_options
 
 if TYPE_CHECKING:
     from evercount.declare.declaration import StreamDeclaration
@@ -41,6 +41,9 @@ class ReleaseOptions(Declared, total=False):
     ledger: str | Path | None
     total: str | tuple[float, float] | None
     plot: str | Path | None
+    add_keys: str | Path | Sequence[Any] | None
+    remove_keys: str | Path | Sequence[Any] | None
+    full_digits: bool
     lake: str | None
     secret: Secret | None
     progress: Callable[[str, int, int], None] | None
@@ -51,6 +54,7 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
     from evercount.declare.cautions import cautions
     from evercount.declare.declaration import StreamDeclaration
     from evercount.declare.schedule import parse_time, zone_named
+    from evercount.engine.add_keys import label_of
     from evercount.files.release_job import Job
     from evercount.files.release_run import release_file
     from evercount.files.source import expand_inputs
@@ -89,6 +93,9 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
         total=None if given["total"] is None else _total(given["total"]),
         zone_given=zone_given,
         secret=given["secret"],
+        add_keys=listed_keys(given["add_keys"], declaration, "add_keys"),
+        remove_keys=tuple(map(label_of, listed_keys(given["remove_keys"], declaration, "remove_keys"))),
+        full_digits=True if given["full_digits"] else None,
         **plain,
     )
     for caution in cautions(declaration):
@@ -126,6 +133,10 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
         ledger: Ledger file of all streams over the same events: the stream is entered, or refused.
         total: ε,δ of a new ledger that all its streams keep together, such as 1,1e-6.
         plot: Chart of all releases: .png, .svg or .pdf.
+        add_keys: File with keys that join from the next tick on, as in `keys`: no history, their own noise, no new
+            budget. Keys that are there already are left alone. Do not choose them by looking at the events.
+        remove_keys: File with keys that are not shown any more from the next tick on.
+        full_digits: All digits in the output, instead of as many as the error allows.
         lake: Table that gets each released tick once: delta:FOLDER or iceberg:FOLDER/namespace.table.
         secret: The secret of a new stream. None draws one; one secret serves one stream only.
         progress: Called with what is being done, how many ticks are done, and of how many.

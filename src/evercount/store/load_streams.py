@@ -61,7 +61,7 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
         raise StoreError("a stream is inconsistent: its state, sums and releases disagree", f"stream {row['name']!r}")
     live = LiveStream(
         number,
-        declaration,
+        declaration.with_query(stream.query),
         secret,
         stream,
         blob,

@@ -21,6 +21,7 @@ from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import format_utc, instant_of
 from evercount.declare.tick_marks import TickMark, with_marks
 from evercount.declare.view_names import next_spans, view_table
+from evercount.engine.add_keys import with_joined
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import RevisedErrors, by_day, newest_view
 from evercount.engine.stream_facts import StreamFacts
@@ -29,6 +30,7 @@ from evercount.engine.views import View
 from evercount.errors import EvercountError, StoreError
 from evercount.store import schema
 from evercount.store.database import Database
+from evercount.store.join_keys import read_joined
 from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
@@ -48,7 +50,7 @@ class Reading:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._facts: dict[str, StreamFacts] = {}
+        self._facts: dict[tuple[str, int], StreamFacts] = {}
 
     @classmethod
     def open(cls, place: str | Path) -> Reading:
@@ -97,9 +99,9 @@ class Reading:
     @staticmethod
     def labels_of(connection: Connection, stream: int, declaration: StreamDeclaration) -> Sequence[str]:
         """As `labels`, inside an open read transaction."""
-        if declaration.query.discovery is None:
-            return declaration.query.labels
-        return [*declaration.query.labels, *(label for label, _ in _public_keys(connection, stream, declaration))]
+        keys = _public_keys(connection, stream, declaration)
+        first = declaration.declared_query.labels
+        return [*first, *(label for label, _ in keys)] if keys else first
 
     def public_keys(self, stream: int, declaration: StreamDeclaration) -> list[tuple[str, int]]:
         """(key, tick since which it is public) of a stream whose keys nobody listed, in the order of their cells."""
@@ -210,9 +212,13 @@ class Reading:
 
     def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
         """The public facts of a stream: its errors follow from them."""
-        if declaration.name not in self._facts:
-            self._facts[declaration.name] = declaration.build(replay=True)
-        return self._facts[declaration.name]
+        with self.database.reading() as connection:
+            number = connection.execute(select(schema.streams.c.id).where(schema.streams.c.name == declaration.name))
+            joined = read_joined(connection, number.scalar() or 0)
+        known = (declaration.name, len(joined))
+        if known not in self._facts:
+            self._facts[known] = with_joined(declaration.as_declared.build(replay=True), joined)
+        return self._facts[known]
 
     def _page(
         self,
@@ -557,9 +563,7 @@ def _stream_row(connection: Connection, name: str) -> Any:
 
 
 def _public_keys(connection: Connection, stream: int, declaration: StreamDeclaration) -> list[tuple[str, int]]:
-    """(key, tick since which it is public), in the order of their cells; none where keys are listed."""
-    if declaration.query.discovery is None:
-        return []
+    """(key, tick since which it is public) of keys that nobody listed, or that joined, in the order of their cells."""
     table = schema.public_keys
     query = select(table.c.label, table.c.since).where(table.c.stream == stream).order_by(table.c.cell)
     return [(row.label, row.since) for row in connection.execute(query)]

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Header, Query, Request
 from fastapi.responses import FileResponse, StreamingResponse
 from starlette.responses import Response
 
+from evercount.engine.press_table import round_table
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.view_widths import LAST
 from evercount.engine.write_table import Kind
@@ -87,6 +88,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         cell: Labels = None,
         minus: Label = None,
         minus_stream: OtherStream = None,
+        full_digits: Annotated[bool, Query(description="all digits, instead of as many as the error allows")] = False,
     ) -> Response:
         """Every release as a file, one row per tick and cell: csv, json, jsonl or parquet; or the newest of a view."""
         live = visible(service, request, name)
@@ -96,7 +98,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         else:
             asked = ask(request, view, cell, minus, minus_stream, limit)
             tables = [await service.read(read_view, service.store, live, asked, service.limits.numbers)]
-        file = await service.read(write_export, live, tables, kind)
+        file = await service.read(write_export, live, tables if full_digits else map(round_table, tables), kind)
         return ExportResponse(file, live.name if view is None else f"{live.name}.{view}", kind)
 
     @app.get("/v1/streams/{name}/cells", tags=["releases"])

@@ -1,0 +1,89 @@
+"""Keys that join a stream of a store: its new state and the list of what joined are one transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sqlalchemy import Connection, delete, insert, select, update
+
+from evercount.engine.add_keys import label_of
+from evercount.engine.stream import Stream
+from evercount.errors import ParameterError, TooLarge
+from evercount.store import schema
+from evercount.store.saturation import Totals, pack_totals, unpack_totals
+
+if TYPE_CHECKING:
+    from evercount.store.open_stream import LiveStream
+    from evercount.store.sealing import Sealer
+    from evercount.store.writer import Store
+
+Joined = list[tuple[int, list[Any]]]
+"""(the last tick before they joined, the keys) of each joining."""
+
+
+def read_joined(connection: Connection, stream: int) -> Joined:
+    """The keys that have joined a stream, in their order. They are public."""
+    text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == _row(stream))).scalar()
+    listed = [] if text is None else json.loads(text)
+    return [(after, [tuple(key) if isinstance(key, list) else key for key in keys]) for after, keys in listed]
+
+
+def join_keys(store: Store, name: str, keys: Sequence[Any], most: int) -> list[str]:
+    """Let keys join a stream from its open tick on; those that are there already are left alone.
+
+    **Guarantee.** A crash leaves the stream as it was, or with the keys. Nothing is released or spent, and what open
+    ticks have counted stays. Test: tests/store/test_store_join_keys.py::test_a_kill_leaves_all_or_nothing.
+
+    Returns:
+        The labels of the keys that have joined.
+    """
+    live = store.find(name)
+    if live.cut is not None:
+        raise ParameterError(f"the cells of {name!r} are cut into shards, which keys cannot join: declare a successor")
+    known, after = set(live.stream.labels), live.stream.tick
+    try:
+        new = live.stream.add_new_keys(keys)
+        query = live.stream.query
+        if max(query.cells, query.outputs) > most:
+            raise TooLarge(f"a stream of a store has at most {most:,} cells; with these keys it has more")
+        blob = live.stream.snapshot()
+        if new:
+            with store.database.transaction() as connection:
+                joined = [
+                    *read_joined(connection, live.id),
+                    (after, [key for key in keys if label_of(key) not in known]),
+                ]
+                connection.execute(delete(schema.meta).where(schema.meta.c.key == _row(live.id)))
+                connection.execute(insert(schema.meta).values(key=_row(live.id), value=json.dumps(joined)))
+                store.write_state(connection, live, after, blob)
+                totals = _widened(live.totals, query.cells)
+                store.write_accumulator(connection, live, live.open_tick, totals)
+                _widen_counted(connection, live, store.sealer, query.cells)
+    except BaseException:
+        live.stream = Stream.restore(live.blob, live.declaration.period_of)
+        raise
+    live.totals = _widened(live.totals, query.cells)
+    live.blob, live.encoder, live.declaration = blob, None, live.declaration.with_query(query)
+    return new
+
+
+def _widened(totals: Totals, cells: int) -> Totals:
+    """The same totals, and zero for cells that have joined."""
+    return np.concatenate([totals, np.zeros(cells - len(totals), totals.dtype)])
+
+
+def _widen_counted(connection: Connection, live: LiveStream, sealer: Sealer, cells: int) -> None:
+    """Totals of open ticks that are stored have a place for each cell."""
+    table, old = schema.counted_totals, len(live.totals)
+    for row in connection.execute(select(table).where(table.c.stream == live.id)).mappings().all():
+        totals = unpack_totals(sealer.open(row["sealed"], "counted", live.id, row["tick"]), old)
+        sealed = sealer.seal(pack_totals(_widened(totals, cells)), "counted", live.id, row["tick"])
+        where = (table.c.stream == live.id) & (table.c.tick == row["tick"])
+        connection.execute(update(table).where(where).values(sealed=sealed))
+
+
+def _row(stream: int) -> str:
+    return f"joined {stream}"
