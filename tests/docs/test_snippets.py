@@ -34,6 +34,7 @@ READ_ELSEWHERE = {
     "sql": "tests/files/test_duckdb_queries.py runs the statements of the page",
     "nginx": "tests/service/test_deploy.py starts nginx with it",
     "caddy": "tests/service/test_deploy.py starts Caddy with it",
+    "math": "tests/docs/test_site.py typesets the formulas",
 }
 """Fences of other languages, and what becomes of them."""
 COMMAND = re.compile(

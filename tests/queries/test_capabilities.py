@@ -26,6 +26,9 @@ def kinds(kind: type = Query) -> set[str]:
 
 BUILD = {
     "__init__.py": "the public names of the package",
+    "cuts.py": "public names",
+    "graphs.py": "public names",
+    "words.py": "public names",
     "audit/universes.py": "the registry that has the legal events of each kind of query",
     "audit/vectors.py": "test vectors are streams of certain queries",
     "cli/example_command.py": "the example of the command is a histogram",

@@ -380,7 +380,7 @@ class Store(Reading):
         """Release the next ticks from what was counted in files, in one transaction with what `also` writes.
 
         **Guarantee.** As `close_ticks`; and a run of files has happened whole or not at all. Test:
-        tests/files/test_release_to_store.py::test_a_killed_run_counts_once.
+        tests/files/test_run_state.py::test_killed_at_every_step_into_a_store.
         """
         with self._closing(live) as closing, self.database.transaction() as connection:
             totals, left = place_given(connection, live, self.sealer, given)
