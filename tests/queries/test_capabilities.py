@@ -36,6 +36,7 @@ BUILD = {
     "examples": "examples are streams of certain queries",
     "planning/compare.py": "a plan without a query is one of `Count`",
     "planning/plan_views.py": "as `compare.py`",
+    "planning/dense_optimum.py": "as `compare.py`",
     "planning/resources.py": "a sample stream with so many cells",
     "reproduce": "the paper's statements are about certain queries",
 }
