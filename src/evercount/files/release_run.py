@@ -52,6 +52,7 @@ from evercount.files.sink import write_releases
 from evercount.files.source import Prefix, SeenRows, Source, open_source
 from evercount.privacy import Cost, compose, successor_text
 from evercount.privacy.time_range import lies_in_one_range
+from evercount.queries import build_query
 
 if TYPE_CHECKING:
     from evercount.declare.tick_marks import TickMark
@@ -191,8 +192,10 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
                 else f"the stream that is renewed is not in the ledger {job.ledger}: a ledger is given from the first "
                 "run on. Enter it, Ledger(path=…).spend(…), or start a new stream"
             )
+        state_query = state.stream["query"]
         restarted, earlier, state = True, (*earlier, cost), None
-        job = replace(job, declaration=job.declaration.renewed(), secret=None)
+        counts = build_query(state_query["name"], dict(state_query["parameters"]))  # with the keys that have joined
+        job = replace(job, declaration=replace(job.declaration, query=counts).renewed(), secret=None)
     declaration = job.declaration
     if state is None:
         stream = declaration.build(secret=job.secret)
@@ -298,6 +301,8 @@ def _continued(
     declaration, schedule = job.declaration, job.declaration.schedule
     if not job.zone_given:
         declaration = declaration.with_schedule(replace(schedule, zone=known.schedule.zone))
+    if first_start is not None and set(declaration.query.labels) < set(known.query.labels):
+        declaration = replace(declaration, query=known.query)  # keys that joined the streams before it
     if first_start is not None and declaration.schedule.start == first_start:
         declaration = declaration.going_on(known.schedule.begin, declaration)
     earliest = declaration.earliest
