@@ -195,7 +195,7 @@ def _resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cle
         state_query = state.stream["query"]
         restarted, earlier, state = True, (*earlier, cost), None
         counts = build_query(state_query["name"], dict(state_query["parameters"]))  # with the keys that have joined
-        job = replace(job, declaration=replace(job.declaration, query=counts).renewed(), secret=None)
+        job = replace(job, declaration=job.declaration.with_query(counts).renewed(), secret=None)
     declaration = job.declaration
     if state is None:
         stream = declaration.build(secret=job.secret)
