@@ -143,7 +143,7 @@ def test_release_and_serve_say_where_it_is() -> None:
             {"name": "s", "query": {"name": "sparse-count"}, "budget": {"epsilon": 1.0, "delta": 0.0}, "horizon": 9}
         ),
     ):
-        with pytest.raises(ParameterError, match=r"evercount\.SparseCount"):
+        with pytest.raises(ParameterError, match=r"evercount\.sparse\.SparseCount"):
             build()
     with pytest.raises(UnknownName, match="Did you mean 'sparse-count'"):
         build_query("sparse-cuont", {})

@@ -113,6 +113,6 @@ def test_noise_for_of_a_running_stream_cannot_change(tmp_path: Path) -> None:
     files = str(tmp_path / "events.csv"), str(tmp_path / "out.csv")
     release_file(Job(files[0], plain, files[1], 2 * 86_400 * 10**6))
     with pytest.raises(
-        ParameterError, match=r"noise_for of a running stream cannot change.*successor.*--new-noise-stream"
+        ParameterError, match=r"noise_for of a running stream cannot change.*successor.*`new_noise_stream`"
     ):
         release_file(Job(files[0], other, files[1], 3 * 86_400 * 10**6))

@@ -167,7 +167,7 @@ def resolve_stream(
     named = (
         bool(files) and files[0] != "-" and not any(mark in files[0] for mark in "*?[/") and not Path(files[0]).exists()
     )
-    given = [option_of(name) for name, value in declared.items() if value is not None and name != "views"]
+    given = [option_of(name) for name, value in declared.items() if value not in (None, False) and name != "views"]
     if streams is None and named and STREAMS.is_file() and not given:
         streams = STREAMS
     if streams is None:

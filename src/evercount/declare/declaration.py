@@ -368,7 +368,7 @@ class StreamDeclaration:
 
     def with_query(self, query: Query) -> StreamDeclaration:
         """The stream as it counts now, with the keys that have joined it. What it declares stays as it is."""
-        if query == self.query:
+        if query == self.query or self.revise_for is not None:  # no keys join a revised stream, whose query has lags
             return self
         other = copy(self)
         object.__setattr__(other, "_first_query", self.declared_query)

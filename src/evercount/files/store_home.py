@@ -95,7 +95,8 @@ class StoreHome:
             state = State.load(self.store.sealer.open(sealed, "files", live.id))
         except SnapshotError as error:
             raise SnapshotError(f"the runs of stream {live.name!r} cannot be read: {error}") from error
-        table = self.store.published(live.id, live.declaration, 0, live.closed, range(len(live.stream.labels)))
+        width = max(len(live.labels), len(live.stream.labels))  # keys that were found; lags of revised days
+        table = self.store.published(live.id, live.declaration, 0, live.closed, range(width))
         own = own_tables([table]) if keeps_tables(live.declaration.query) and live.closed else ()
         query, numbers = live.declaration.query, table.numbers[:, 0]
         if query.publishing.own_ticks:  # keys of the day have tables of their own

@@ -68,7 +68,7 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
             f"`declaration` must be a StreamDeclaration, got {type(declaration).__name__}: declare(time=…, every=…, "
             "epsilon=…) makes one, and release(data, time=…, every=…, epsilon=…) needs none"
         )
-    elif said := [f"`{name}`" for name, value in declared.items() if value is not None and name != "views"]:
+    elif said := [f"`{name}`" for name, value in declared.items() if value not in (None, False) and name != "views"]:
         raise ParameterError(f"the declaration says that already: omit {', '.join(said)}")
     given: dict[str, Any] = {name: options.get(name) for name in ReleaseOptions.__annotations__}
     if unknown := [name for name in options if name not in given]:

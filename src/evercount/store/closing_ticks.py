@@ -197,7 +197,8 @@ class ClosingTicks:
 
     def _new_keys(self, live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str, int]]:
         """Rows of `schema.public_keys` for keys that these ticks publish for the first time, in the order of ticks."""
-        if live.declaration.query.discovery is None and len(table.cells) == len(self.labels):
+        fixed = live.declaration.query.discovery is None and len(table.cells) == len(self.labels)
+        if fixed or live.declaration.revise_for is not None:  # a revised tick has its keys once for each lag
             return []
         known, public = set(self.labels), ~np.isnan(table.numbers[:, 0])
         new = (place for place in range(public.shape[1]) if table.cells[place] not in known)
