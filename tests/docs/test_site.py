@@ -51,7 +51,7 @@ def test_site_builds_without_a_warning(tmp_path):
     for page in ("index.html", "tutorial/flights.html", "reference/api.html", "proofs/index.html"):
         assert (tmp_path / "site" / page).is_file()
     api = (tmp_path / "site" / "reference" / "api.html").read_text(encoding="utf-8")
-    assert 'id="evercount.Stream.step"' in api
+    assert 'id="evercount.engine.stream.Stream.step"' in api
     proof = (tmp_path / "site" / "proofs" / "factorizations-dense.html").read_text(encoding="utf-8")
     assert 'id="6-how-far-from-the-best"' in proof, "anchors are what others cite"
     assert "assets/katex/katex.min.js" in proof

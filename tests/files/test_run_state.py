@@ -155,7 +155,14 @@ def test_killed_at_every_step(tmp_path: Path, run: Runner) -> None:
             assert (folder / "out.csv").read_text() == whole
         assert len((folder / "out.csv").read_text().splitlines()) == 7
         left = {path.name for path in folder.iterdir()} - {".stdout", ".stderr"}
-        assert left <= {"events.csv", "out.csv", "out.csv.state", ".out.csv.state.lock", *UNPUBLISHED}
+        assert left <= {
+            "events.csv",
+            "out.csv",
+            "out.csv.meta.json",
+            "out.csv.state",
+            ".out.csv.state.lock",
+            *UNPUBLISHED,
+        }
         assert committed is False or not left & set(UNPUBLISHED)
     else:
         pytest.fail("the run has more steps than this test kills at")

@@ -40,6 +40,8 @@ def test_every_item_ran_and_says_what_it_found(records: dict[str, Record]) -> No
     for record in records.values():
         assert record["verdict"]
         assert record["findings"]
+        if record["verdict"].startswith("ours:"):
+            continue  # about what is not in the paper, and a table without a figure
         assert record["paper"]
         assert any(name.endswith(".png") for name in record["figures"])
 

@@ -78,6 +78,10 @@ class Running:
         query = {"name": "histogram", "parameters": {"keys": keys}}
         self.call("streams", {"name": name, "query": query, "budget": BUDGET, "public": True, **more})
 
+    def open(self, name: str) -> None:
+        """There is no history: the clock closes the past ticks of the stream."""
+        self.call(f"streams/{name}/open", method="POST")
+
     def close(self, name: str, events: list[Any] | None = None) -> Any:
         """Send events, close the tick, and return its release."""
         if events:
@@ -433,6 +437,7 @@ def test_empty_and_finished_streams_say_so(service: Running, visit: Callable[...
 
 def test_a_clocked_stream_has_a_time_axis(service: Running, visit: Callable[..., Any]) -> None:
     service.declare("clocked", ["a"], tick="1h", start="2026-01-01T00:00:00Z", horizon=30)
+    service.open("clocked")
     page = visit("#/stream/clocked", timezone_id="UTC")
     wait_state(page, "finished")  # the past ticks are closed at once, in order
     assert page.evaluate("evercount.page.view.timed") is True

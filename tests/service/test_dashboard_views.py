@@ -45,6 +45,7 @@ def hourly(service: Running) -> Running:
             "public": True,
         },
     )
+    service.open("clinic")
     for name in ("wave0", "wave1"):
         service.declare(name, ["a", "b"])
     for tick in range(12):
@@ -147,6 +148,7 @@ def test_a_comparison_begins_with_something_to_see(hourly: Running, visit: Calla
     one = {"query": "count", "budget": BUDGET, "public": True, "tick": "1m", "horizon": 5, "start": start}
     for name in ("left-one", "right-one"):
         hourly.call("streams", {**one, "name": name})
+        hourly.open(name)
     page = visit("#/compare/left-one")
     page.wait_for_function("() => document.querySelector('#apart-title').textContent.includes('minus')")
     assert page.inner_text("#apart-title") == "left-one: count minus right-one: count"
