@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import gc
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import sys
@@ -58,6 +62,8 @@ SLOW_FILES = {
 }
 """The slow tier (`make slow`, and in CI): what takes longest and seldom fails alone."""
 
+ROOT = Path(__file__).parent
+
 HOMES = pytest.StashKey[tuple[Path, set[str], Path]]()
 """The user's home, what was in it, and the home of the tests."""
 
@@ -74,6 +80,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         os.environ.pop(name, None)
     os.environ["HOME"] = str(config.stash[HOMES][2])
+    # Nothing is asked over TLS: each client would read the certificates of a hundred authorities first.
+    os.environ.pop("SSL_CERT_FILE", None)
+    os.environ["SSL_CERT_DIR"] = os.environ["HOME"]
     # Tests kill processes, never the machine: files in memory are as good, and a sync of them costs nothing.
     memory = Path("/dev/shm")
     if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 * 2**30:
@@ -83,6 +92,29 @@ def pytest_configure(config: pytest.Config) -> None:
     # What a test starts need not compile the package again, nor a second run the tests.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    gc.disable()  # until everything is collected: what is made until then stays
+
+
+@functools.cache
+def listed(path: Path) -> bool:
+    return path.is_relative_to(ROOT) and path.relative_to(ROOT).as_posix() in SLOW_FILES
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file without a test of the tier that runs is not even imported."""
+    chosen = config.option.markexpr
+    if collection_path.suffix != ".py" or "slow" not in chosen:
+        return None
+    if "not slow" in chosen:
+        return listed(collection_path) or None
+    return (not listed(collection_path) and not re.search(r"mark\.slow|\bspark\b", collection_path.read_text())) or None
+
+
+def pytest_collection_finish() -> None:
+    """A collector that looked at each of some thousand tests again would take longer than many of them."""
+    gc.freeze()
+    gc.enable()
+    atexit.register(gc.unfreeze)  # DuckDB looks at the end whether all of its own was given back
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -101,12 +133,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of slow files and of Spark into their tier, Spark's first: one worker has them all, and one JVM."""
-    root = Path(__file__).parent
     with_spark = {item for item in items if "spark" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item not in with_spark)
     for item in items:
-        listed = item.path.is_relative_to(root) and item.path.relative_to(root).as_posix() in SLOW_FILES
-        if listed or item in with_spark:
+        if listed(item.path) or item in with_spark:
             item.add_marker(pytest.mark.slow)
 
 

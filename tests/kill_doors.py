@@ -1,6 +1,6 @@
 """Doors that die: each function brings one door as far as it comes, from wherever an earlier life has left it.
 
-Run as a program this file is Spark's driver.
+Spark's driver is spark_driver.py.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ import csv
 import json
 import random
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.close_ticks import close_ticks
+from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import HorizonReached
 from evercount.noise import Secret
 
@@ -21,32 +24,48 @@ TICKS, EVENTS = 6, 240
 SECRET = Secret.from_hex("c4" * 32)
 TABLE: dict[str, Any] = {
     "name": "visits",
-    "query": {"name": "histogram", "parameters": {"keys": ["a", "b", "c"]}},
+    "query": {"name": "histogram", "parameters": {"keys": [*"abcdefgh"]}},
     "budget": {"epsilon": 1.0, "delta": 1e-6},
     "tick": "1h",
     "start": "2026-01-01T00:00:00Z",
     "horizon": TICKS,
-    "columns": {"time": "ts", "key": "region"},
+    "columns": {"time": "ts", "key": "key"},
     "views": ["running"],
 }
-PERSONS = {
-    "budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 3, "period": 2},
-    "columns": {"time": "ts", "key": "region", "user": "who", "order": "n"},
+PERSON = {"epsilon": 1.0, "delta": 1e-6, "unit": "user"}
+ORDERED = {"time": "ts", "key": "key", "user": "who", "order": "n"}
+KINDS: dict[str, dict[str, Any]] = {
+    "counts": {},
+    "unlisted keys": {
+        "query": {"name": "discovered-keys", "parameters": {"minimum": 2}},
+        "budget": {"epsilon": 8.0, "delta": 0.01},
+    },
+    "active persons": {
+        "query": "active-users",
+        "budget": {**PERSON, "max_ticks": 3},
+        "columns": {"time": "ts", "user": "who"},
+    },
+    "person-days": {"budget": {**PERSON, "max_per_tick": 1, "period": 1}, "columns": ORDERED},
+    "three events of a person in two hours": {"budget": {**PERSON, "max_events": 3, "period": 2}, "columns": ORDERED},
 }
+"""What a stream is, besides `TABLE`."""
+Row = dict[str, Any]
+Released = list[dict[str, float]]
+"""The value of each published cell, tick by tick."""
 
 
-def declared(persons: bool) -> StreamDeclaration:
-    return StreamDeclaration.from_dict(TABLE | (PERSONS if persons else {}))
+def declared(kind: str) -> StreamDeclaration:
+    return StreamDeclaration.from_dict(TABLE | KINDS[kind])
 
 
-def events_of(seed: int) -> list[dict[str, Any]]:
+def events_of(seed: int) -> list[Row]:
     """Events in the order of their times."""
     draw = random.Random(seed)
     seconds = sorted(draw.sample(range(TICKS * 3600), EVENTS))
     return [
         {
             "ts": f"2026-01-01T{at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}Z",
-            "region": draw.choice("abbc"),
+            "key": draw.choice("abbc"),
             "who": f"user {draw.randrange(20)}",
             "n": number,
         }
@@ -54,12 +73,49 @@ def events_of(seed: int) -> list[dict[str, Any]]:
     ]
 
 
-def files(folder: Path, persons: bool, _address: str) -> None:
+def hour_of(row: Row) -> int:
+    """The tick of an event, from 1 on."""
+    return int(row["ts"][11:13]) + 1
+
+
+def recomputed(kind: str, rows: list[Row]) -> Released:
+    """What the library publishes of these events, with caps in plain Python."""
+    declaration = declared(kind)
+    budget, query = declaration.budget, declaration.query
+    kept: dict[Any, list[int]] = {}
+    ticks: list[list[str]] = [[] for _ in range(TICKS)]
+    for row in rows:
+        tick = hour_of(row)
+        if budget.unit == "user" and query.people is None:
+            before = kept.setdefault((row["who"], (tick - 1) // budget.period), [])
+            if len(before) >= (budget.max_events or EVENTS) or before.count(tick) >= (budget.max_per_tick or EVENTS):
+                continue
+            before.append(tick)
+        ticks[tick - 1].append(row["who"] if query.people is not None else row["key"])
+    stream, starts = declaration.build(secret=SECRET, replay=True), declaration.schedule.starts_of
+    if declaration.remembers:
+        return by_tick(close_ticks(stream, TickEvents(1, ticks), starts))
+    totals = [query.encode(None, tick)[0] for tick in ticks]
+    return by_tick(close_ticks(stream, TickTotals.dense(1, totals), starts))
+
+
+def by_tick(tables: Iterable[Any]) -> Released:
+    found: Released = []
+    for table in tables:
+        columns = table.columns()
+        for tick, cell, value in zip(*(columns[name].tolist() for name in ("tick", "cell", "value")), strict=True):
+            if tick > len(found):
+                found.append({})
+            found[tick - 1][cell] = value
+    return found
+
+
+def files(folder: Path, kind: str, _address: str) -> None:
     """`evercount release`, hour by hour."""
     from evercount.files.release_job import Job
     from evercount.files.release_run import release_file
 
-    declaration = declared(persons)
+    declaration = declared(kind)
     job = Job(str(folder / "events.jsonl"), declaration, str(folder / "out.csv"), 0, secret=SECRET)
     for tick in range(1, TICKS + 1):
         try:
@@ -68,22 +124,26 @@ def files(folder: Path, persons: bool, _address: str) -> None:
             return
 
 
-def service(folder: Path, persons: bool, _address: str) -> None:
+def service(folder: Path, kind: str, _address: str) -> None:
     """Requests with idempotency keys; a client that got no answer sends the same again."""
     from evercount.service.read_events import read_batch
     from evercount.store import Accepted, Store
 
-    declaration = declared(persons)
+    declaration = declared(kind)
+    columns = declaration.columns
+    assert columns is not None
     store = Store(folder / "service.db")
     live = store.declare(declaration, declaration.schedule.begin / 1e6, SECRET)
     rows = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     for tick in range(live.closed + 1, TICKS + 1):
         now = declaration.schedule.start_of(tick) / 1e6
-        inside = [row for row in rows if int(row["ts"][11:13]) == tick - 1]
-        for start in range(0, len(inside), 15):
+        inside = [row for row in rows if hour_of(row) == tick]
+        for start in range(0, len(inside), 4):
             sent = [
-                {"time": row["ts"], "key": row["region"], **({"user": row["who"]} if persons else {})}
-                for row in inside[start : start + 15]
+                {"time": row["ts"]}
+                | ({"key": row["key"]} if columns.key else {})
+                | ({"user": row["who"]} if columns.user else {})
+                for row in inside[start : start + 4]
             ]
             batch = replace(read_batch(declaration, json.dumps(sent).encode()), key=f"{tick} {start}")
             (answer,) = store.accept([batch], now)
@@ -92,14 +152,14 @@ def service(folder: Path, persons: bool, _address: str) -> None:
     store.close()
 
 
-def log(folder: Path, persons: bool, address: str) -> None:
+def log(folder: Path, kind: str, address: str) -> None:
     """`evercount consume` over JetStream, hour by hour."""
     from evercount.consume import consume_log
     from evercount.consume.log_source import LogAddress
     from evercount.store import Store
 
     consume_log.MOST_MESSAGES = 25
-    declaration = declared(persons)
+    declaration = declared(kind)
     store = Store(folder / "log.db")
     store.declare(declaration, declaration.schedule.begin / 1e6, SECRET)
     source = LogAddress.parse(address).open()
@@ -111,45 +171,43 @@ def log(folder: Path, persons: bool, address: str) -> None:
     store.close()
 
 
-def spark(folder: Path, persons: bool) -> None:
-    """Spark's streaming door."""
-    from evercount.spark import open_session, release_stream
-    from evercount.store import Store
-
-    declaration = declared(persons)
-    session = open_session("local[1]")
-    store = Store(folder / "spark.db")
-    store.declare(declaration, declaration.schedule.begin / 1e6, SECRET)
-    schema = "ts string, region string, who string, n long"
-    events = session.readStream.schema(schema).options(maxFilesPerTrigger=1, maxFileAge="36500d")
-    for tick in (TICKS // 2, TICKS):
-        release_stream(
-            events.json(str(folder / "parts")),
-            declaration,
-            store,
-            str(folder / "checkpoint"),
-            clock=lambda at=tick: declaration.schedule.start_of(at + 1),  # type: ignore[misc]
-        )
-    store.close()
+def is_loaded() -> None:
+    """Exits with 1 unless the server of lives has loaded `loaded_doors`."""
+    sys.exit("loaded_doors" not in sys.modules)
 
 
 DOORS = {"files": files, "service": service, "log": log}
 
 
-def published(folder: Path, door: str) -> list[list[float]]:
-    """The values that a door has published, tick by tick."""
-    if door != "files":
-        from evercount.store import Reading
-
-        reading = Reading.open(str(folder / f"{door}.db"))
-        _, tables = reading.tables_of("visits")
-        found = [row.tolist() for table in tables for row in table.numbers[:, 0]]
-        reading.close()
+def published(folder: Path, door: str) -> Released:
+    """What a door has published, as any reader sees it."""
+    if door == "files":
+        found: Released = []
+        if (folder / "out.csv").exists():
+            with (folder / "out.csv").open() as file:
+                for row in csv.DictReader(file):
+                    if int(row["tick"]) > len(found):
+                        found.append({})
+                    found[-1][row["cell"]] = float(row["value"])
         return found
-    with (folder / "out.csv").open() as file:
-        values = [float(row["value"]) for row in csv.DictReader(file)]
-    return [values[start : start + 3] for start in range(0, len(values), 3)]
+    from evercount.errors import StoreError
+    from evercount.store import Reading
+
+    try:
+        reading = Reading.open(str(folder / f"{door}.db"))
+    except StoreError:  # it was not made yet
+        return []
+    try:
+        return by_tick(reading.tables_of("visits")[1]) if "visits" in reading.names() else []
+    finally:
+        reading.close()
 
 
-if __name__ == "__main__":
-    spark(Path(sys.argv[1]), *json.loads(sys.argv[2]))
+def verify(folder: Path, door: str) -> None:
+    """A store is in one piece."""
+    from evercount.store import Store
+
+    if door != "files":
+        store = Store(folder / f"{door}.db")
+        assert store.verify(store.head) == []
+        store.close()

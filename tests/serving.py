@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 import uvicorn
 
@@ -129,8 +130,10 @@ class Postgres:
     def fresh(self) -> str:
         """The URL of a new, empty database."""
         name = f"t{os.urandom(6).hex()}"
-        self.run("createdb", "-h", "127.0.0.1", "-p", self.port, "-U", "evercount", name)
-        return f"postgresql://evercount@127.0.0.1:{self.port}/{name}"
+        place = f"postgresql://evercount@127.0.0.1:{self.port}"
+        with psycopg.connect(f"{place}/postgres", autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+        return f"{place}/{name}"
 
     def close(self) -> None:
         """Stop and remove."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
+
+from evercount._arrays import FloatArray
 from evercount.audit.universes import universe
 from evercount.errors import InputError
-from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, build_query, register_encoder
+from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, Substrings, build_query, register_encoder
 
 TICKS = 6
 
@@ -55,3 +58,18 @@ def events_of(query: Query, number: int = TICKS) -> list[list[Any]]:
         draw.shuffle(events)
         return [[events.pop()] if events and draw.random() < 0.7 else [] for _ in range(number)]
     return [[draw.choice(events) for _ in range(draw.randrange(3))] for _ in range(number)]
+
+
+def exact_substring_sensitivity(query: Substrings, gram: FloatArray) -> float:
+    """Largest ‖R(X−X′)‖² over replace-neighbours when every tick is one letter, U ≥ 2: `substrings.proof.md`, 4.
+
+    `gram` is RᵀR. It is at most c²·S, usually less, because the changed ticks are not the same tick.
+    """
+    weights, totals = query.weights or (1,) * query.parameters()["max_length"], []
+    for changed in range(1, len(gram) + 1):
+        total = 0.0
+        for length, weight in enumerate(weights, 1):
+            ends = slice(max(changed, length) - 1, min(changed + length - 1, len(gram)))
+            total += weight**2 * float(gram[ends, ends].sum() + np.trace(gram[ends, ends]))
+        totals.append(total)
+    return max(totals)

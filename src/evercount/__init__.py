@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import evercount.declare  # noqa: F401 - first: later its name is that of the function, which an import would take back
 from evercount.engine.release import Release, Releases
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
@@ -39,7 +38,7 @@ from evercount.queries import (
 )
 
 if TYPE_CHECKING:
-    from evercount.declare.declaration import StreamDeclaration as StreamDeclaration
+    from evercount.declarations.declaration import StreamDeclaration as StreamDeclaration
 
 __version__ = "1.0.0"
 

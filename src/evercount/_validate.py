@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from decimal import ROUND_CEILING, Decimal, localcontext
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
-from evercount.errors import ParameterError, UnknownName
+from evercount.errors import ParameterError, TooLarge, UnknownName
 
 
 def check_number(what: str, value: object) -> float:
@@ -79,6 +80,15 @@ def check_probability(what: str, value: object) -> float:
     return number
 
 
+def chance_outside(level: object) -> float:
+    """1 − level, the β of theorems, in decimals: 0.05 where binary floats have 0.050000000000000044.
+
+    >>> chance_outside(0.95), chance_outside(0.999999)
+    (0.05, 1e-06)
+    """
+    return float(1 - Decimal(repr(check_probability("level", level))))
+
+
 def check_name(kind: str, value: Any, known: tuple[str, ...]) -> None:
     """Refuse a name that is not in the list; the error suggests the closest one."""
     if not isinstance(value, str) or value not in known:
@@ -110,3 +120,25 @@ def strict_json(text: str) -> Any:
     """JSON from outside, or ValueError: without NaN, and without a member that occurs twice, of which two readers could
     take different ones."""
     return _STRICT.decode(text)
+
+
+BYTES_PER_CELL = 512
+"""What a running stream keeps per cell, rounded up: sum, increment, release, label, encoder, noise buffers."""
+
+
+def machine_memory() -> int:
+    """Bytes of physical memory, or 8 GiB where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 8 * 2**30
+
+
+def require_fits(cells: int, what: str, remedy: str) -> None:
+    """Raise TooLarge when `cells` cells need more than half of the machine's memory."""
+    need, have = cells * BYTES_PER_CELL, machine_memory()
+    if need > have // 2:
+        raise TooLarge(
+            f"{what} has {cells:,} cells and would need about {need / 2**30:,.1f} GiB; half of this machine's "
+            f"memory is {have / 2**31:,.1f} GiB. {remedy}"
+        )

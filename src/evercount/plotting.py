@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +87,15 @@ def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.set_prop_cycle(color=COLOURS)
+    for shown in (figure, axes):
+        vars(shown)["_repr_png_"] = partial(_png, figure)  # notebooks draw by themselves only what pyplot has made
     return axes
+
+
+def _png(figure: Any) -> bytes:
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=100)
+    return picture.getvalue()
 
 
 def save(axes: Axes, target: str | Path) -> None:
@@ -111,14 +121,20 @@ def band_plot(
     low: FloatArray,
     high: FloatArray,
     labels: Sequence[str],
-    caption: str,
+    noise: str,
     target: str | Path | Axes | None = None,
     *,
+    level: float | None = None,
     times: TimeArray | None = None,
     zone: tzinfo | None = None,
     left: IntArray | None = None,
 ) -> Axes:
     """One line with an error band for every output. `left`: how often numbers will be revised, which is shaded."""
+    sure = "" if level is None else f"{level:.0%} "
+    kind = "" if noise == "exact" else f"; noise: {noise}, for simulation only"
+    caption = f"band: {sure}interval per number{kind}"
+    if not (target is None or isinstance(target, str | Path) or hasattr(target, "fill_between")):
+        raise ParameterError(f'draw into a file such as "daily.png" or into axes, got {target!r:.80}')
     axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
     keep = np.unique(np.linspace(0, max(len(ticks) - 1, 0), min(len(ticks), MOST_PLOTTED_TICKS)).astype(np.int64))
     for i, label in enumerate(labels):

@@ -7,8 +7,10 @@ never changed to fit: an event's key that is not exactly in the list (its decomp
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 from evercount.errors import ParameterError
 
@@ -107,3 +109,12 @@ def escaped(text: str, *, quote: bool = False) -> str:
     r"""The text in printable ASCII, with \x, \u and \U escapes for all else."""
     written = ascii(text)
     return written if quote else written[1:-1]
+
+
+def finite(data: Any) -> Any:
+    """The same data with None where a number is not finite: JSON has no other."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

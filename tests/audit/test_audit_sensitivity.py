@@ -35,6 +35,7 @@ from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
 from neighbouring_streams import all_neighbours, change_norm, factored_norm
+from small_queries import exact_substring_sensitivity
 
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 
@@ -154,8 +155,7 @@ def test_known_maxima_of_substrings(letters: str, ticks: int, length: int, known
     assert report.exhaustive
     if known is not None:
         assert report.findings[0].found == pytest.approx(known, abs=5e-5)
-    gram = R.T @ R
-    exact = query.exact_sensitivity(lambda a, b: float(gram[a - 1, b - 1]), ticks)
+    exact = exact_substring_sensitivity(query, R.T @ R)
     assert report.findings[0].found == pytest.approx(exact)
 
 

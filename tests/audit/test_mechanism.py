@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from evercount import Budget, Count, Histogram, Secret, Sum
 from evercount._arrays import FloatArray
 from evercount.audit.attack import AttackReport, _likely_side, _repeats, attack, clopper_pearson, lowest_bits
-from evercount.audit.laplace_law import exact_epsilon, first_law
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.mechanism_grid import (
     GAUSSIAN,
@@ -36,6 +35,7 @@ from evercount.factorizations import FACTORIZATIONS
 from evercount.noise.laplace_sampler import ExactLaplace
 from evercount.queries import QUERIES as KNOWN
 from evercount.queries.base import Query
+from laplace_law import exact_epsilon, first_law
 
 SECRET = Secret.from_hex("0c" * 32)
 FINE = Sum(0, 1, 2.0**-6)

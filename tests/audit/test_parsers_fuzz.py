@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evercount import Budget, Count, Histogram, Secret, Stream
-from evercount.declare.columns import Columns
-from evercount.declare.declaration import StreamDeclaration, read_declarations
-from evercount.declare.schedule import Schedule, parse_instant, parse_tick, parse_time, zone_named
+from evercount.declarations.columns import Columns
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import Schedule, parse_instant, parse_tick, parse_time, zone_named
+from evercount.declarations.streams_file import read_declarations
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import EvercountError, MessageRejected, SnapshotError
 from evercount.files.release_job import Job

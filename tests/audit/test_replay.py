@@ -59,7 +59,7 @@ def audited(program: LibraryProgram, examples: int = 15) -> tuple[Any, Any]:
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize("query", LINEAR, ids=repr)
 def test_worst_neighbours_spend_exactly_the_promise(query: Query, adjacency: Any, unit: dict[str, Any]) -> None:
-    program = LibraryProgram(query, Budget(1.0, 1e-6, adjacency=adjacency, **unit), T, restore_at=(3,))
+    program = LibraryProgram(query, Budget(1.0, 1e-6, adjacency=adjacency, **unit), T, restarts=(3,))
     worst, random = audited(program)
     assert worst.holds, worst.summary()
     assert random.holds, random.summary()
@@ -79,7 +79,7 @@ def test_structured_queries_keep_the_promise(query: Query, adjacency: Any) -> No
 @pytest.mark.parametrize("name", FACTORIZATIONS)
 def test_every_factorization_keeps_the_promise(name: str) -> None:
     horizon = None if name in ("unbounded", "anytime") else T
-    worst, random = audited(LibraryProgram(Histogram(2), Budget(0.5, 1e-9), horizon, name, restore_at=(2, 4)))
+    worst, random = audited(LibraryProgram(Histogram(2), Budget(0.5, 1e-9), horizon, name, restarts=(2, 4)))
     assert worst.holds
     assert random.holds
     # an unbounded stream keeps room for its endless future; Honaker's releases hide some of its nodes, and those of
@@ -105,7 +105,7 @@ def test_every_factorization_keeps_the_promise(name: str) -> None:
     ],
 )
 def test_pure_streams_keep_the_promise(query: Query, name: str, horizon: int, adjacency: Any, unit: Any) -> None:
-    program = LibraryProgram(query, Budget(1.0, 0.0, adjacency=adjacency, **unit), horizon, name, restore_at=(3,))
+    program = LibraryProgram(query, Budget(1.0, 0.0, adjacency=adjacency, **unit), horizon, name, restarts=(3,))
     worst, random = audited(program)
     assert worst.holds, worst.summary()
     assert random.holds, random.summary()
@@ -212,7 +212,7 @@ def test_an_encoder_of_ones_own_is_replayed(declared: float, holds: bool) -> Non
     """`PrefixQuery` with its legal events: the right sensitivity is spent exactly, a planted smaller one is caught."""
     register_encoder("even numbers of a replay", _count_even)
     query = PrefixQuery("even numbers of a replay", 1, {"add-remove": declared})
-    program = LibraryProgram(query, Budget(1.0, 1e-6), 4, restore_at=(2,), events=Universe((0, 1, 2)))
+    program = LibraryProgram(query, Budget(1.0, 1e-6), 4, restarts=(2,), events=Universe((0, 1, 2)))
     report = run_replay(program, 4, Secret.from_hex("31" * 32), 10)
     assert report.holds == holds
     assert report.worst is not None

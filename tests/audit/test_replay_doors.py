@@ -27,9 +27,9 @@ from evercount.audit import replay
 from evercount.audit.files_door import FilesProgram
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.neighbour_pairs import worst_pairs
-from evercount.audit.published_parts import parts_of
+from evercount.audit.program import parts_of
 from evercount.audit.service_door import MOMENT, ServiceProgram
-from evercount.declare.schedule import instant_of
+from evercount.declarations.schedule import instant_of
 from evercount.errors import ParameterError
 from evercount.graphs import Edges
 from evercount.queries import QUERIES as REGISTRY
@@ -53,7 +53,7 @@ def report_of(program: Any, budget: Budget) -> Any:
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 def test_files_keep_the_promise(query: Query, adjacency: Any, unit: dict[str, Any]) -> None:
     budget = Budget(1.0, 1e-6, adjacency=adjacency, **unit)
-    report = report_of(FilesProgram(query, budget, T, runs_at=(2,)), budget)
+    report = report_of(FilesProgram(query, budget, T, restarts=(2,)), budget)
     assert report.holds, report.summary()
     if query.name == "count" and adjacency == "replace":  # a row always counts: there is nothing to replace it by
         assert report.worst is None
@@ -67,7 +67,7 @@ def test_service_keeps_the_promise(query: Query, unit: dict[str, Any]) -> None:
     if query.name == "edges" and unit:
         unit = {"unit": "user", "max_events": 1}
     budget = Budget(1.0, 1e-6, **unit)
-    program = ServiceProgram(query, budget, T, restart_at=(2,))
+    program = ServiceProgram(query, budget, T, restarts=(2,))
     report = report_of(program, budget)
     assert report.holds, report.summary()
     if query.name != "edges":
@@ -76,7 +76,7 @@ def test_service_keeps_the_promise(query: Query, unit: dict[str, Any]) -> None:
 
 def test_pure_streams_through_both_doors() -> None:
     budget = Budget(1.0, 0.0)
-    for program in (FilesProgram(Count(), budget, T, runs_at=(1, 3)), ServiceProgram(Count(), budget, T)):
+    for program in (FilesProgram(Count(), budget, T, restarts=(1, 3)), ServiceProgram(Count(), budget, T)):
         report = report_of(program, budget)
         assert report.holds, report.summary()
         assert report.measure == "epsilon"
@@ -89,7 +89,7 @@ def test_all_doors_publish_the_same_numbers() -> None:
     query = Histogram(("north", "south"))
     data = ((("north",), ("south",)), (), (("south",),), (("north",),))
     files, service = FilesProgram(query, budget, T), ServiceProgram(query, budget, T)
-    by_hand = service._declaration()
+    by_hand = service._declaration
     started = by_hand.started(by_hand.schedule.opened(instant_of(MOMENT)).begin)  # the start is part of the noise's key
     for door, declaration in ((files, files.declaration), (service, started)):
         library = declaration.build(secret=SECRET, replay=True).run([[key for (key,) in tick] for tick in data])
@@ -176,9 +176,9 @@ def test_every_query_keeps_the_promise_through_all_doors(name: str, unit: Any) -
     elif unit == "user" and name == "active-users":
         budget = replace(budget, max_ticks=2)
     doors = [
-        LibraryProgram(query, budget, T, restore_at=(2,)),
-        FilesProgram(query, budget, T, runs_at=(2,)),
-        ServiceProgram(query, budget, T, restart_at=(2,)),
+        LibraryProgram(query, budget, T, restarts=(2,)),
+        FilesProgram(query, budget, T, restarts=(2,)),
+        ServiceProgram(query, budget, T, restarts=(2,)),
     ]
     if query.discovery is not None:
         doors = doors[1:]  # the library door shows the noisy total only

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from evercount import Budget, Count, Histogram, Secret, Stream
-from evercount.audit.replay_stream import open_for_replay
-from evercount.declare.declaration import StreamDeclaration
+from evercount.audit.library_door import open_for_replay
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine import state as state_module
 from evercount.errors import AlreadyReleased, EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
 from evercount.store import Batch, Store

@@ -117,16 +117,17 @@ def test_the_stated_intervals_of_a_narrow_pure_stream_hold() -> None:
     view = stream.run([2] * 12).last(3)
     noise = np.concatenate([np.zeros((1, streams)), published(stream.query, noise_of(stream, streams, 12))[..., 0]])
     off = np.abs(noise[view.last] - noise[view.last - 3])
-    assert np.all(np.mean(off <= view.half_widths(0.95), axis=1) >= least_share(0.95, streams))
+    assert np.all(np.mean(off <= view._half_widths(0.95), axis=1) >= least_share(0.95, streams))
     assert np.all(np.mean(off <= laplace_factor(0.05, 3) * view.std, axis=1) < 0.92)
 
 
 def mixed_tail(scales: np.ndarray, x: float) -> float:
     """P(|S| > x) for Laplace numbers of different scales, by inverting the characteristic function (Gil-Pelaez)."""
     scales = scales / math.sqrt(2 * (scales**2).sum())
-    theta = (np.arange(200_000) + 0.5) * 0.002
+    step = 0.02  # the midpoint rule sees the tail beyond 2π/step − x: nothing
+    theta = (np.arange(20_000) + 0.5) * step
     phi = np.prod(1 / (1 + np.multiply.outer(theta, scales) ** 2), axis=1)
-    return 1 - 2 / math.pi * float(np.sum(np.sin(theta * x) / theta * phi)) * 0.002
+    return 1 - 2 / math.pi * float(np.sum(np.sin(theta * x) / theta * phi)) * step
 
 
 def test_fewer_equal_numbers_have_heavier_tails() -> None:
@@ -147,7 +148,7 @@ def test_fewer_equal_numbers_have_heavier_tails() -> None:
 
 
 @pytest.mark.parametrize("name", ["bridge", "pure-tree", "pure-binary", "pure-hybrid", "endless-bridge"])
-@pytest.mark.parametrize("horizon", [64, 1024, 4096])
+@pytest.mark.parametrize("horizon", [64, 1024])
 def test_bounds_for_all_ticks_hold_and_are_close(name: str, horizon: int) -> None:
     """2,000 streams: the bound holds in 95 % of them, and is at most 1.3 times the simulated quantile."""
     tree = pure_factorization(name, None if name in ("pure-hybrid", "endless-bridge") else horizon)

@@ -293,10 +293,10 @@ def test_binary_std_refuses_ticks_beyond_the_horizon() -> None:
 
 
 @pytest.mark.parametrize("function", VECTORISED)
-@pytest.mark.parametrize("bad", [0, -1, 1.5, 2.0, True, "3", None, [1, 0], [1.0, 2.0], 2**53, 2**70])
-def test_bad_horizons_are_refused(function: Any, bad: Any) -> None:
-    with pytest.raises(ParameterError):
-        function(bad)
+def test_bad_horizons_are_refused(function: Any) -> None:
+    for bad in (0, -1, 1.5, 2.0, True, "3", None, [1, 0], [1.0, 2.0], 2**53, 2**70):
+        with pytest.raises(ParameterError):
+            function(bad)
 
 
 def test_haagerup_is_above_mathias() -> None:

@@ -276,15 +276,15 @@ def test_ctrl_c_while_the_file_is_read(folder: Path, ctrl_c: None) -> None:
     program = """
         import os, signal, sys, threading
         from evercount.cli import app
-        from evercount.files import release_run
+        from evercount.files import count_run
 
-        real = release_run.count
+        real = count_run.count
 
         def count(*args, **options):
             threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
             return real(*args, **options)
 
-        release_run.count = count
+        count_run.count = count
         app(["release", *sys.argv[1:]])
     """
     command = [sys.executable, "-c", textwrap.dedent(program), "long.csv", *arguments_of(end=at(3))]
@@ -414,7 +414,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"user": "user"}, "how many events of one user are counted"),
     ({"max_events": 3}, "--user"),
     ({"unit": "user"}, "--user"),
-    ({"user": "user", "unit": "event"}, "a column of the user goes with"),
+    ({"user": "user", "unit": "event"}, "the column --user is for"),
     ({"user": "user", "unit": "person", "max_events": 1}, "unknown unit"),
     ({"every": "5h", "user": "user", "max_per_tick": 1, "period": "1d"}, "cut periods"),
     ({"user": "user", "max_per_tick": 1, "period": "soon"}, "a length of the calendar"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.examples import flu
 from evercount.queries import QUERIES, build_query
 from small_queries import SMALL

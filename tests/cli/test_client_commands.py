@@ -21,7 +21,7 @@ pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")
 
 from evercount.cli import app, client_commands  # noqa: E402
-from evercount.declare.declaration import StreamDeclaration  # noqa: E402
+from evercount.declarations.declaration import StreamDeclaration  # noqa: E402
 from evercount.service.runtime import Service  # noqa: E402
 from evercount.store import Store  # noqa: E402
 from serving import ADMIN, HandClock, served  # noqa: E402
@@ -266,7 +266,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         done = CliRunner().invoke(app, ["serve", "--port", str(port), "--db", str(tmp_path / "new.db")])
     assert done.exit_code == 2
-    assert f"127.0.0.1:{port} cannot be listened on: another program" in done.stderr
+    assert f"cannot listen on 127.0.0.1:{port}: another program" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from evercount.consume import jetstream, kafka
-from evercount.consume.consume_log import LEAST_JUDGED, LogConsumer
+from evercount.cli import consume_command
+from evercount.consume import consume_log, jetstream, kafka
+from evercount.consume.consume_log import LEAST_JUDGED, LogConsumer, Progress
+from evercount.consume.log_metrics import LogMetrics
 from evercount.consume.log_source import LogAddress
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
 from evercount.noise import Secret
@@ -75,8 +80,9 @@ class Log:
         else:
             self.kafka.publish(self.name, bodies)
 
-    def run(self, hours: int, declaration: StreamDeclaration | None = None, **more: Any) -> LogConsumer:
-        """One round at an hour of the clock, by a new process of the consumer."""
+    @contextmanager
+    def opened(self, declaration: StreamDeclaration | None = None, **more: Any) -> Iterator[LogConsumer]:
+        """A new process of the consumer."""
         declaration = declaration or declared()
         with ExitStack() as stack:
             store = Store(self.folder / "store.db")
@@ -86,6 +92,11 @@ class Log:
             stack.callback(source.close)
             consumer = LogConsumer(source, declaration, store, self.folder, BEGIN, **more)
             stack.callback(consumer.close)
+            yield consumer
+
+    def run(self, hours: int, declaration: StreamDeclaration | None = None, **more: Any) -> LogConsumer:
+        """One round at an hour of the clock."""
+        with self.opened(declaration, **more) as consumer:
             consumer.round(BEGIN + hours * HOUR)
             return consumer
 
@@ -141,6 +152,52 @@ def test_a_crash_before_the_commit_counts_nothing_and_after_it_once(
     log.publish([event(0, "b")])
     log.run(1)
     assert log.released() == expected([5, 1])
+
+
+def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the command does it, with a scrape after every commit."""
+    monkeypatch.setattr(consume_log, "MOST_MESSAGES", 4)
+    monkeypatch.setattr(consume_command, "time", lambda: BEGIN / 10**6 + 3600)
+    metrics, lags = LogMetrics(0), list[float]()
+
+    def scrape() -> dict[str, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=60) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        found = {}
+        for sample in (one for family in families for one in family.samples):
+            assert sample.labels["stream"] == "visits"
+            name = sample.name.removeprefix("evercount_log_")
+            found[name] = found.get(name, 0) + sample.value
+        return found
+
+    def progress(stream: str) -> Progress:
+        told = LogMetrics.progress(metrics, stream)
+
+        def then_scrape(counted: int, left: int) -> None:
+            told(counted, left)
+            lags.append(scrape()["lag_messages"])
+
+        return then_scrape
+
+    monkeypatch.setattr(metrics, "progress", progress)
+    log.publish([event(0, "a")] * 9 + [b"poison"])
+    with log.opened() as consumer:
+        assert not consume_command._round([consumer], 0, metrics)
+        assert lags[0] == 10
+        assert lags[-1] == 0
+        assert lags == sorted(lags, reverse=True)
+        assert len(set(lags)) > 2
+        seen = scrape()
+        assert (seen["messages_total"], seen["bad_messages"], seen["ticks_released_total"]) == (10, 1, 1)
+        assert (seen["lag_messages"], seen["lost_messages"]) == (0, 0)
+        lags.clear()
+        consume_command._round([consumer], 0, metrics)
+        assert lags == [0]
+        log.publish([event(1, "b")] * 6)
+        consume_command._round([consumer], 0, metrics)
+        assert (max(lags), lags[-1], scrape()["messages_total"]) == (6, 0, 16)
 
 
 def test_another_log_is_refused_unless_it_is_said_to_be_new(log: Log, nats_address: str, tmp_path: Path) -> None:

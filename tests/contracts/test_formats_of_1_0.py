@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from evercount import Budget, Count, DiscoveredKeys, Histogram, Ledger, Secret, Stream
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.queries.base import Query

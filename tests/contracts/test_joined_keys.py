@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.view_names import stack_rows
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.view_names import stack_rows
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.noise import Secret

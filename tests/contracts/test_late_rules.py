@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import select
 
 from conftest import ROOT_SECRET
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import UNITS
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import UNITS
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError
 from evercount.files.release_job import Job
@@ -28,6 +29,7 @@ from evercount.service.read_views import Asked, read_view
 from evercount.store import Accepted, Store
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.reader import Reading
+from evercount.store.schema import users
 from evercount.store.watched_store import WatchedStore
 
 pytest.importorskip("duckdb")
@@ -58,6 +60,12 @@ DOORS_RULES = {
     "gaussian": declared(
         late="revise", revise_for=LAGS - 1, budget={"epsilon": 1, "delta": 1e-6}, factorization="balanced"
     ),
+    "revised persons": declared(
+        late="revise",
+        revise_for=LAGS - 1,
+        budget={"epsilon": 1, "delta": 1e-6, "unit": "user", "max_events": 3, "max_per_tick": 2, "period": 1},
+        columns={"time": "t", "key": "k", "user": "w"},
+    ),
 }
 BEGIN = DOORS_RULES["drop"].schedule.begin
 
@@ -71,16 +79,35 @@ def arrivals() -> list[Arrival]:
     return sorted((int(t + d), int(t), str(k)) for t, d, k in zip(times, delay, keys, strict=True))
 
 
-def counted(one: StreamDeclaration) -> list[list[list[str]]]:
-    """What each tick counts, lag by lag, in plain Python: tick a is open until half an hour after its end."""
+def person(time: int) -> str:
+    """Few, so that the caps drop some events."""
+    return f"u{time % 5}"
+
+
+def rows_of(one: StreamDeclaration) -> list[Arrival]:
+    """The key of a person is always the same: which of their events count does not matter, but how many."""
+    if one.budget.unit == "event":
+        return arrivals()
+    return [(came, time, KEYS[int(person(time)[1:]) % 2]) for came, time, _ in arrivals()]
+
+
+def counted(one: StreamDeclaration, *, users: bool = False) -> list[list[list[str]]]:
+    """What each tick counts, lag by lag, in plain Python: tick a is open until half an hour after its end. Or, before
+    the caps, the users of that."""
     ticks: list[list[list[str]]] = [[[] for _ in range(LAGS)] for _ in range(TICKS)]
-    for came, time, key in arrivals():
+    used: dict[tuple[int, str], list[int]] = {}
+    for came, time, key in rows_of(one):
         tick, first = time // HOUR + 1, max(0, (came - HOUR // 2) // HOUR) + 1  # the first open tick when it came
         place, lag = (tick, 0) if tick >= first else (first, first - tick)
         if lag and one.late == "drop":
             continue
         if (place <= TICKS and lag < LAGS) or (one.late == "next" and place <= TICKS):
-            ticks[place - 1][lag if one.late == "revise" else 0].append(key)
+            mine = used.setdefault((tick, person(time)), [])
+            if users:
+                ticks[place - 1][lag].append(person(time))
+            elif one.budget.unit == "event" or (len(mine) < 3 and mine.count(place) < 2):
+                mine.append(place)
+                ticks[place - 1][lag if one.late == "revise" else 0].append(key)
     return ticks
 
 
@@ -90,7 +117,17 @@ def expected(one: StreamDeclaration) -> list[tuple[Any, ...]]:
     if one.late != "revise":
         rows = stream.run([tick[0] for tick in ticks]).per_tick().values
         return [(t + 1, key, float(rows[t, cell])) for t in range(TICKS) for cell, key in enumerate(KEYS)]
-    rows = stream.run(ticks).rows.reshape(TICKS, LAGS, 2)
+    if one.budget.unit == "user":  # as they came: the library caps them by itself
+        named = counted(one, users=True)
+        ticks = [[[KEYS[int(user[1:]) % 2] for user in lag] for lag in tick] for tick in named]
+        library = stream.run(ticks, named)
+        plain = one.build(secret=SECRET, replay=True).run(counted(one), capped="by door")
+        assert np.array_equal(library.rows, plain.rows, equal_nan=True)
+        kept, all_of_them = (sum(len(lag) for tick in part for lag in tick) for part in (counted(one), named))
+        assert kept < 0.9 * all_of_them
+    else:
+        library = stream.run(ticks)
+    rows = library.rows.reshape(TICKS, LAGS, 2)
     return [
         (as_of - lag, as_of, key, float(rows[as_of - 1, lag, cell]))
         for as_of in range(1, TICKS + 1)
@@ -109,9 +146,10 @@ def by_files(one: StreamDeclaration, folder: Path, db: str | None = None) -> lis
         names.append(str(folder / f"{hour}.csv"))
         with Path(names[-1]).open("w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(["t", "k"])
+            writer.writerow(["t", "k", "w"])
             show = one.schedule.show
-            writer.writerows([show(BEGIN + time), key] for came, time, key in arrivals() if since <= came < until)
+            new = [(time, key) for came, time, key in rows_of(one) if since <= came < until]
+            writer.writerows([show(BEGIN + time), key, person(time)] for time, key in new)
         release_file(Job(tuple(names), one, str(folder / "out.csv"), BEGIN + until, secret=SECRET, db=db))
     with (folder / "out.csv").open(newline="") as file:
         columns = ("tick", "as_of") if one.late == "revise" else ("tick",)
@@ -149,13 +187,14 @@ def by_service(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
     """Requests as rows come, with a restart between some of them; ticks close when the clock says so."""
     store = Store(folder / "store.db")
     store.declare(one, BEGIN / 1e6, SECRET)
-    for number, (came, time, key) in enumerate(arrivals()):
+    for number, (came, time, key) in enumerate(rows_of(one)):
         if number % 37 == 36:
             store.close()
             store = Store(folder / "store.db")
         close_due(store, BEGIN + came)
         if store.find("x").closed < TICKS:
-            body = json.dumps([{"key": key, "time": (BEGIN + time) / 1e6}]).encode()
+            named = {} if one.budget.unit == "event" else {"user": person(time)}
+            body = json.dumps([{"key": key, "time": (BEGIN + time) / 1e6, **named}]).encode()
             (answer,) = store.accept([read_batch(one, body)], (BEGIN + came) / 1e6)
             assert isinstance(answer, Accepted), answer
     live = store.find("x")
@@ -163,6 +202,10 @@ def by_service(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
     assert store.verify(store.head) == []
     found = shown(one, store)
     assert found == shown(one, WatchedStore(folder / "store.db"))
+    with store.database.reading() as connection:
+        known = [bytes(row.user) for row in connection.execute(select(users.c.user))]
+    assert all(int.from_bytes(key[1:8], "big") > TICKS - LAGS + 1 for key in known)  # days that are final are forgotten
+    assert bool(known) == (one.budget.unit == "user")
     if "last-3" in one.views:
         view = read_view(store, live, Asked("last-3"), 10**6)
         library = one.build(secret=SECRET, replay=True).run(counted(one)).last(3)
@@ -198,6 +241,12 @@ DOORS = {"files": by_files, "files and store": by_files_and_store, "service": by
 @pytest.mark.parametrize("rule", DOORS_RULES)
 def test_every_door_publishes_the_same_table(rule: str, door: str, tmp_path: Path) -> None:
     one = DOORS_RULES[rule]
+    if (rule, door) == ("revised persons", "totals"):
+        from evercount.consume.count_messages import check_declaration
+
+        with pytest.raises(ParameterError, match="how late it came"):
+            check_declaration(one)
+        return
     assert DOORS[door](one, tmp_path) == expected(one)
 
 
@@ -308,15 +357,15 @@ def test_rules_change_for_events_to_come(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_revised_stream_has_no_shards_and_no_users(tmp_path: Path) -> None:
+def test_a_revised_stream_has_no_shards_and_no_persons_over_several_days(tmp_path: Path) -> None:
     store = Store(tmp_path / "store.db")
     with pytest.raises(ParameterError, match="cannot be cut"):
         store.declare(replace(DOORS_RULES["revise"], name="y"), BEGIN / 1e6, shards=2)
     store.close()
-    with pytest.raises(ParameterError, match="protects single events"):
+    with pytest.raises(ParameterError, match="on one day"):
         declared(
             late="revise",
             revise_for=2,
-            budget={"epsilon": 1, "delta": 0, "unit": "user", "max_events": 1, "period": 1},
+            budget={"epsilon": 1, "delta": 0, "unit": "user", "max_events": 1, "period": 2},
             columns={**TABLE["columns"], "user": "u"},  # type: ignore[dict-item]
         )

@@ -71,12 +71,12 @@ def of_view(view: View, level: float) -> Iterator[Ends]:
         try:
             yield from of_view(view.compare(*view.cells[:2]), level)
         except ParameterError:
-            assert view.errors.query.name in ("degree-sequence", "high-degree", "degree-histogram"), "no covariance"
+            assert view._errors.query.name in ("degree-sequence", "high-degree", "degree-histogram"), "no covariance"
         yield from of_view(view.only(view.cells[0]), level)
     elif "compared" not in view.name:
         apart = Difference(view, view)
         yield (f"{view.name}, difference", apart.values, *apart.interval(level))
-    if view.errors.query.quantiles is not None and len(view.cells) == view.errors.query.outputs:
+    if view._errors.query.quantiles is not None and len(view.cells) == view._errors.query.outputs:
         for q in (0.001, 0.25, 0.5, 0.999):
             yield (f"{view.name}, quantile {q}", *view.quantile(q, level))
 

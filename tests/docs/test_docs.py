@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from evercount import Budget
-from evercount.cli import app
+from evercount.cli import COMMANDS
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import LocalEstimate
 from evercount.local.genprot import GenProtServer
@@ -47,17 +47,15 @@ def test_readme_table_of_a_year_is_what_plan_prints():
     assert set(found) <= printed
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_resolve(page):
-    text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_links_resolve():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 def test_commands_named_in_the_docs_exist():
-    known = {command.name or command.callback.__name__ for command in app.registered_commands}
-    known |= {group.name for group in app.registered_groups}
+    known = set(COMMANDS)
     for page in PAGES:
         for name in re.findall(r"`evercount ([a-z]+)", page.read_text(encoding="utf-8")):
             assert name in known, f"{page.name} names the command {name!r}"

@@ -24,7 +24,7 @@ ALLOWED = {
     "reproduce/simulate.py: getattr(totals, f.name)": 1,
     # names of a tuple in the line above
     "local/losses.py: getattr(self, name)": 2,
-    "declare/file_places.py: getattr(self, name)": 1,
+    "declarations/file_places.py: getattr(self, name)": 1,
     # a library that the caller's method names: pyarrow, pandas or polars
     "engine/write_table.py: import_module(name)": 1,
     "privacy/accounting.py: import_module(name)": 1,

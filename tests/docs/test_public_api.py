@@ -14,11 +14,23 @@ PAGE = (ROOT / "docs" / "public-api.md").read_text(encoding="utf-8")
 
 
 def test_the_page_names_exactly_what_the_package_exports():
-    table = PAGE.split("## Submodules")[0]
+    table = PAGE.split("### Members")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
     assert sorted(named) == sorted([*evercount.__all__, "StreamDeclaration"])
     assert len(named) <= 25
+
+
+def test_the_page_names_exactly_the_members_of_the_classes_that_people_hold():
+    stream = evercount.Stream(evercount.Count(), evercount.Budget(1.0, 1e-6), 4)
+    releases = stream.run([3, 4])
+    held = [stream, releases[0], releases, releases.per_tick(), releases.table()]
+    rows = re.findall(r"^\| (`.*?) \| (.*) \|$", PAGE.split("### Members")[1].split("## Submodules")[0], re.MULTILINE)
+    for one in held:
+        named = [
+            member for who, what in rows if f"`{type(one).__name__}`" in who for member in re.findall(r"`(\w+)`", what)
+        ]
+        assert sorted(named) == [name for name in dir(one) if not name.startswith("_")], type(one).__name__
 
 
 def test_public_submodules_say_what_is_public():

@@ -78,6 +78,34 @@ def test_the_list_of_decisions_is_complete():
     assert listed == sorted(page.name for page in folder.glob("0*.md"))
 
 
+def test_sentences_of_proofs_have_indices_and_powers():
+    """What stays as it is: code, headings, formulas, links, names."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from site_pages import typeset
+    finally:
+        sys.path.pop(0)
+    for given, made in {
+        "‖R·D‖_F² ≤ Σ_{i,j∈J} |G_ij|": "‖R·D‖<sub>F</sub>² ≤ Σ<sub>i,j∈J</sub> |G<sub>ij</sub>|",
+        "λ_iλ_j, max_t F_m(t), std_t": "λ<sub>i</sub>λ<sub>j</sub>, max<sub>t</sub> F<sub>m</sub>(t), std<sub>t</sub>",
+        "e^{ε_i} ≤ 2^−53, U^½": "e<sup>ε<sub>i</sub></sup> ≤ 2<sup>−53</sup>, U<sup>½</sup>",
+    }.items():
+        assert typeset(given) == made
+    for kept in (
+        "`x_i`",
+        "$x_i^2$",
+        "# F_m",
+        "    x_i",
+        "[a](b_i.md)",
+        "max_events",
+        "NORM_MARGIN",
+        "test_a.py::test_b",
+    ):
+        assert typeset(kept) == kept
+    proofs = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.proof.md")]
+    assert sum(typeset(text).count("<sub>") for text in proofs) > 1000
+
+
 FORMULA = re.compile(
     r"^```math\n(.*?)^```|(?<![\\$\w])\$([^\s$](?:[^$\n]*[^\s$])?)\$(?![\w$])", re.MULTILINE | re.DOTALL
 )

@@ -154,7 +154,7 @@ def test_intervals_of_changes_hold_given_discovery(factorization: str | None, ev
             Ends(low, high, evidence),
             labels,
             range(len(labels)),
-            many.releases.error_model,
+            many.releases._errors,
             "",
             "exact",
         )
@@ -185,10 +185,10 @@ def test_other_stays_narrow_when_all_keys_are_clear() -> None:
     """√(keys), not a multiple of them."""
     stream = stream_of()
     releases = stream.run([{f"k{i}": 500 for i in range(60)} for _ in range(4)])
-    view = releases.per_tick().spans_at(np.asarray([3]))
+    view = releases.per_tick()._spans_at(np.asarray([3]))
     low, high = view.interval(0.95)
     assert high[0, 1] - low[0, 1] < 2.2 * 2 * math.sqrt(61) * view.std[0, 0] + 1  # the step is added once
-    assert np.all(view.half_widths()[0, 2:] < 2.1 * view.std[0, 0] + 0.5)
+    assert np.all(view._half_widths()[0, 2:] < 2.1 * view.std[0, 0] + 0.5)
 
 
 def test_a_run_that_begins_later_and_two_streams() -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, DiscoveredKeys, Histogram, Stream
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import Schedule
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.same_stream import declares_again, differences
+from evercount.declarations.schedule import Schedule
 from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, least_alone
 from evercount.errors import BudgetExceeded, ParameterError, UnknownName
 from evercount.factorizations.laplace_choice import is_pure_name
@@ -82,9 +83,9 @@ def test_intervals_of_every_view_hold(name: str, budget: Budget) -> None:
     stream = Stream(Histogram(cells), budget, YEAR, name, secret=SECRET.derive(name), views=ALL)
     releases = stream.run_totals(np.zeros((ticks, cells), np.int64))
     for view in (releases.per_tick(), releases.last(7), releases.running()):
-        inside = np.mean(np.abs(view.values) <= view.half_widths(0.95), axis=1)
+        inside = np.mean(np.abs(view.values) <= view._half_widths(0.95), axis=1)
         assert np.all(inside >= least_share(0.95, cells)), view.name
-    narrow = np.mean(np.abs(releases.last(7).values) <= 0.85 * releases.last(7).half_widths(0.95), axis=1)
+    narrow = np.mean(np.abs(releases.last(7).values) <= 0.85 * releases.last(7)._half_widths(0.95), axis=1)
     assert np.all(narrow < least_share(0.95, cells))
 
 
@@ -97,7 +98,7 @@ def test_bounds_of_a_view_hold_for_all_its_numbers_at_once(budget: Budget) -> No
     off = np.abs(view.values).reshape(len(view), groups, 4)
     wide = view.only(*view.cells[:4]).bound(0.95)[:, np.newaxis]
     assert np.mean(np.all(off <= wide, axis=(0, 2))) >= least_share(0.95, groups)
-    single = view.only(*view.cells[:4]).half_widths(0.95)[:, np.newaxis]
+    single = view.only(*view.cells[:4])._half_widths(0.95)[:, np.newaxis]
     assert np.mean(np.all(off <= single, axis=(0, 2))) < 0.7, "planted"
 
 
@@ -156,11 +157,11 @@ def test_a_declaration_freezes_what_its_first_views_choose() -> None:
     assert stored == first
     shown = declared(views=["per-day", "running"])
     assert shown.noise_for == ("per-tick", "running")
-    assert stored.same_as(shown), "views may change: the noise stays"
-    assert not stored.differences(shown)
+    assert declares_again(stored, shown), "views may change: the noise stays"
+    assert not differences(stored, shown)
     asked = declared(views=["per-day"], noise_for=["running"])
-    assert not stored.same_as(asked)
-    assert any("noise_for" in line for line in stored.differences(asked))
+    assert not declares_again(stored, asked)
+    assert any("noise_for" in line for line in differences(stored, asked))
     assert (declared().noise_for, declared().factorization) == (("per-tick",), "fresh")
     manual = declared(tick="manual", zone=None, start=None)
     assert (manual.noise_for, manual.factorization) == (("running",), None)
@@ -172,7 +173,7 @@ def test_a_blend_is_stored_with_its_numbers() -> None:
     first = declared(views=["per-day", "per-week", "running"], factorization="blend")
     assert isinstance(first.factorization, dict)
     assert StreamDeclaration.from_dict(first.to_dict()) == first
-    assert first.same_as(declared(views=["per-day"], factorization="blend"))
+    assert declares_again(first, declared(views=["per-day"], factorization="blend"))
     assert first.build(noise="insecure-float", seed=1).factorization.spec == first.factorization
 
 

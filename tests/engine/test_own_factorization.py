@@ -17,7 +17,7 @@ from evercount.audit.mechanism_grid import all_cases, hardest_pairs, run_cases
 from evercount.audit.replay import compare
 from evercount.audit.vectors import norm_vectors
 from evercount.cli import app
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.build import squared_norm
 from evercount.errors import ParameterError, SnapshotError
 from evercount.factorizations import (
@@ -37,6 +37,8 @@ from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.noise import ExactNoise
 from evercount.planning import plan
 from evercount.queries import Occupancy
+from evercount.reproduce.registry import ITEMS
+from evercount.reproduce.runner import Options, run_items
 from evercount.reproduce.simulate import simulate
 
 SECRET = Secret.from_hex("5c" * 32)
@@ -218,7 +220,7 @@ def test_a_replay_sees_a_norm_that_is_too_small(shrink, monkeypatch):
     object.__setattr__(engine, "column_norm", engine.column_norm * shrink)
     if shrink < 1:
         monkeypatch.setattr(engine, "gram_bound", engine.gram_bound * shrink**2)
-    program = LibraryProgram(Count(), Budget(3.0, 0.01), 4, engine, restore_at=())
+    program = LibraryProgram(Count(), Budget(3.0, 0.01), 4, engine, restarts=())
     pairs = hardest_pairs(program, Count(), program.budget, 4, SECRET)
     finding = compare(program, pairs[0], SECRET)
     assert finding.holds == (shrink == 1.0)
@@ -286,10 +288,10 @@ def test_plans_list_it_and_are_not_broken_by_it(registered):
     assert rows["banded"].worst_std == pytest.approx(float(stream.std(range(1, 65)).max()))
     assert set(rows) >= set(BUILT_IN) - {"direct"}
     assert [row.name for row in plan(BUDGET, 32, names=("banded",)).rows] == ["banded"]
-    for horizon in (10**5, None):  # too long, and without an end
-        assert "banded" not in {row.name for row in plan(BUDGET, horizon).rows}
+    for horizon, ticks in ((3000, None), (None, 3000)):  # too long, and without an end
+        assert "banded" not in {row.name for row in plan(BUDGET, horizon, ticks=ticks).rows}
     with pytest.raises(ParameterError, match="at most 2048 ticks"):
-        plan(BUDGET, 10**5, names=("banded",))
+        plan(BUDGET, 3000, names=("banded",))
     register_factorization("banded", lambda horizon: 1 / 0)
     assert "balanced" in {row.name for row in plan(BUDGET, 64).rows}
 
@@ -305,6 +307,31 @@ def test_commands_take_it_by_name(registered):
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
     assert "the promise holds" in done.stdout
+    done = CliRunner().invoke(app, ["bench", "--mechanism", "banded", "--json"])
+    assert done.exit_code == 0, done.output
+    measured = json.loads(done.stdout)
+    assert measured["note"] == "banded 1024, 1000 cells"
+    assert measured["ratio"] > 0
+    assert CliRunner().invoke(app, ["bench", "--mechanism", "baned"]).exit_code == 2
+
+
+def test_the_reproduction_takes_it_by_name(registered, tmp_path):
+    """Beside the constants of our own, and on the yardstick: errors are those of its own matrices."""
+    assert ITEMS["yardstick"].parameters(quick=True)["registered"] == ["banded"], (
+        "so that results without it are redone"
+    )
+    found = {one["item"]: one["tables"] for one in run_items(["constants", "yardstick"], Options(tmp_path, quick=True))}
+    constants = {row["T"]: row["banded"] for row in found["constants"]["constants"]}
+    engine = factorization("banded", 64)
+    assert constants["2^6"] == pytest.approx(engine.worst_row()[1] * engine.column_norm - np.log(64) / np.pi)
+    assert constants["2^20"] is None, "matrices of so many ticks are refused"
+    for row in found["yardstick"]["distances"]:
+        assert row["banded above the least, %"] > 0
+        assert row["Gaussian"] != "banded"
+    asked = ["plan", "-e", "1", "-d", "1e-6", "-t", "16", "--optimal", "--view", "per-tick", "--view", "running"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert any(line.split()[:1] == ["banded"] for line in done.output.splitlines())
 
 
 def test_simulations_take_it_by_name(registered):

@@ -7,12 +7,12 @@ import pytest
 
 from evercount import Budget, Histogram, Stream
 from evercount.engine.press_table import describe_csv, postprocess_table, round_table
-from evercount.engine.release_table import ReleaseTable
+from evercount.engine.release_table import ReleaseTable, table_of
 
 
 def table(numbers: list[list[float]]) -> ReleaseTable:
     """value, std, low, high of one tick."""
-    return ReleaseTable.of(np.asarray([1]), None, tuple("abcdef"[: len(numbers[0])]), [[row] for row in numbers])
+    return table_of(np.asarray([1]), None, tuple("abcdef"[: len(numbers[0])]), [[row] for row in numbers])
 
 
 def test_postprocessed_intervals_hold_as_often() -> None:
@@ -60,9 +60,7 @@ def test_numbers_have_the_digits_that_their_error_allows() -> None:
     assert high[:4].tolist() == [1477, 27.9, 0.148, -0.04]
     assert np.isnan(value[4])
     assert (value[5], low[5]) == (1e300, -1e300)
-    quantile = round_table(
-        ReleaseTable.of(np.asarray([1]), None, ("0.5",), [[[3.14159]], [[np.nan]], [[3.0]], [[3.4]]])
-    )
+    quantile = round_table(table_of(np.asarray([1]), None, ("0.5",), [[[3.14159]], [[np.nan]], [[3.0]], [[3.4]]]))
     assert quantile.numbers[0, [0, 2, 3], 0].tolist() == [3.14, 3.0, 3.4]
 
 
@@ -79,11 +77,13 @@ def test_rounding_moves_no_number_by_more_than_a_twentieth_of_its_std(seed: int)
 
 
 def test_a_csv_is_described_as_the_web_has_it() -> None:
-    facts = {"epsilon": 1.0, "delta": 0.0, "unit": "event", "guarantee": "All releases …"}
+    facts = {"epsilon": 1.0, "delta": 0.0, "unit": "event", "guarantee": "All releases …", "tick": "1d"}
     described = describe_csv("flu.csv", ["tick", "start", "cell", "value", "std", "low", "high"], facts, 0.95)
     assert described["@context"][0] == "http://www.w3.org/ns/csvw"
     assert described["url"] == "flu.csv"
-    assert [column["titles"] for column in described["tableSchema"]["columns"]][3:5] == [
+    titles = [column["titles"] for column in described["tableSchema"]["columns"]]
+    assert titles[0] == "Number of the day"
+    assert titles[3:5] == [
         "Number, with noise",
         "Standard error",
     ]

@@ -57,7 +57,7 @@ def test_restarts_change_no_number(budget: Budget, name: str | None) -> None:
 
 def test_errors_do_not_grow_with_the_days() -> None:
     """The claim of the design: worst std 4.51 for 15 ticks at ε = 1, at every tick of ten years."""
-    model = Stream(Count(), PURE, revise_for=14).error_model
+    model = Stream(Count(), PURE, revise_for=14)._errors
     assert isinstance(model, RevisedErrors)
     stds = model.errors([1, 3650])[0]
     assert np.array_equal(stds[0], stds[1])

@@ -11,11 +11,11 @@ import pytest
 
 from conftest import ROOT_SECRET
 from evercount import ActiveUsers, Average, Budget, Count, DiscoveredKeys, Histogram, Secret, Stream, Sum
-from evercount.engine import state
+from evercount.engine import state, user_counting
 from evercount.engine.build import squared_norm
 from evercount.engine.revised_query import check_revised
 from evercount.engine.revisions import day_budget
-from evercount.errors import ParameterError
+from evercount.errors import InputError, ParameterError
 
 LAGS, DAYS = 3, 3
 TICKS = DAYS + LAGS - 1
@@ -36,8 +36,12 @@ def squared_distance(query: Any, ours: dict[Any, Any], theirs: dict[Any, Any]) -
     for events in (ours, theirs):
         stream = Stream(query, EVENT, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1)
         rows.append(np.nan_to_num(stream.run(ticks_of(events)).rows))
-    apart = (rows[0] - rows[1]).reshape(TICKS, LAGS, -1)
-    left = stream.factorization.dense(LAGS)[0]
+    return norm_of(rows[0] - rows[1], stream.factorization)
+
+
+def norm_of(difference: Any, engine: Any) -> float:
+    """The squared norm before L, day by day."""
+    apart, left = difference.reshape(TICKS, LAGS, -1), engine.dense(LAGS)[0]
     total = 0.0
     for day in range(1, TICKS + 1):
         seen = np.stack([apart[day + lag - 1, lag] for lag in range(LAGS) if day + lag <= TICKS])
@@ -127,5 +131,84 @@ def test_units_over_several_days_are_refused() -> None:
     for budget in (Budget(1.0, 1e-6, unit="user", max_events=3), Budget(1.0, 0, unit="user", max_events=3, period=7)):
         with pytest.raises(ParameterError, match="on one day"):
             day_budget(budget)
-        with pytest.raises(ParameterError, match="protects single events"):
+        with pytest.raises(ParameterError, match="on one day"):
             Stream(Count(), budget, revise_for=2)
+
+
+# -- persons, through the code that caps them -------------------------------------------------------------------------
+
+OTHERS = {(day, lag): [("b", 1)] for day in range(1, DAYS + 1) for lag in range(LAGS)}
+Named = dict[tuple[int, int], list[tuple[str, int]]]
+
+
+def persons_apart(budget: Budget, ours: Named, theirs: Named) -> float:
+    """‖R(X−X′)‖² of raw data sets: evercount itself caps what persons have."""
+    stream = Stream(Count(), budget, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1)
+    return norm_of(rows_of_persons(budget, ours) - rows_of_persons(budget, theirs), stream.factorization)
+
+
+def rows_of_persons(budget: Budget, events: Named) -> Any:
+    stream = Stream(Count(), budget, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1)
+    ticks = [[events.get((tick - lag, lag), []) for lag in range(LAGS)] for tick in range(1, TICKS + 1)]
+    numbers = [[[number for _, number in part] for part in lags] for lags in ticks]
+    users = [[[user for user, _ in part] for part in lags] for lags in ticks]
+    return np.nan_to_num(stream.run(numbers, users).rows)
+
+
+def worst_person(budget: Budget, counted: Any = None) -> float:
+    """The most that the events of one person on one day change, whatever comes: up to three at each lag."""
+    found, day = 0.0, 2
+    base = OTHERS | {place: [*events, ("a", 1)] for place, events in OTHERS.items() if place[0] != day}
+    for counts in counted or product(*[range(4)] * LAGS):
+        mine = {(day, lag): OTHERS[day, lag] + [("a", 1)] * count for lag, count in enumerate(counts)}
+        found = max(found, persons_apart(budget, base, base | mine))
+    return found
+
+
+CAPPED = {
+    "four of a day, two of a tick": PERSON,
+    "two of a day": Budget(1.0, 1e-6, unit="user", max_events=2, period=1),
+    "one of a tick": Budget(1.0, 1e-6, unit="user", max_per_tick=1, period=1),
+    "one tick of a day": Budget(1.0, 1e-6, unit="user", max_per_tick=2, max_ticks=1, period=1),
+}
+
+
+@pytest.mark.parametrize("name", CAPPED)
+def test_no_persons_beat_one_day(name: str) -> None:
+    budget = CAPPED[name]
+    engine = Stream(Count(), day_budget(budget), LAGS, "balanced").factorization
+    norm = squared_norm(engine, Count(), day_budget(budget), LAGS)
+    assert 0.8 * norm < worst_person(budget) <= norm * (1 + 1e-9)
+
+
+def test_caps_that_forget_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day whose users are forgotten when a tick closes, and a cap that does not know the day, beat the norm."""
+    engine = Stream(Count(), day_budget(PERSON), LAGS, "balanced").factorization
+    norm = squared_norm(engine, Count(), day_budget(PERSON), LAGS)
+    with monkeypatch.context() as planted:
+        planted.setattr(user_counting, "users_after", lambda known, tick, lags: {})
+        assert worst_person(PERSON, [(2, 2, 2)]) > norm
+    right = user_counting.users_after
+    with monkeypatch.context() as planted:
+        planted.setattr(user_counting, "users_after", lambda known, tick, lags: right(known, tick, lags - 1))
+        assert worst_person(PERSON, [(2, 2, 2)]) > norm
+
+
+def test_users_are_known_until_the_last_lag_and_no_longer() -> None:
+    stream = Stream(Count(), PERSON, revise_for=LAGS - 1)
+    stream.step([[1, 1]], users=[["a", "b"]])
+    stream.step([[], [1]], users=[[], ["a"]])
+    assert sorted(stream.dump()["users"]) == ["1 a", "1 b"]
+    again = Stream.restore(stream.snapshot())
+    stream.close()
+    again.step([[1]], users=[["c"]])  # the last lag of the first day
+    assert sorted(again.dump()["users"]) == ["3 c"]
+    assert "for one tick (evercount counts at most its first 2 events that come in one tick" in again.guarantee
+
+
+def test_a_promise_of_the_caller_is_refused() -> None:
+    stream = Stream(Count(), PERSON, revise_for=2)
+    with pytest.raises(ParameterError, match="lag by lag"):
+        stream.step([3], capped=True)
+    with pytest.raises(InputError, match="a list of lists"):
+        stream.step([[1], [1]], users=[["a"]])

@@ -540,15 +540,15 @@ def test_events_that_their_owner_changes_are_another_tick(events, change) -> Non
 def test_errors_that_were_prepared_are_those_that_are_computed(name: str) -> None:
     """Those of the next tick are computed ahead: the same numbers, the same refusals, and nobody can change them."""
     stream = Stream(Count(), Budget(1.0, 1e-6), 20, name, noise="insecure-float", seed=1)
-    want = stream.error_model.errors(np.arange(1, 21))
+    want = stream._errors.errors(np.arange(1, 21))
     for tick in range(1, 20):
         stream.prepare()
-        ready = stream.error_model.errors([tick])
-        assert ready is stream.error_model.errors(np.asarray(tick))
+        ready = stream._errors.errors([tick])
+        assert ready is stream._errors.errors(np.asarray(tick))
         for part, whole in zip(ready, want, strict=True):
             assert part.tolist() == whole[tick - 1 : tick].tolist()
             with pytest.raises(ValueError, match="read-only"):
                 part += 1
         with pytest.raises(ParameterError, match="whole numbers"):
-            stream.error_model.errors([tick + 0.5])
+            stream._errors.errors([tick + 0.5])
         stream.step(1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Count, Ledger, Stream
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import BudgetExceeded, HorizonReached, ParameterError
 from evercount.noise import Secret
 from evercount.privacy import TimeRange, compose

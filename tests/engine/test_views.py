@@ -71,7 +71,7 @@ def test_values_are_differences_of_what_was_released(name: str) -> None:
     assert np.array_equal(weeks.values, sums[[7, 14, 21]] - sums[[0, 7, 14]])
     assert np.array_equal(running.values, releases.rows)
     assert np.allclose(running.std, releases.stds, rtol=1e-6)
-    assert np.allclose(running.half_widths(), releases.half_widths(0.95), rtol=1e-6)
+    assert np.allclose(running._half_widths(), releases._symmetric(0.95, slice(None)), rtol=1e-6)
     table = weeks.table().columns()
     assert list(table) == ["tick", "first", "cell", "value", "std", "low", "high"]
     assert len(table["value"]) == 3 * query.outputs
@@ -98,7 +98,7 @@ def test_intervals_of_new_events_hold_with_exact_noise(epsilon: float) -> None:
     streams, query, budget = 8_000, Rollup([("a", "x"), ("a", "y"), ("b", "x")]), Budget(epsilon, 1e-6)
     stream, smooth = Stream(query, budget, TICKS), Stream(query, budget, TICKS, noise="insecure-float", seed=1)
     half, without = (
-        one.run_totals(np.zeros((TICKS, query.cells), np.int64)).last(3).half_widths(0.9) for one in (stream, smooth)
+        one.run_totals(np.zeros((TICKS, query.cells), np.int64)).last(3)._half_widths(0.9) for one in (stream, smooth)
     )
     errors = np.concatenate([np.zeros((1, streams, query.outputs)), published(query, noise_of(stream, streams, TICKS))])
 
@@ -163,7 +163,7 @@ def test_refusals() -> None:
     with pytest.raises(ParameterError, match="released ticks"):
         stream.read_back(np.zeros((5, 2)))
     pure = Stream(Count(), Budget(1.0, 0.0), TICKS).run([1] * TICKS).per_tick()
-    assert np.all(pure.half_widths() > pure.std)
+    assert np.all(pure._half_widths() > pure.std)
 
 
 def test_a_difference_of_two_streams_has_the_error_of_both() -> None:

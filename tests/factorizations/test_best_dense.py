@@ -58,25 +58,50 @@ def test_no_factorization_beats_the_certificate(widths, q, period, worst):
 
 @pytest.mark.parametrize(("q", "period"), [(3, None), (3, 5), (4, 4), (1, None)])
 def test_the_bound_of_units_is_one_of_legal_changes(q, period):
-    """Every cost is a mean over legal changes: none is above the largest Σ|G_ij| over sets of q ticks, by brute force.
+    """Every cost is one of a legal change: none is above the largest Σ|G_ij| over sets of q ticks, by brute force.
 
     Planted: with the changes of a unit of one more tick, a cost is above it.
     """
     ticks = 9
     rng = np.random.default_rng(2)
+    unit = _Unit.of(ticks, q, period)
     for _ in range(5):
         R = rng.normal(size=(ticks, ticks))
         G = R.T @ R
+        changes = unit.start().joined(unit.costly(G), 0.5)
+        for change in changes.rows:
+            places = np.flatnonzero(change)
+            assert set(np.abs(change)) <= {0.0, 1.0}
+            assert len(places) <= q
+            assert period is None or places[-1] - places[0] < period
         sets = [np.asarray(J) for J in itertools.combinations(range(ticks), q)]
         legal = [J for J in sets if period is None or J[-1] - J[0] < period]
         most = max(float(np.abs(G[np.ix_(J, J)]).sum()) for J in legal)
-        unit = _Unit.of(ticks, q, period)
-        assert max(float(costs.max()) for costs in unit.costs(G)) <= most * (1 + 1e-12)
-        weights = [rng.exponential(size=len(part)) for part in unit.start()]
-        direct = sum(float(own @ cost) for own, cost in zip(weights, unit.costs(G), strict=True))
-        assert float(np.sum(unit.mean(weights) * G)) == pytest.approx(direct), "the mean is that of the same changes"
+        costs = unit.costs(G, changes)
+        assert max(float(part.max(initial=0.0)) for part in costs) <= most * (1 + 1e-12)
+        direct = float(changes.u @ costs[0] + changes.signs @ costs[1])
+        assert changes.u.sum() + changes.signs.sum() == pytest.approx(1.0)
+        assert float(np.sum(unit.mean(changes) * G)) == pytest.approx(direct), "the mean is that of the same changes"
     ones = np.ones((ticks, ticks))
-    assert max(float(costs.max()) for costs in _Unit.of(ticks, q + 1, None).costs(ones)) > q * q
+    more = _Unit.of(ticks, q + 1, None)
+    assert max(float(part.max()) for part in more.costs(ones, more.start()) if part.size) > q * q
+
+
+def test_costly_changes_are_found():
+    """The search reaches the costliest sets of three of nine ticks in nearly all matrices: the bound is tight by it."""
+    rng, found = np.random.default_rng(3), 0
+    unit = _Unit.of(9, 3, None)
+    for _ in range(20):
+        R = rng.normal(size=(9, 9))
+        G = R.T @ R
+        most = max(
+            float(d @ G[np.ix_(J, J)] @ d)
+            for J in itertools.combinations(range(9), 3)
+            for d in map(np.asarray, itertools.product((1, -1), repeat=3))
+        )
+        rows = unit.costly(G)
+        found += float(((rows @ G) * rows).sum(axis=1).max()) >= most * (1 - 1e-9)
+    assert found >= 15
 
 
 def test_fresh_noise_is_best_for_what_a_unit_fills():

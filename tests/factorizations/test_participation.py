@@ -11,7 +11,7 @@ from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS, Anytime, Balanced, Normalized, SquareRoot, Unbounded
 from evercount.factorizations import participation as module
 from evercount.factorizations.laplace_trees import DigitTree
-from evercount.factorizations.participation import Family, dense_sum, l1_participation, participation
+from evercount.factorizations.participation import Family, dense_sum, participation
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns
 from evercount.factorizations.square_root_filter import Rational, design, round_bits
@@ -193,7 +193,7 @@ def test_laplace_nodes_of_several_ticks():
     q, m, l1, epsilon = 3, 2, 1.0, 0.7
     tree = DigitTree(13, 3, True)
     R = np.abs(tree.dense()[1])
-    rate = node_rate(epsilon, l1_participation(q, m, l1), 1.0, tree.levels)
+    rate = node_rate(epsilon, q * m * l1, 1.0, tree.levels)
     worst = [
         max(float(R[:, list(J)].sum()) * m * l1 * rate for J in itertools.combinations(range(13), size))
         for size in (q, q + 1)
@@ -207,5 +207,3 @@ def test_numbers_of_ticks_are_checked(bad):
         participation(Balanced(8), bad)
     with pytest.raises(ParameterError):
         participation(Balanced(8), 2, period=bad)
-    with pytest.raises(ParameterError):
-        l1_participation(bad, 1, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.tick_totals import TickTotals
 from evercount.engine.user_counting import UserCaps
 from evercount.errors import InputError
@@ -41,12 +42,12 @@ class Event(NamedTuple):
 
 State = dict[str, UsedBefore]
 CAPS = [
-    *(Caps(events=most) for most in (1, 2, 7, 20)),
-    *(Caps(per_tick=each) for each in (1, 3)),
-    *(Caps(per_tick=each, ticks=ticks) for each in (1, 2) for ticks in (1, 3)),
-    *(Caps(events=most, ticks=2) for most in (2, 5)),
-    *(Caps(events=most, per_tick=each) for most, each in ((4, 1), (5, 2), (9, 4))),
-    *(Caps(most, each, ticks) for most, each, ticks in ((4, 3, 2), (3, 2, 2), (6, 2, 4))),
+    *(Caps(events=most) for most in (1, 7, 20)),
+    Caps(per_tick=2),
+    *(Caps(per_tick=each, ticks=ticks) for each, ticks in ((1, 1), (2, 3))),
+    Caps(events=5, ticks=2),
+    *(Caps(events=most, per_tick=each) for most, each in ((4, 1), (9, 4))),
+    *(Caps(most, each, ticks) for most, each, ticks in ((4, 3, 2), (6, 2, 4))),
 ]
 
 
@@ -87,6 +88,12 @@ def by_hand(
     return sorted(kept), {who: (one.events, min(one.ticks, least)) for who, one in used.items()}
 
 
+@cache
+def database(scratch: Path) -> Any:
+    """One for all runs of a test: temporary tables belong to a cursor."""
+    return connect(scratch)
+
+
 def by_sql(
     events: list[Event],
     caps: Caps,
@@ -100,7 +107,7 @@ def by_sql(
     """The same with DuckDB."""
     row, place, who, us, order = zip(*events, strict=True)
     table = pa.table({"place": place, "who": who, "us": us, "cell": row} | ({"o": order} if ordered else {}))
-    with connect(scratch) as connection:
+    with database(scratch).cursor() as connection:
         connection.register("events", table)
         connection.execute(
             f"CREATE TEMP TABLE event AS SELECT *, {cap_users.NUMBER_OF_USER} AS number FROM events "
@@ -194,8 +201,7 @@ PERIODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", PERIODS)
-@pytest.mark.parametrize("late", ["drop", "next"])
+@pytest.mark.parametrize(("name", "late"), [*((name, "drop") for name in PERIODS), ("into spring", "next")])
 def test_runs_over_a_file_forget_users_with_their_period(name: str, late: str, tmp_path: Path) -> None:
     """Several runs over a file that grows: each day's counts are those of plain Python, and the state shrinks."""
     budget = {"max_events": 3, "max_per_tick": 2, "period": "1d"}

@@ -17,9 +17,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from evercount.declare.columns import Columns
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import Schedule, microseconds, parse_instant
+from evercount.declarations.columns import Columns
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import Schedule, microseconds, parse_instant
 from evercount.engine.tick_totals import TickEvents
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import find_rejects, write_rejects

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli import app
-from evercount.declare.cautions import published_line
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import parse_time, zone_named
-from evercount.declare.view_names import all_of_view
+from evercount.declarations.cautions import published_line
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import parse_time, zone_named
+from evercount.declarations.view_names import all_of_view
 from evercount.errors import BadRows, ParameterError
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
@@ -179,3 +179,13 @@ def test_options_write_the_declaration(tmp_path: Path) -> None:
     assert "minimum = 7" in run.output
     for wrong in (["--minimum", "7"], ["--query", "discovered-keys", "--unknown", "other"]):
         assert CliRunner().invoke(app, ["release", "-", *options.split(), *wrong]).exit_code != 0
+
+
+def test_a_line_that_cannot_be_parsed_is_counted_once(tmp_path: Path) -> None:
+    """Keys that nobody listed are read by a scan of their own, which meets the same line."""
+    from evercount.files.count_rows import count
+    from evercount.files.source import open_source
+
+    path = tmp_path / "events.csv"
+    path.write_text("ts,region\n2026-01-01T00:30:00Z,oslo\n2026-01-01T00:30:00Z\n2026-01-01T01:30:00Z,oslo\n")
+    assert count(open_source(str(path), tmp_path), declaration(), 1, 9, tmp_path).bad == 1

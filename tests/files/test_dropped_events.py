@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli import app
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.user_counting import UserCaps
 from evercount.files.dropped_events import dropped_events
 from evercount.files.source import open_source

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli import app
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.examples import flu
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file

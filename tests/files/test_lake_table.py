@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from evercount import release
-from evercount.declare.schedule import Schedule
+from evercount.declarations.schedule import Schedule
 from evercount.engine.release_table import ReleaseTable
 from evercount.errors import Conflict, HorizonReached, ParameterError, StoreError
-from evercount.files import release_run
+from evercount.files import published
 from evercount.files.lake_table import append_new, open_lake
 
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'evercount[lake]'")
@@ -124,7 +124,7 @@ def test_a_run_that_dies_after_its_commit_is_finished_by_the_next_one(
     def dies(*_: Any) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(release_run, "append_new", dies)
+    monkeypatch.setattr(published, "append_new", dies)
     with pytest.raises(KeyboardInterrupt):
         release(events, **options)
     monkeypatch.undo()

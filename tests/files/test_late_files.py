@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from conftest import ROOT_SECRET
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import UNITS
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import UNITS
 from evercount.errors import InputError, ParameterError
 from evercount.files.new_rows import ONE_FILE, split_new
 from evercount.files.published import view_path

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from evercount import Budget, Stream
 from evercount.cli import app
-from evercount.declare.columns import Columns
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import Schedule
+from evercount.declarations.columns import Columns
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import Schedule
 from evercount.engine.tick_totals import TickEvents
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import LATE, MAYBE_LATE

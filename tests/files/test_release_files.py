@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli import app
-from evercount.declare.columns import Columns
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.columns import Columns
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.files.count_rows import count
 from evercount.files.source import open_source
 from evercount.privacy import Budget

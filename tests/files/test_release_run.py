@@ -9,7 +9,7 @@ import pytest
 
 from evercount import Budget
 from evercount.errors import ParameterError
-from evercount.files.release_run import compose_sentence
+from evercount.files.resume_run import compose_sentence
 from evercount.privacy import Cost, compose, gaussian
 from evercount.privacy.composition import mixed_delta_upper
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from evercount import Secret
 from evercount.cli import app
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.tick_marks import TickMark
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.tick_marks import TickMark
 from evercount.store import Reading, Store
 from evercount.store.tick_marks import mark_ticks
 
@@ -105,3 +107,116 @@ def test_persons_are_not_renewed_without_a_ledger() -> None:
     assert not Path("flu.csv").exists()
     code, said = run(7, "--out flu.csv --renew --ledger l --total 3,3e-6", persons)
     assert (code, "2 streams, together" in said) == (0, True), said
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_a_service_shows_what_runs_write(kind: str, request: pytest.FixtureRequest) -> None:
+    """`serve --read-only`: pages of the dashboard, views, exports and the live feed, also of runs that come later."""
+    from evercount import release
+    from evercount.service.runtime import Service
+    from evercount.store.watched_store import WatchedStore
+    from serving import ADMIN, HEADERS, served
+
+    place = "s.db" if kind == "sqlite" else request.getfixturevalue("postgres").fresh()
+    options: Any = {"time": "ts", "every": "1d", "zone": "UTC", "start": "2026-01-01", "epsilon": 1, "key": "region"}
+    options |= {
+        "keys": ["north", "south"],
+        "views": ["per-day", "per-week"],
+        "name": "flu",
+        "db": place,
+        "out": "f.csv",
+    }
+    Path("events.csv").write_text(
+        "ts,region\n"
+        + "".join(f"2026-01-{day:02d}T09:00Z,{key}\n" for day in range(1, 15) for key in ("north", "south") * day)
+    )
+    release("events.csv", now="2026-01-13", **options)
+    service = Service(WatchedStore(place), admin=ADMIN)
+    with served(service) as client:
+        client.headers.update(HEADERS)
+        assert client.get("/").status_code == 200  # the page; it asks what follows
+        assert [one["name"] for one in client.get("/v1/streams").json()["streams"]] == ["flu"]
+        facts = client.get("/v1/streams/flu").json()
+        assert (facts["released"], facts["labels"]) == (12, ["north", "south"])
+        assert client.get("/v1/streams/flu/releases.csv").text == Path("f.csv").read_text()
+        answer = client.get("/v1/streams/flu/releases.csv")
+        where, kind, _ = answer.headers["link"].split("; ")
+        described = client.get(f"/v1/streams/flu/{where.strip('<>')}")
+        assert (kind, described.headers["content-type"]) == ('rel="describedby"', "application/csvm+json")
+        beside = json.loads(Path("f.csv.meta.json").read_text())
+        assert described.json() == {**beside, "url": "releases.csv"}
+        weeks = client.get("/v1/streams/flu/releases.csv?view=per-week").text.splitlines()
+        assert [line.split(",")[0] for line in weeks[1:]] == ["4", "4", "11", "11"]
+        with client.stream("GET", "/v1/streams/flu/live?after=11") as stream:
+            lines = stream.iter_lines()
+            release("events.csv", now="2026-01-15", add_keys=["east"], **options)  # the service has no lock
+            shown = [next(json.loads(line[6:]) for line in lines if line.startswith("data: ")) for _ in range(3)]
+            stream.close()
+        assert [one["tick"] for one in shown] == [12, 13, 14]
+        reader = Reading.open(place)
+        assert shown == list(reader.all_releases("flu"))[-3:]
+        assert reader.labels("flu") == ["north", "south", "east"]
+        reader.close()
+        assert client.get("/v1/streams/flu").json()["labels"] == ["north", "south", "east"]
+        assert client.get("/v1/streams/flu/releases.csv").text == Path("f.csv").read_text()
+        release("events.csv", now="2026-01-16", remove_keys=["south"], **options)
+        assert [line.split(",")[2] for line in Path("f.csv").read_text().splitlines()[-2:]] == ["north", "east"]
+        page = client.get("/v1/streams/flu/releases?view=per-day&cell=east").json()["releases"]
+        assert [one["tick"] for one in page if one["values"][0] is not None][:2] == [13, 14]
+
+
+@pytest.mark.parametrize("home", ["--db s.db --name flu", "--state f.state"], ids=["store", "state file"])
+def test_notes_are_shown_beside_the_numbers(home: str) -> None:
+    """In the output, in views and in the description, also of days that were published before, and for good."""
+    more = f"{home} --out flu.csv --view last-2"
+    assert run(3, more)[0] == 0
+    plain = [line.split(",")[:4] for line in Path("flu.csv").read_text().splitlines()]
+    noted = f"{more} --note '2026-01-01,2026-01-02,reporting system down' --note '3,3,a holiday'"
+    code, said = run(3, noted)
+    assert (code, "give them again" in said) == (0, True), said
+    assert run(4, noted)[0] == 0
+    assert run(5, more)[0] == 0
+    lines = [line.split(",") for line in Path("flu.csv").read_text().splitlines()]
+    assert [line[-1] for line in lines] == ["note", "reporting system down", "reporting system down", "a holiday", ""]
+    assert [line[:4] for line in lines[:3]] == plain
+    assert "reporting system down; a holiday" in Path("flu.last-2.csv").read_text()
+    (facts,) = json.loads(Path("flu.csv.meta.json").read_text())["notes"]
+    assert [(one["first"], one["last"], one["text"]) for one in facts["remarks"]] == [
+        (1, 2, "reporting system down"),
+        (3, 3, "a holiday"),
+    ]
+    for bad in ("1,2", "4,2,from last to first", "9,9,beyond the horizon", "1,1,"):
+        assert run(6, f"{more} --note '{bad}'")[0] == 2
+    assert len(Path("flu.csv").read_text().splitlines()) == 5
+
+
+def test_a_ledger_that_is_used_up_ends_the_year_and_not_the_run() -> None:
+    """The last ticks are published, and the run says so; the next one is refused."""
+    persons = f"{OPTIONS} --user who --max-events 2"
+    ledger = "--out flu.csv --renew --ledger l"
+    assert run(4, f"{ledger} --total 1,1e-6", persons)[0] == 0
+    code, said = run(7, ledger, persons)
+    assert (code, "no stream goes on for it" in said, "exit with status 6" in said) == (0, True, True), said
+    assert len(rows("flu.csv")) == 5
+    assert run(8, ledger, persons)[0] == 6
+    assert len(rows("flu.csv")) == 5
+
+
+def test_a_renewed_stream_of_a_store_keeps_the_keys_that_joined() -> None:
+    keyed = OPTIONS + " --key region --keys keys.txt --unknown other"
+    lines = [f"2026-01-{day:02d}T09:00Z,{key}\n" for day in range(1, 12) for key in ("north", "islands")]
+    Path("events.csv").write_text("ts,region\n" + "".join(lines))
+    Path("keys.txt").write_text("north\n")
+    Path("new.txt").write_text("islands\n")
+    assert run(3, f"{STORE} --renew --out flu.csv", keyed)[0] == 0
+    assert run(5, f"{STORE} --renew --out flu.csv --add-keys new.txt", keyed)[0] == 0
+    for day in (8, 10):
+        code, said = run(day, f"{STORE} --renew --out flu.csv", keyed)
+        assert code == 0, said
+    cells = [line.split(",")[2] for line in Path("flu.csv").read_text().splitlines()[1:]]
+    assert cells == ["north", "other", "islands"] * 4 or cells == ["north", "islands", "other"] * 4
+    reader = Reading.open("s.db")
+    assert reader.names() == ["flu", "flu-2"]
+    assert sorted(reader.labels("flu-2")) == ["islands", "north", "other"]
+    assert reader.verify() == []
+    reader.close()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import UTC, parse_instant
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import UTC, parse_instant
 from evercount.errors import StoreError
 from evercount.files.release_job import Job, Outcome
 from evercount.files.release_run import release_file

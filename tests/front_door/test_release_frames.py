@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -134,6 +135,44 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[EvercountError]
     "a column's number": (lambda: FRAME, {"key": 1, "keys": ["a"]}, ParameterError, "`key` must be the name"),
     "no list": (lambda: FRAME, {"key": "ward", "keys": 3}, ParameterError, r'`keys` must be a list such as \["north"'),
     "a state": (lambda: FRAME, {"state": 5}, ParameterError, "`state` must be a path"),
+    "periods": (lambda: FRAME.assign(when=FRAME["when"].dt.to_period("D")), {}, InputError, r"dt\.to_timestamp\(\)"),
+    "a list of rows": (lambda: [{"when": TIMES[0]}], {}, InputError, r"holds dict: .* pd\.DataFrame\(rows\)"),
+    "a set": (
+        lambda: FRAME,
+        {"key": "ward", "keys": {"a", "b"}},
+        ParameterError,
+        r'`keys` must be a list such as \["no',
+    ),
+    "an empty list": (lambda: FRAME, {"key": "ward", "keys": []}, ParameterError, "`keys` is empty: name at least one"),
+    "keys in a text": (lambda: FRAME, {"key": "ward", "keys": "a,b"}, ParameterError, "In Python it may be a list"),
+    "a number of keys": (lambda: FRAME, {**KEYS, "add_keys": 5}, ParameterError, "`add_keys` must be a list"),
+    "a list of weights": (
+        lambda: FRAME,
+        {**KEYS, "weights": [1, 2]},
+        ParameterError,
+        '`weights` must be .*{"Vienna": 3}',
+    ),
+    "a view's number": (lambda: FRAME, {"views": 7}, ParameterError, "views.* a list of names such as"),
+    "post-processing": (
+        lambda: FRAME,
+        {"postprocess": 1},
+        ParameterError,
+        r'must be a list of names such as \["integer',
+    ),
+    "no as a text": (lambda: FRAME, {"skip_bad": "no"}, ParameterError, "`skip_bad` must be True or False, got 'no'"),
+    "digits": (
+        lambda: FRAME,
+        {"secret": "5a" * 32},
+        ParameterError,
+        r"`secret` must be like Secret\.generate\(\), got str",
+    ),
+    "a bar": (lambda: FRAME, {"progress": 5}, ParameterError, "`progress` must be a function such as lambda"),
+    "a ledger": (lambda: FRAME, {"ledger": Ledger(Budget(1, 0))}, ParameterError, "`ledger` must be a path such as"),
+    "epsilon as a text": (lambda: FRAME, {"epsilon": "1"}, ParameterError, "epsilon must be a number, not '1'"),
+    "a unit": (lambda: FRAME, {"unit": "users"}, UnknownName, "Did you mean 'user'"),
+    "no such view": (lambda: FRAME, {"views": ["daily"]}, UnknownName, "Did you mean 'per-day'"),
+    "no folder": (lambda: FRAME, {"state": "no/such.state"}, ParameterError, "there is no folder"),
+    "a folder": (lambda: FRAME, {"ledger": os.path.curdir}, ParameterError, "is a directory: name a file"),
     "a declaration": (lambda: FRAME, {"declaration": "daily"}, ParameterError, "must be a StreamDeclaration, got str"),
 }
 
@@ -146,7 +185,7 @@ def test_what_is_refused_names_the_row_and_the_remedy(name: str, tmp_path: Path,
     if name != "a frame from the future":
         options = {"state": "frame.state", "ledger": "all.ledger", "total": (1, 0), **options}
     with pytest.raises(kind, match=message):
-        released(data(), **options)
+        evercount.release(data(), **{"secret": Secret.from_hex("5a" * 32), **BASE, **options})
     assert not Path("frame.state").exists()
     if Path("all.ledger").exists():
         with Ledger(path="all.ledger") as ledger:
@@ -185,7 +224,42 @@ def test_a_declaration_takes_the_place_of_options(tmp_path: Path) -> None:
     assert table.to_csv() == released(FRAME, **KEYS).to_csv()
     with pytest.raises(ParameterError, match="omit `epsilon`"):
         evercount.release(FRAME, daily, epsilon=1)
-    assert callable(evercount.declare)  # and not the package of this name
+
+
+def test_no_public_name_is_a_module_too() -> None:
+    doubled = {name for name in evercount.__all__ if importlib.util.find_spec(f"evercount.{name}")}
+    assert not doubled, "importing the module would replace the name"
+
+
+def test_whole_numbers_are_keys() -> None:
+    wanted = released(FRAME, key="who", keys=["1", "2", "3"]).to_csv()
+    assert released(FRAME, key="who", keys=FRAME["who"].unique()).to_csv() == wanted
+
+
+def stream(**options: Any) -> Any:
+    return evercount.Stream(Count(), Budget(1.0, 1e-6), 4, **options)
+
+
+NOT_ONE: Any = 5
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "a plan of a number": (lambda: evercount.plan(NOT_ONE), "must be a StreamDeclaration, got int"),
+    "a column of a table": (lambda: released(FRAME)["value"], r'for columns, table\.to_pandas\(\)\["value"\]'),  # type: ignore[call-overload]
+    "a tick by name": (lambda: stream().run([1])["a"], r"as in releases\[0\]"),
+    "spans of texts": (lambda: stream().run([1]).spans("x", "a", "b"), r"such as spans\("),
+    "a number as Parquet": (lambda: released(FRAME).to_parquet(NOT_ONE), 'a path such as "daily.parquet", got 5'),
+    "a number as CSV": (lambda: released(FRAME).to_csv(NOT_ONE), 'a path such as "daily.csv" or to an open file'),
+    "a number as axes": (lambda: released(FRAME).plot(NOT_ONE), 'a file such as "daily.png" or into axes, got 5'),
+    "cells in a list": (lambda: stream().run([1]).per_tick().only(["count"]), "there is no cell"),
+    "a ledger's path": (lambda: stream(ledger="a"), r'such as Ledger\(path="all.ledger"\)'),
+    "a secret's digits": (lambda: stream(secret="5a" * 32), r"such as Secret\.generate\(\), got str"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_types_get_a_line_that_works(name: str) -> None:
+    call, message = WRONG[name]
+    with pytest.raises(ParameterError, match=message):
+        call()
 
 
 def test_a_ledger_is_charged_once_for_all_calls(tmp_path: Path) -> None:
@@ -256,3 +330,8 @@ def test_a_killed_call_has_happened_or_not(moment: str, tmp_path: Path) -> None:
 def test_budgets_have_the_default_of_the_command() -> None:
     daily = evercount.declare(**{name: value for name, value in BASE.items() if name != "end"})
     assert daily.budget == Budget(1, 0)
+
+
+def test_what_a_release_takes_is_not_declared() -> None:
+    with pytest.raises(ParameterError, match=r"`end` belongs to `release`, .*: release\(data, daily, end=…\)"):
+        evercount.declare(time="when", every="1h", epsilon=1, end="2026-03-02")  # type: ignore[call-arg]

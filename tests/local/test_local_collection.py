@@ -127,7 +127,7 @@ def test_risk_function_of_the_default_form() -> None:
     estimate = simulate_hierarchy(HierarchyPlan(2.0), points, secret_of("risk")).estimate()
     theta = np.linspace(0, 1, 51)
     true = np.abs(theta[:, np.newaxis] - points[::50]).mean(axis=1) - points[::50].mean()
-    assert np.abs(estimate.f(theta) - true).max() < estimate.bound(0.01) + 0.02  # 0.02 for the sample of 1,000
+    assert np.abs(estimate.f(theta) - true).max() < estimate.bound(0.99) + 0.02  # 0.02 for the sample of 1,000
     assert abs(estimate.minimiser - np.median(points)) < 0.1
     assert np.all(np.diff(estimate.slopes) >= 0)
     assert estimate.risk(0.5) > 0

@@ -108,16 +108,16 @@ def test_estimates_are_unbiased_and_std_holds() -> None:
     assert np.abs(errors.mean(axis=0)).max() < 5 * std.max() / math.sqrt(2_000)
     assert (errors.std(axis=0)[:-1] <= std[:-1] * (1 + 5 / math.sqrt(4_000))).all()
     assert (errors.std(axis=0)[:-1] >= 0.8 * std[:-1]).all(), "and it is not far too large"
-    held = np.mean([(np.abs(e) <= estimate.band(0.05)).all() for e, (estimate, _) in zip(errors, runs, strict=True)])
+    held = np.mean([(np.abs(e) <= estimate.band(0.95)).all() for e, (estimate, _) in zip(errors, runs, strict=True)])
     assert held >= least_share(0.95, 2_000)
     half = np.mean(
-        [(np.abs(e) <= 0.8 * estimate.band(0.05)).all() for e, (estimate, _) in zip(errors, runs, strict=True)]
+        [(np.abs(e) <= 0.8 * estimate.band(0.95)).all() for e, (estimate, _) in zip(errors, runs, strict=True)]
     )
     assert half < least_share(0.95, 2_000), "planted: a band that is 20 % too narrow"
     theta = np.linspace(0, 1, 41)
     risk = np.abs(theta[:, np.newaxis] - points).mean(axis=1) - points.mean()
     largest = np.asarray([np.abs(estimate.f(theta) - risk).max() for estimate, _ in runs])
-    bounds = np.asarray([estimate.bound(0.1) for estimate, _ in runs])
+    bounds = np.asarray([estimate.bound(0.9) for estimate, _ in runs])
     assert np.mean(largest <= bounds) >= least_share(0.9, 2_000)
     assert np.mean(largest <= 1 / plan.buckets) < least_share(0.9, 2_000), "planted: a bound without the noise"
     worst = np.abs(errors).max(axis=1)

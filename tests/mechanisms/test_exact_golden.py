@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evercount.errors import SnapshotError
 from evercount.factorizations import (
     Balanced,
     BinaryTree,
@@ -66,7 +67,14 @@ def test_golden_numbers(entry: dict[str, Any]) -> None:
 def test_golden_snapshots_continue(path: Path) -> None:
     entry = json.loads(path.read_text())
     dumped = {**entry["dump"], "state": base64.b64decode(entry["dump"]["state"])}
-    stream = ExactStream.load(factorization(entry), entry["scale"], entry["cells"], dumped)
+    engine = factorization(entry)
+    here = ExactStream(engine, entry["scale"], entry["cells"], SECRET).dump()["fingerprint"]
+    if entry["name"] == "optimal" and here != dumped["fingerprint"]:
+        # solved in floating point: the matrix library of another processor gives other last digits, which is refused
+        with pytest.raises(SnapshotError, match="other public parameters"):
+            ExactStream.load(engine, entry["scale"], entry["cells"], dumped)
+        dumped["fingerprint"] = here  # and these digits are below what is released
+    stream = ExactStream.load(engine, entry["scale"], entry["cells"], dumped)
     assert stream.tick == entry["dump"]["tick"]
     wanted = np.asarray(entry["next"], dtype=np.float64).reshape(-1, entry["cells"])
     assert np.array_equal(stream.take(len(wanted)), wanted)

@@ -80,6 +80,12 @@ def test_sdist_builds_and_holds_the_licence(tmp_path):
     assert {"LICENSE", "README.md", "pyproject.toml", "src/evercount/__init__.py"} <= names
 
 
+def test_no_output_of_an_example_is_committed():
+    tracked = subprocess.run(["git", "ls-files", "*"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    top = {Path(name).suffix for name in tracked.splitlines() if "/" not in name and (ROOT / name).exists()}
+    assert top <= {"", ".md", ".toml", ".lock", ".yml", ".cff"}
+
+
 def test_version_is_written_once():
     texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "src/evercount/__init__.py")]
     assert sum(len(re.findall(r'version__?_? = "\d', text)) for text in texts) == 1

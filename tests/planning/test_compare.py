@@ -12,7 +12,6 @@ import pytest
 
 from evercount import Average, Budget, Count, Histogram, Stream, Sum
 from evercount.bounds import endless_tails, laplace_tails
-from evercount.cli.plan_command import _finite
 from evercount.engine.error_model import interval_factor
 from evercount.errors import ParameterError
 from evercount.factorizations.covariance import Covariance
@@ -21,6 +20,7 @@ from evercount.planning import plan_views
 from evercount.planning.compare import Row, plan
 from evercount.plotting import error_plot
 from evercount.queries import Query
+from evercount.text_rules import finite
 
 GAUSSIAN, PURE = Budget(0.5, 1e-10), Budget(1.0, 0.0)
 CASES: list[tuple[Budget, int | None, Query, str | None]] = [
@@ -127,10 +127,10 @@ def test_ticks_and_names_are_used_or_refused() -> None:
 
 
 def test_json_has_no_number_that_json_lacks() -> None:
-    assert _finite({"a": [math.nan, 1.5], "b": (math.inf, -math.inf, 2)}) == {"a": [None, 1.5], "b": [None, None, 2]}
+    assert finite({"a": [math.nan, 1.5], "b": (math.inf, -math.inf, 2)}) == {"a": [None, 1.5], "b": [None, None, 2]}
     found = plan(PURE, 64).to_dict()
     assert "model" not in found["mechanisms"][0]
-    json.dumps(_finite(found), allow_nan=False)
+    json.dumps(finite(found), allow_nan=False)
 
 
 @pytest.mark.parametrize(("budget", "name"), [(GAUSSIAN, "binary-tree"), (GAUSSIAN, "honaker"), (PURE, "pure-tree")])
@@ -149,9 +149,9 @@ def test_a_band_holds_every_tick_and_touches_it(budget: Budget, name: str) -> No
 
 @pytest.mark.parametrize("name", ["binary-tree", "honaker"])
 def test_a_band_of_a_long_stream_is_exact_for_dyadic_trees(name: str) -> None:
-    (row,) = plan(GAUSSIAN, 1_000_000, names=(name,)).rows
+    (row,) = plan(GAUSSIAN, 250_000, names=(name,)).rows
     edges, least, most = row.band()
-    std = row.model.std(np.arange(1, 1_000_001))[:, 0]
+    std = row.model.std(np.arange(1, 250_001))[:, 0]
     inside = [std[a - 1 : b - 1] for a, b in pairwise(edges)]
     assert least == pytest.approx([part.min() for part in inside])
     assert most == pytest.approx([part.max() for part in inside])
@@ -168,12 +168,13 @@ def test_the_chart_draws_jumps_as_bands_and_the_rest_as_lines() -> None:
     assert [patch.get_label() for patch in axes.patches if patch.get_label()] == ["binary-tree (least to largest)"]
 
 
-@pytest.mark.parametrize("horizon", [2**20, None])
+@pytest.mark.parametrize("horizon", [2**13, None])
 def test_plans_of_one_horizon_share_what_no_promise_changes(
     horizon: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Variances and bounds of noise of rate 1 are computed once: another ε only scales them."""
-    plan(Budget(1.0, 1e-9), horizon)
+    ticks = None if horizon else 2**13
+    plan(Budget(1.0, 1e-9), horizon, ticks=ticks)
     computed: list[str] = []
     for room, name in ((Covariance, "_compute"), (laplace_tails, "_groups"), (endless_tails, "endless_chance")):
         original = getattr(room, name)
@@ -183,9 +184,9 @@ def test_plans_of_one_horizon_share_what_no_promise_changes(
             return original(*arguments)
 
         monkeypatch.setattr(room, name, spied)
-    plan(Budget(1.5, 1e-9), horizon)
+    plan(Budget(1.5, 1e-9), horizon, ticks=ticks)
     assert computed == []
-    plan(Budget(1.5, 1e-9), 2**19 - (horizon is None))  # another horizon needs its own
+    plan(Budget(1.5, 1e-9), 2**12 - (horizon is None))  # another horizon needs its own
     assert {"_compute", "_groups"} <= set(computed)
 
 

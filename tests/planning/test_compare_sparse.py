@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount import Budget
+from evercount._validate import chance_outside
 from evercount.cli import app
 from evercount.errors import ParameterError, UnknownName
 from evercount.planning.compare import plan
@@ -69,7 +70,7 @@ def test_without_a_horizon() -> None:
 
 
 def beats(found: SparseComparison, ones: int) -> bool:
-    own = plan_sparse(found.epsilon, found.horizon, found.delta, ones, found.beta, "partition")
+    own = plan_sparse(found.epsilon, found.horizon, found.delta, ones, chance_outside(found.level), "partition")
     sparse = own.bound_without_promise()
     return sparse < min(found.best_plain, ones / 2)
 
@@ -125,7 +126,7 @@ def test_json_and_chart(tmp_path: Path) -> None:
         (("--max-events", "2"), "unit event"),
         (("--calibration", "paper"), "calibration"),
         (("--epsilon", "17"), "between 2^-30 and 16"),
-        (("--beta", "1"), "beta"),
+        (("--level", "1"), "level"),
         (("-d", "0", "-m", "balanced"), "balanced"),
         (("-d", "0", "-m", "pure-hybrid"), "pure-hybrid"),
     ],

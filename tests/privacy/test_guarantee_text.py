@@ -22,7 +22,7 @@ from evercount.sparse import SparseCount
 from neighbouring_streams import change_norm
 
 EVENT = "any one event"
-ID = "everything under any one user id "
+ID = "everything under the id of any person "
 ITS_FIRST = "(evercount counts at most its first 3 events of the whole stream)"
 PROMISED = "(the caller promised to count at most its first 3 events of the whole stream)"
 ANY_NUMBER = "(however many events that is)"
@@ -45,6 +45,9 @@ SAID: dict[tuple[str, str, Enforced], tuple[str, str]] = {
     ("user", "replace", "query"): (ID + ANY_NUMBER, ONE_ID),
 }
 """What is protected, and what the neighbour is, for each unit, adjacency and whoever keeps to the cap."""
+
+
+UNIT = {"event": "event", "user": "person"}
 
 
 def budget_of(unit: str, adjacency: str, enforced: Enforced, epsilon: float = 1.0, delta: float = 1e-6) -> Budget:
@@ -79,7 +82,7 @@ def test_every_sentence(unit: str, adjacency: str, enforced: Enforced, kind: str
     who, changed = SAID[unit, adjacency, enforced]
     wanted = (
         f"All releases together protect {who}: the probability of any outcome is at most e^1 times what it would be "
-        f"{changed}, plus 1e-06 (epsilon=1, delta=1e-06, adjacency {adjacency}, unit {unit})."
+        f"{changed}, plus 1e-06 (epsilon=1, delta=1e-06, adjacency {adjacency}, unit {UNIT[unit]})."
     )
     assert guarantee_text(budget, enforced).sentence == wanted
     stream = Stream(query, budget, 8)
@@ -97,27 +100,41 @@ def test_every_sentence(unit: str, adjacency: str, enforced: Enforced, kind: str
 
 
 CAPS = [
-    ({"max_per_tick": 2, "max_ticks": 30}, "its first 2 events of a tick, in the first 30 ticks in which it has one"),
-    ({"max_per_tick": 1, "period": "1d"}, "its first event of a tick, and anew in the next period"),
+    (
+        {"max_per_tick": 2, "max_ticks": 30},
+        "its first 2 events of each TICK, in the first 30 TICKs in which it has one",
+    ),
+    ({"max_per_tick": 1, "period": "1d"}, "its first event of each TICK, and anew in the next period"),
     ({"max_events": 5, "period": "4w"}, "its first 5 events of a period, and anew in the next period"),
     (
         {"max_events": 5, "max_per_tick": 2, "period": 7},
-        "its first 2 events of a tick, no more than its first 5 events of a period, and anew in the next period",
+        "its first 2 events of each TICK, no more than its first 5 events of a period, and anew in the next period",
     ),
 ]
-WITHIN = {None: "", "1d": " on one day", "4w": " within one period of 4 weeks", 7: " within one period of 7 ticks"}
+WITHIN = {None: "", "1d": " on one day", "4w": " within one period of 4 weeks", 7: " within one period of 7 TICKs"}
+TICKS = {"manual": "tick", "1d": "day", "1h": "hour", "1w": "week", "15m": "interval of 15 minutes"}
+"""What readers call a tick, by its declared length."""
+
+
+def said_by(words: str, tick: str) -> str:
+    first, _, rest = TICKS[tick].partition(" ")
+    return words.replace("TICKs", f"{first}s {rest}".strip()).replace("TICK", TICKS[tick])
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize(("caps", "words"), CAPS, ids=repr)
-def test_sentences_about_caps_and_periods(caps: dict[str, Any], words: str, adjacency: Adjacency) -> None:
+@pytest.mark.parametrize("tick", TICKS)
+def test_sentences_about_caps_and_periods(caps: dict[str, Any], words: str, adjacency: Adjacency, tick: str) -> None:
     budget = Budget(1.0, 1e-6, adjacency, unit="user", **caps)
-    within = WITHIN[budget.period]
-    text = guarantee_text(budget)
+    words, within = said_by(words, tick), said_by(WITHIN[budget.period], tick)
+    text = guarantee_text(budget, tick=tick)
+    everything = " ".join([text.sentence, text.who, text.question, text.compared, text.letter, *text.not_protected])
+    assert tick == "manual" or "tick" not in everything
+    assert "user" not in everything
     counted = "counted " if within else ""
-    who = f"everything {counted}under any one user id{within} (evercount counts at most {words})"
+    who = f"everything {counted}under the id of any person{within} (evercount counts at most {words})"
     assert text.sentence.startswith(f"All releases together protect {who}: ")
-    assert counted_text(budget).endswith(f"of each user id, evercount counts at most {words}.")
+    assert counted_text(budget, tick=tick).endswith(f"of each id, evercount counts at most {words}.")
     there = " there" if within else ""
     if adjacency == "add-remove":
         assert f"if everything {counted}under that id{there} had been left out" in text.sentence
@@ -125,9 +142,9 @@ def test_sentences_about_caps_and_periods(caps: dict[str, Any], words: str, adja
         assert (
             f"if each event counted under that id{there} had been any other legal event in its place" in text.sentence
         )
-    assert ("period" in text.sentence.split("unit user")[1]) == bool(within)
+    assert ("period" in text.sentence.split("unit person")[1]) == bool(within)
     assert any("over a longer time" in item for item in text.not_protected) == bool(within)
-    assert "the caller promised" in guarantee_text(budget, "caller").sentence
+    assert "the caller promised" in guarantee_text(budget, "caller", tick).sentence
 
 
 def test_numbers_are_about_counted_events() -> None:
@@ -135,7 +152,7 @@ def test_numbers_are_about_counted_events() -> None:
     assert counted_text(Budget(1.0, 1e-6)) == ""
     assert counted_text(Budget(1.0, 1e-6, unit="user"), "query") == ""
     budget = Budget(1.0, 1e-6, unit="user", max_per_tick=2, period=1)
-    assert "at most its first 2 events of a tick" in counted_text(budget)
+    assert "at most its first 2 events of each tick" in counted_text(budget)
     stream = Stream(Histogram(8000), budget, 3, views=("per-tick",))
     users, events = [f"u{cell}" for cell in range(8000) for _ in range(10)], [c for c in range(8000) for _ in range(10)]
     view = stream.run([events], users=[users]).per_tick()
@@ -159,7 +176,7 @@ def test_the_long_texts_say_the_same(unit: str, adjacency: str, enforced: Enforc
     """No text speaks of a person where ids or events are protected, and all of them name the encryption."""
     text = guarantee_text(budget_of(unit, adjacency, enforced), enforced)
     assert "any one person" not in text.letter + text.who + text.sentence
-    assert text.who.startswith("Every single event." if unit == "event" else "Every single user id, with everything")
+    assert text.who.startswith("Every single event." if unit == "event" else "Every id of a person, with everything")
     assert text.who[1:] in text.letter
     assert text.question in text.letter
     assert text.compared in text.letter
@@ -281,3 +298,12 @@ def test_the_words_about_one_id_are_needed(query: DistinctUsers) -> None:
     if not isinstance(query, ActiveUsers):
         assert change_norm(rows(["u"], [], ["v"]), rows([], ["v"], ["v"])) == 5 > claim
     assert change_norm(rows(["u"], [], ["v"]), rows([], ["w"], ["v"])) == claim
+
+
+def test_revised_days_are_spoken_of_by_the_time_of_the_event() -> None:
+    budget = Budget(1.0, 1e-6, unit="user", max_events=3, max_per_tick=1, period="1d")
+    said = guarantee_text(budget, "revised", "1d").sentence
+    caps = "its first event that comes in one day, no more than its first 3 events of a period"
+    who = "everything counted under the id of any person for one day"
+    assert f"{who} (evercount counts at most {caps}, and anew" in said
+    assert "that comes in one day" in counted_text(budget, "revised", "1d")

@@ -212,7 +212,7 @@ def test_sentence_names_who_and_how_much() -> None:
     assert "left out" in event
     assert "epsilon=0.5, delta=1e-10, adjacency add-remove, unit event" in event
     user = Budget(0.5, 1e-10, adjacency="replace", unit="user", max_events=4).sentence()
-    assert "everything under any one user id (evercount counts at most its first 4 events" in user
+    assert "everything under the id of any person (evercount counts at most its first 4 events" in user
     assert "any other" in user
     assert event.count(". ") == user.count(". ") == 0  # one sentence each
 

@@ -20,7 +20,7 @@ from scipy.stats import norm
 
 from evercount import Budget, Count, DiscoveredKeys, Ledger, Stream
 from evercount.errors import BudgetExceeded, ParameterError
-from evercount.files.release_run import compose_sentence
+from evercount.files.resume_run import compose_sentence
 from evercount.privacy import Cost, compose, composition
 from evercount.privacy.composition import least_epsilon, numeric_at
 from evercount.store import Store, StreamDeclaration

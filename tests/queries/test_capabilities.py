@@ -33,7 +33,6 @@ BUILD = {
     "audit/vectors.py": "test vectors are streams of certain queries",
     "cli/example_command.py": "the example of the command is a histogram",
     "cli/audit_command.py": "`audit discovery` attacks this one query",
-    "examples": "examples are streams of certain queries",
     "planning/compare.py": "a plan without a query is one of `Count`",
     "planning/plan_views.py": "as `compare.py`",
     "planning/dense_optimum.py": "as `compare.py`",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+import destinations
 import pytest
 
 from evercount.errors import MissingExtra
-from evercount.examples import destinations
 from evercount.examples.flights import flights
 
 

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from flight_statistics import aircraft, delays, routes
+from flight_tables import origins_and_carriers, weekly_aircraft
 
 from evercount.errors import MissingExtra
-from evercount.examples.flight_statistics import aircraft, delays, routes
-from evercount.examples.flight_tables import origins_and_carriers, weekly_aircraft
 from evercount.examples.flights import Flight, by_day, flights
 
-SCRIPT = Path(__file__).parents[2] / "src" / "evercount" / "examples" / "flight_statistics.py"
+SCRIPT = Path(__file__).parents[2] / "examples" / "reports" / "flight_statistics.py"
 
 
 @pytest.fixture(scope="module")

@@ -49,9 +49,9 @@ def errors_and_halves(stream: Stream, ticks: list[Any], streams: int) -> Iterato
     query, releases = stream.query, stream.run(ticks)
     noise = noise_of(stream, streams, len(ticks))
     errors = published(query, noise) - published(query, np.zeros((len(ticks), 1, query.cells)))
-    yield np.abs(errors), releases.half_widths(LEVEL)
+    yield np.abs(errors), releases._symmetric(LEVEL, slice(None))
     if query.publishing.no_views is None:
-        yield np.abs(errors[2:] - errors[:-2]), releases.last(2).half_widths(LEVEL)[1:]
+        yield np.abs(errors[2:] - errors[:-2]), releases.last(2)._half_widths(LEVEL)[1:]
 
 
 def shares(off: FloatArray, half: FloatArray) -> FloatArray:

@@ -18,6 +18,7 @@ from evercount.audit.sensitivity import Universe, audit_sensitivity
 from evercount.audit.universes import universe
 from evercount.bounds.laplace_tails import laplace_tail
 from evercount.bounds.normal_tails import simultaneous_quantile
+from evercount.bounds.table1 import cuts_paper
 from evercount.errors import InputError, ParameterError, TooLarge, UnknownName
 from evercount.queries.base import Adjacency
 from evercount.queries.cuts.cut_graph import ENUMERATED, CutGraph
@@ -160,11 +161,9 @@ def test_cut_value_and_std() -> None:
     for sizes in (5, (1, 1, 1), (1,), None, "ab", (1, 1.0), (0, 1), (True, 1), (1, "1")):
         with pytest.raises(ParameterError, match="side"):
             graph.bound(sizes)  # type: ignore[arg-type]
-        with pytest.raises(ParameterError, match="side"):
-            graph.paper_bound(sizes, 10, 1.0)  # type: ignore[arg-type]
-    for beta in ("a", None, 10**400, 0.0, 1.0):
-        with pytest.raises(ParameterError, match="beta"):
-            graph.bound((1, 1), beta=beta)  # type: ignore[arg-type]
+    for level in ("a", None, 10**400, 0.0, 1.0):
+        with pytest.raises(ParameterError, match="level"):
+            graph.bound((1, 1), level=level)  # type: ignore[arg-type]
     for edges in ("a", None, [[1], [1, 2]], 10**400):
         with pytest.raises(ParameterError, match="pairs"):
             CutGraph(4, edges, 1.0)  # type: ignore[arg-type]
@@ -200,14 +199,14 @@ def all_pairs(n: int, a: int, b: int) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 3), (2, 2), (2, 4), (3, 3)])
 def test_bound_covers_all_cuts_of_real_noise(sizes: tuple[int, int]) -> None:
-    """It holds in ≥ 1 − beta of 4,000 draws, up to 4 standard errors; a bound for one cut does not."""
+    """It holds in ≥ 1 − β of 4,000 draws, up to 4 standard errors; a bound for one cut does not."""
     n, beta, draws = 6, 0.1, 4_000
     cuts = all_pairs(n, *sizes)
     noise = np.random.default_rng(11).normal(0, 3.0, (draws, n * (n - 1) // 2))
     worst = np.abs(noise @ cuts.T).max(axis=1)
     graph = CutGraph(n, noise[0], 3.0)
     allowed = beta + 4 * np.sqrt(beta * (1 - beta) / draws)
-    assert (worst > graph.bound(sizes, beta=beta)).mean() <= allowed
+    assert (worst > graph.bound(sizes, level=1 - beta)).mean() <= allowed
     one_cut = 3.0 * np.sqrt(sizes[0] * sizes[1]) * norm.isf(beta / 2)
     assert (worst > one_cut).mean() > allowed
 
@@ -217,10 +216,10 @@ def test_bound_counts_the_cuts() -> None:
     for a, b in ((1, 1), (1, 3), (2, 2), (2, 4), (3, 3)):
         number = len(all_pairs(6, a, b))
         expected = 0.5 * np.sqrt(a * b) * simultaneous_quantile(7 * number, 0.05)
-        assert graph.bound((a, b), 7, 0.05) == pytest.approx(expected)
+        assert graph.bound((a, b), 7, 0.95) == pytest.approx(expected)
         classes = sum(1 for s in range(1, 6) for p in range(s, 6) if s + p <= 6)
         expected = 0.5 * np.sqrt(a * b) * simultaneous_quantile(7 * number * classes, 0.05)
-        assert graph.bound((a, b), 7, 0.05, every_size=True) == pytest.approx(expected)
+        assert graph.bound((a, b), 7, 0.95, every_size=True) == pytest.approx(expected)
     with pytest.raises(ParameterError, match="do not fit"):
         graph.bound((3, 4))
 
@@ -228,7 +227,7 @@ def test_bound_counts_the_cuts() -> None:
 def test_bound_for_a_number_of_cuts_beyond_the_doubles() -> None:
     n = 900
     graph = CutGraph(n, np.zeros(n * (n - 1) // 2), 1.0)
-    z = graph.bound((450, 450), 2**20, 1e-6, every_size=True) / 450
+    z = graph.bound((450, 450), 2**20, 1 - 1e-6, every_size=True) / 450
     assert 30 < z < 40  # √(2 ln 2^900) = 35.3
 
 
@@ -238,8 +237,7 @@ def test_our_bound_is_below_the_papers() -> None:
     std = multiplier * (np.log(T - 0.25) + 0.5772156649 + np.log(16)) / np.pi
     graph = CutGraph(20, np.zeros(190), std)
     for sizes in ((1, 1), (1, 19), (5, 15), (10, 10)):
-        assert graph.bound(sizes, T, 1 / 3, every_size=True) < graph.paper_bound(sizes, T, multiplier)
-    assert graph.paper_bound((19, 1), T, multiplier) == graph.paper_bound((1, 19), T, multiplier)
+        assert graph.bound(sizes, T, 1 / 3, every_size=True) < cuts_paper(T, multiplier, *sizes)
 
 
 # -- extreme cuts ----------------------------------------------------------------------------------------------------
@@ -451,6 +449,6 @@ def test_extreme_cuts_of_pure_streams_are_covered(n: int) -> None:
         assert held >= streams * least
     for sizes in {(1, 1), (1, n - 1)}:
         worst = np.abs(noise @ all_pairs(n, *sizes).T).max(axis=1)
-        assert np.mean(worst <= released.bound(sizes, beta=1 - level)) >= least
-    normal = replace(released, noise=None).bound((1, 1), beta=1 - level)
+        assert np.mean(worst <= released.bound(sizes, level=level)) >= least
+    normal = replace(released, noise=None).bound((1, 1), level=level)
     assert np.mean(np.abs(noise).max(axis=1) <= normal) < least, "planted: the quantile of normals"

@@ -11,7 +11,7 @@ import pytest
 
 from evercount import ActiveUsers, Budget, DistinctUsers, Stream
 from evercount.audit.sensitivity import audit_sensitivity
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations import factorization
 from evercount.planning.compare import plan
@@ -227,7 +227,7 @@ def test_pure_noise_is_calibrated_to_the_unit() -> None:
 def test_a_user_level_stream_says_what_it_promises_and_goes_on_after_a_restart() -> None:
     stream = Stream(DistinctUsers(), USERS, 16)
     release = stream.step(["ann"] * 100 + ["bob"])
-    assert "everything under any one user id (however many events that is)" in release.guarantee
+    assert "everything under the id of any person (however many events that is)" in release.guarantee
     with pytest.raises(ParameterError, match="leave users"):
         stream.step(["ann"], users=["ann"])
     with pytest.raises(InputError, match="events themselves"):
@@ -237,7 +237,7 @@ def test_a_user_level_stream_says_what_it_promises_and_goes_on_after_a_restart()
     stream.close()
     again = Stream.restore(blob)
     assert np.array_equal(again.run([["ann", "cyd"], ["cyd", "dan"]]).rows, before)
-    assert "everything under any one user id (however many events that is)" in again.guarantee
+    assert "everything under the id of any person (however many events that is)" in again.guarantee
 
 
 def test_a_refused_run_leaves_nobody_behind() -> None:
@@ -266,7 +266,7 @@ def test_declarations_name_the_user_and_the_key() -> None:
     }
     declared = StreamDeclaration.from_dict({**table, "columns": {"time": "ts", "user": "who"}})
     assert declared.query == DistinctUsers()
-    with pytest.raises(ParameterError, match="column of the user"):
+    with pytest.raises(ParameterError, match="the column `user` is for"):
         StreamDeclaration.from_dict({**table, "columns": {"time": "ts"}})
     keyed = {**table, "query": {"name": "active-users", "parameters": {"keys": AB}}}
     with pytest.raises(ParameterError, match="column of the key"):

@@ -13,6 +13,7 @@ import pytest
 
 from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.episode_sensitivity import (
+    APART,
     LONGEST_EXACT,
     _by_types,
     _group,
@@ -22,7 +23,6 @@ from evercount.queries.episode_sensitivity import (
     episode_sensitivity,
     largest_change,
 )
-from evercount.queries.episode_tables import APART
 from evercount.queries.episodes import Episodes
 from neighbouring_streams import all_neighbours, change_norm, random_neighbours, worst_pair
 

@@ -12,7 +12,7 @@ import pytest
 
 from evercount import Budget, Count, Stream
 from evercount.audit.sensitivity import audit_sensitivity, gram_falls
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.build import choose_engine, sensitivity_on
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations import Direct, Factorization, factorization
@@ -326,7 +326,7 @@ def test_a_stream_goes_on_after_a_restart() -> None:
     query = Occupancy(AB, max_events=3)
     stream = Stream(query, USERS, 16)
     release = stream.step([("ann", "a")] * 2 + [("bob", "b")])
-    assert "everything under any one user id (however many events that is)" in release.guarantee
+    assert "everything under the id of any person (however many events that is)" in release.guarantee
     blob = stream.snapshot()
     rest = [[("ann", "b"), ("bob", "out")], [("ann", "a"), ("cyd", "b")]]
     before = stream.run(rest)

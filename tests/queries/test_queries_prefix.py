@@ -13,7 +13,7 @@ import pytest
 import neighbouring_streams
 from evercount import Budget, Stream
 from evercount.audit.check_query import ABSENT, check
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge
 from evercount.queries import prefix, register_encoder

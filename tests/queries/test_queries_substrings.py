@@ -12,6 +12,7 @@ from evercount import Budget, Stream
 from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.substrings import Substrings
 from neighbouring_streams import ABSENT, all_neighbours, change_norm, worst_pair
+from small_queries import exact_substring_sensitivity
 
 
 def plain_count(text: list[str | None], word: str) -> int:
@@ -171,7 +172,7 @@ def test_the_papers_value_is_beaten() -> None:
 def test_exact_sensitivity_matches_brute_force(letters: int, ticks: int, longest: int, known: float) -> None:
     query, R = Substrings(letters, longest), square_root(ticks)
     G = R.T @ R
-    exact = query.exact_sensitivity(lambda a, b: float(G[a - 1, b - 1]), ticks)
+    exact = exact_substring_sensitivity(query, G)
     assert exact == pytest.approx(known, abs=6e-5)
     assert exact <= G.max() * query.squared_sensitivity("replace")
     if (letters, longest) == (2, 2):

@@ -171,7 +171,7 @@ def test_selected_intervals_of_streams_hold_at_once(query: Query, budget: Budget
     assert np.mean((np.abs(noise) <= half).all(axis=1)) >= least
     if query.cells == query.outputs and budget.delta:
         assert np.mean((np.abs(noise) <= 0.9 * half).all(axis=1)) < least, "planted: 10 % too narrow"
-    single = releases.half_widths(level)[-1]
+    single = releases._symmetric(level, slice(None))[-1]
     assert np.mean((off <= single[order]).all(axis=1)) < least
 
 

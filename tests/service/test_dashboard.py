@@ -505,12 +505,12 @@ def test_pages_say_whom_a_capped_stream_protects_and_what_it_counts(
             service.close(name, sent)
     told = service.call("streams/visits")
     counted = told["counted"]
-    assert "its first 2 events of a tick, in the first 3 ticks in which it has one" in counted
+    assert "its first 2 events of each tick, in the first 3 ticks in which it has one" in counted
     page = visit("#/stream/visits")
     wait_state(page, "live")
     page.wait_for_selector("#span-value")
     assert page.locator(".counted").all_inner_texts() == [counted] * 3
-    assert told["explained"]["who"].startswith(page.inner_text("#facts >> text=Every single user id"))
+    assert told["explained"]["who"].startswith(page.inner_text("#facts >> text=Every id of a person"))
     page.click("#history summary")
     page.wait_for_function("() => document.querySelector('#history-caption').textContent !== ''")
     assert page.inner_text("#history-caption").endswith(counted)
@@ -610,7 +610,10 @@ def test_the_planner_chooses_noise_for_views_and_persons(
     caps = "unit=user&period=30&max_per_tick=2&max_ticks=10"
     persons = service.call(f"plan?epsilon=0.5&delta=1e-10&horizon=4096&{caps}&view=per-tick&view=last-30")
     assert page.inner_text("#views-summary") == persons["reason"]
-    assert page.inner_text("#views-caption").endswith(persons["counted"])
+    caption = page.inner_text("#views-caption")
+    assert caption.endswith(persons["counted"].replace("tick", "day"))
+    assert "its first 2 events of each day, in the first 10 days" in caption
+    assert "tick" not in page.inner_text("#planner-page")
     assert persons["rows"][0]["stds"]["per-tick"] > 4 * told["rows"][0]["stds"]["per-tick"]
     page.screenshot(path=artefacts / "planner-persons.png", full_page=True)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import parse_instant, parse_plain_instants
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import parse_instant, parse_plain_instants
 from evercount.errors import EvercountError, ParameterError
 from evercount.service import read_events
 from evercount.service.read_events import read_batch

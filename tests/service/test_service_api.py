@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from evercount.declare.schedule import Schedule
+from evercount.declarations.schedule import Schedule
 from evercount.errors import InputError
 from evercount.service.access import Limits
 from evercount.service.demo import YEAR

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from evercount.declare.schedule import Schedule
+from evercount.declarations.schedule import Schedule
 from evercount.errors import ParameterError
 from evercount.noise import Secret
 from evercount.service import catch_up, clock_guard

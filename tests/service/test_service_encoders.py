@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evercount.declare.declaration import read_declarations
+from evercount.declarations.streams_file import read_declarations
 from evercount.errors import ParameterError
 from evercount.queries import prefix, register_encoder
 from evercount.service.runtime import Service

@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from evercount.declare.declaration import StreamDeclaration, declaration_schema, read_declarations
-from evercount.service.openapi import EXAMPLES, HOST, answers, sent_body
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.streams_file import read_declarations
+from evercount.service.openapi import EXAMPLES, HOST, answers, declaration_schema, sent_body
 from evercount.service.runtime import Service
 from evercount.store import Store
 from serving import ADMIN, HEADERS, HandClock, served

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import Schedule
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import Schedule
 from evercount.errors import ParameterError
 from evercount.service.runtime import Service
 from evercount.store import Store

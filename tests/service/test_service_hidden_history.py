@@ -57,6 +57,16 @@ def forked(tmp_path: Path) -> Path:
     return place
 
 
+def test_a_service_whose_file_declares_it_starts_with_the_others(forked: Path) -> None:
+    store = Store(forked)
+    service = Service(store, admin=ADMIN)
+    service.declare([declared(name) for name in QUERIES])
+    assert (list(store.streams), sorted(store.ended)) == (["other"], ["keys", "one"])
+    with served(service) as client:
+        assert client.get("/v1/streams/other").json()["state"] == "open"
+        assert client.get("/v1/streams/one").json()["state"] == "quarantined"
+
+
 @pytest.mark.parametrize("opened", [Store, WatchedStore])
 def test_no_route_shows_it(forked: Path, opened: type[Store]) -> None:
     service = Service(opened(forked), admin=ADMIN)

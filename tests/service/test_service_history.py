@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from evercount import Secret
 from evercount.cli import app
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.service.runtime import Service
 from evercount.store import Store
 from serving import ADMIN, HEADERS, HandClock, served

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from evercount.declare.schedule import Schedule
+from evercount.declarations.schedule import Schedule
 from evercount.errors import Busy
 from evercount.mechanisms.named_noise import NamedNoise
 from evercount.noise import Secret

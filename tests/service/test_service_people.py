@@ -54,7 +54,7 @@ def test_users_count_once_however_many_events_they_send(client: httpx.Client) ->
         events += [[f"u{i}", "south"] for i in range(start, 300)]
         assert send(client, events * 3) == 200
     assert (
-        "everything under any one user id (however many events that is)"
+        "everything under the id of any person (however many events that is)"
         in client.get("/v1/streams/s").json()["guarantee"]
     )
     release = close(client)
@@ -111,7 +111,9 @@ def test_active_users_of_each_period(client: httpx.Client) -> None:
 
 def test_distinct_users_count_once_in_all_periods(client: httpx.Client) -> None:
     facts = declare(client, "distinct-users", {**BUDGET, "period": 1})
-    assert "everything counted under any one user id in one tick (however many events that is)" in facts["guarantee"]
+    assert (
+        "everything counted under the id of any person in one tick (however many events that is)" in facts["guarantee"]
+    )
     for _ in range(2):
         assert send(client, [{"user": f"u{i}"} for i in range(500)]) == 200
         release = close(client)
@@ -134,7 +136,7 @@ def test_caps_hold_over_batches_ticks_and_periods(client: httpx.Client, tmp_path
     facts = declare(client, "count", {**BUDGET, "epsilon": 8.0, **caps}, views=["per-tick"])
     assert facts["budget"] == {**facts["budget"], **caps}
     assert "period_ticks" not in facts["budget"]
-    assert "its first 3 events of a tick, in the first 2 ticks in which it has one" in facts["counted"]
+    assert "its first 3 events of each tick, in the first 2 ticks in which it has one" in facts["counted"]
     for tick in range(1, 9):
         for number in range(4):
             events = [{"user": f"u{i}"} for i in range(400)] + [{"user": f"once-{tick}-{number}"}]
@@ -157,7 +159,11 @@ def test_three_days_of_a_week(tmp_path: Path) -> None:
         budget = {**BUDGET, "epsilon": 8.0, "max_per_tick": 1, "max_ticks": 3, "period": "1w"}
         when = {"tick": "1d", "zone": "Europe/Vienna", "start": "2026-03-28", "views": ["per-tick"]}
         facts = declare(client, "count", budget, **when)
-        assert "everything counted under any one user id in one week" in facts["guarantee"]
+        assert "everything counted under the id of any person in one week" in facts["guarantee"]
+        facts = client.get("/v1/streams/s").json()
+        counted = "its first event of each day, in the first 3 days in which it has one"
+        assert all(counted in said for said in (facts["guarantee"], facts["counted"], facts["explained"]["who"]))
+        assert "tick" not in facts["guarantee"] + facts["counted"] + str(facts["explained"])
         live = service.store.find("s")
 
         def close_until(day: int) -> None:
@@ -224,10 +230,10 @@ def test_texts_follow_the_unit(client: httpx.Client, query: str, caps: dict[str,
     declare(client, query, budget, tick="1d", zone="UTC", start="2026-04-01", horizon=56)
     facts = client.get("/v1/streams/s").json()
     own = Budget(**facts["budget"])
-    texts = guarantee_text(own, "evercount" if query == "count" else "query")
+    texts = guarantee_text(own, "evercount" if query == "count" else "query", "1d")
     assert facts["guarantee"] == texts.sentence
     assert facts["explained"] == {**facts["explained"], "who": texts.who, "letter": texts.letter}
-    assert facts["counted"] == counted_text(own) != ("" if "distinct" not in query else "?")
+    assert facts["counted"] == counted_text(own, tick="1d") != ("" if "distinct" not in query else "?")
     assert "promised" not in json.dumps(client.get("/v1/streams").json()) + json.dumps(facts)
 
 

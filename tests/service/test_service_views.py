@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the service is not installed: pip install 'evercount[service]'")
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.view_names import all_of_view
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.view_names import all_of_view
 from evercount.engine.release import Releases
 from evercount.queries import QUERIES as KNOWN
 from evercount.service.pages import static_folder

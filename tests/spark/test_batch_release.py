@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT_SECRET
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import COLUMNS
 from evercount.engine.tick_totals import TickTotals

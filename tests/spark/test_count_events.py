@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.files.bad_rows import find_rejects
 from evercount.files.count_rows import count
@@ -24,8 +24,14 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark")
 
-from evercount.spark.count_events import capped_groups, check_declaration, count_events, refuse_bad  # noqa: E402
-from evercount.spark.place_rows import BAD, TOO_FAR  # noqa: E402
+from evercount.spark.count_events import (  # noqa: E402
+    CountedEvents,
+    capped_groups,
+    check_declaration,
+    count_placed,
+    refuse_bad,
+)
+from evercount.spark.place_rows import BAD, TOO_FAR, place_events  # noqa: E402
 
 TICKS = 60
 TIMES = [
@@ -63,6 +69,10 @@ TIMES = [
     "0001-01-01T00:00:00Z",
     None,
 ]
+
+
+def count_events(events: Any, declaration: StreamDeclaration, last: int, horizon: int | None) -> CountedEvents:
+    return count_placed(place_events(events, declaration, last, horizon), declaration)
 
 
 def declared(query: Any = "count", columns: dict[str, str] | None = None, **rest: Any) -> StreamDeclaration:

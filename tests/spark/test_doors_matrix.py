@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_stream_faults import require_spark, run_program
 
 from contracts.test_same_table import (
     KEYS,
@@ -27,6 +26,7 @@ from contracts.test_same_table import (
     two_rounds,
     write,
 )
+from spark_driver import require_spark, run_program
 
 SHARDS = (1, 3, 7)
 CASE = case(
@@ -50,7 +50,7 @@ def test_all_doors_publish_one_table(master: str, tmp_path: Path) -> None:
     """Rows and files come in a random order; between the two rounds every process ends."""
     require_spark()
     rows = events_of(CASE, 300)
-    expected = by_library(CASE, rows, SECRET, tmp_path)
+    expected = by_library(CASE, rows, SECRET)
     assert by_file("csv")(CASE, rows, SECRET, tmp_path) == expected
     assert by_service(CASE, rows, SECRET, tmp_path) == expected
     for name in ("in", *map(str, SHARDS)):

@@ -19,9 +19,8 @@ from evercount.store import Reading
 
 pytest.importorskip("pyspark")
 
-from test_stream_faults import require_spark
-
 from evercount.spark import session as spark_session
+from spark_driver import require_spark
 
 TOML = """
 [[stream]]

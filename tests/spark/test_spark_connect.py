@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT_SECRET, why_no_spark
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.tick_totals import TickTotals
 from evercount.noise import Secret

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import StoreError
 from evercount.noise import Secret

@@ -34,7 +34,7 @@ def driver(folder: Path) -> None:
 
 
 def release(session: Any, folder: Path) -> None:
-    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declarations.declaration import StreamDeclaration
     from evercount.spark import release_batch, release_stream
     from evercount.store import Store, key_from_environment
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import InputError, ParameterError, StoreError
+from evercount.files.lake_table import open_lake
 from evercount.noise import Secret
 from evercount.store import Conflict, Store
 from serving import Postgres
@@ -25,9 +26,8 @@ pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark")
 
 from evercount.spark import release_batch, release_stream  # noqa: E402
-from evercount.spark.check_source import EVERY_AGE  # noqa: E402
-from evercount.spark.progress import Progress  # noqa: E402
-from evercount.spark.stream_release import _Round  # noqa: E402
+from evercount.spark.check_source import EVERY_AGE, SKIPPING  # noqa: E402
+from evercount.spark.stream_release import Progress, _Round  # noqa: E402
 
 SECRET = Secret.from_hex("8e" * 32)
 KEYS = ["north", "south", "west"]
@@ -391,10 +391,14 @@ def test_rows_of_users_are_said_once(spark: Any, tmp_path: Path) -> None:
     ]
 
 
-def test_a_lake_gets_every_tick_once(spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["delta:{}/table", "iceberg:{}/public.live"])
+def test_a_lake_gets_every_tick_once(
+    place: str, spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also those of a round that ended after the release and before the table."""
-    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'evercount[lake]'")
-    store, lake = new_store(tmp_path / "store.db"), f"delta:{tmp_path}/table"
+    for name in ("deltalake", "pyiceberg"):
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'evercount[lake]'")
+    store, lake = new_store(tmp_path / "store.db"), place.format(tmp_path)
 
     def go(closed: int) -> Any:
         feed.write(closed)
@@ -411,7 +415,8 @@ def test_a_lake_gets_every_tick_once(spark: Any, feed: Feed, tmp_path: Path, mon
     assert store.find("live").closed == 4
     go(4)
     go(5)
-    rows = deltalake.DeltaTable(str(tmp_path / "table")).to_pyarrow_table().to_pylist()
+    table = open_lake(lake)._table  # type: ignore[attr-defined]
+    rows = (table.to_pyarrow_table() if lake.startswith("delta") else table.scan().to_arrow()).to_pylist()
     found = {(row["tick"], row["cell"]): row["value"] for row in rows}
     assert len(rows) == len(found) == 5 * len(KEYS)
     assert [[found[tick, key] for key in KEYS] for tick in range(1, 6)] == released(store)
@@ -436,7 +441,7 @@ def test_bad_rows_stop_the_stream_until_they_may_be_skipped(spark: Any, feed: Fe
 
 
 def test_a_file_that_cannot_be_read_stops_the_round_and_loses_nothing(spark: Any, feed: Feed, tmp_path: Path) -> None:
-    """Truncated, with a column of another type, with times of the next century: said, and nothing is counted."""
+    """Truncated, with a column of another type or name, with times of the next century: said, nothing is counted."""
     endless = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "horizon": None})
     store = new_store(tmp_path / "store.db", endless)
     feed.write(1)
@@ -447,12 +452,13 @@ def test_a_file_that_cannot_be_read_stops_the_round_and_loses_nothing(spark: Any
         checkpoint = str(tmp_path / "checkpoint")
         return release_stream(feed.stream(spark), endless, store, checkpoint, clock=lambda: end_of(1), **rest)
 
-    def table(year: int, key: Any) -> Any:
-        return pa.table({"ts": pa.array([datetime(year, 1, 1)], pa.timestamp("us", "UTC")), "key": [key]})
+    def table(year: int, key: Any, name: str = "key") -> Any:
+        return pa.table({"ts": pa.array([datetime(year, 1, 1)], pa.timestamp("us", "UTC")), name: [key]})
 
     for bad, said in (
         (None, "the source cannot be read"),
         (table(2026, 7.5), "the source cannot be read"),
+        (table(2026, "north", "region"), "1 × a key that is not in the list"),
         (table(2126, "north"), "1 × a time too many ticks ahead"),
     ):
         file.write_bytes(good[:-40]) if bad is None else pq.write_table(bad, file)
@@ -462,6 +468,36 @@ def test_a_file_that_cannot_be_read_stops_the_round_and_loses_nothing(spark: Any
     file.write_bytes(good)
     assert go().ticks == range(1, 2)
     assert released(store) == expected(feed.totals[:1], endless)
+    store.close()
+
+
+def test_rows_that_cannot_be_parsed_are_said_and_readers_that_drop_them_refused(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    rows = [{"ts": "2026-01-01T00:10:00Z", "key": "north"}, {"ts": "2026-01-01T00:20:00Z", "key": "west"}]
+    (tmp_path / "in" / "0.json").write_text("\n".join(json.dumps(row) for row in rows)[:-9])  # a line is cut off
+    store = new_store(tmp_path / "store.db")
+
+    def go(**rest: Any) -> Any:
+        reader = spark.readStream.schema("ts string, key string").options(maxFileAge=EVERY_AGE, **rest)
+        source = reader.json(str(tmp_path / "in"))
+        place = str(tmp_path / "checkpoint")
+        return release_stream(source, DECLARATION, store, place, clock=lambda: end_of(1), skip_bad=bool(rest))
+
+    with pytest.raises(ParameterError, match="DROPMALFORMED"):
+        go(mode="dropMalformed")
+    for name in SKIPPING:
+        with pytest.raises(ParameterError, match=name):
+            go(**{name: "true"})
+        spark.conf.set(f"spark.sql.files.{name}", "true")
+        try:
+            with pytest.raises(ParameterError, match=name):
+                release_batch(spark.createDataFrame([], SCHEMA), DECLARATION, until=end_of(1))
+        finally:
+            spark.conf.unset(f"spark.sql.files.{name}")
+    with pytest.raises(InputError, match="1 × no"):
+        go()
+    assert sum(go(mode="PERMISSIVE").bad.values()) == 1
+    assert released(store) == expected([[1, 0, 0]])
     store.close()
 
 

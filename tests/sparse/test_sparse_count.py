@@ -326,7 +326,7 @@ def test_refusals() -> None:
         with pytest.raises(ParameterError):
             SparseCount(*arguments)  # type: ignore[arg-type]
     for wrong in ("a", "1", [3], (3,), {}, True, float("nan"), 10**400, np.ones(2), 1j):
-        for name in ("epsilon", "horizon", "delta", "max_ones", "beta", "method", "secret"):
+        for name in ("epsilon", "horizon", "delta", "max_ones", "level", "method", "secret"):
             with pytest.raises(ParameterError):
                 SparseCount(**{"epsilon": 1.0, "horizon": 10} | {name: wrong})  # type: ignore[arg-type]
     plan = plan_sparse(1, 10, 0, np.int64(5))  # type: ignore[arg-type]

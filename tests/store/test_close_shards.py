@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError, StoreError, TooLarge
 from evercount.noise import Secret

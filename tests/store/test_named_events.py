@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError
 from evercount.noise import Secret

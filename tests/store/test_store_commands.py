@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli.store_command import store as commands
-from evercount.declare.declaration import read_declarations
+from evercount.declarations.streams_file import read_declarations
 from evercount.errors import EvercountError, ParameterError
 from evercount.store import Batch, Store, StreamDeclaration
 

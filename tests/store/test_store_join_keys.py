@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.view_names import stack_rows
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.view_names import stack_rows
 from evercount.errors import ParameterError
 from evercount.noise import Secret
+from evercount.service.read_views import Asked, read_view
 from evercount.store import Batch, Reading, Store
-from evercount.store.join_keys import join_keys
+from evercount.store.join_keys import hide_keys, join_keys
 from evercount.store.open_stream import read_request
 
 SECRET = Secret.from_hex("6e" * 32)
@@ -106,7 +107,7 @@ def test_what_cannot_join_is_refused_and_nothing_changes(tmp_path: Path) -> None
 KILLED = """
 import os, signal, sys
 from evercount.store import Store, writer
-from evercount.store.join_keys import join_keys
+from evercount.store.join_keys import hide_keys, join_keys
 store = Store(sys.argv[1])
 place = int(sys.argv[2])
 calls = [0]
@@ -139,4 +140,38 @@ def test_a_kill_leaves_all_or_nothing(place: int, tmp_path: Path) -> None:
     join_keys(store, "s", ["c"], 100)
     send(store, ["c"], 2)
     assert store.verify() == []
+    store.close()
+
+
+def test_removed_keys_are_not_shown(tmp_path: Path) -> None:
+    """In no table, page or view from the next tick on; counted and chained as before, and shown again without a gap."""
+    store = Store(tmp_path / "e.db")
+    store.declare(declared("histogram"), 0.0, SECRET)
+    send(store, ["a", "b"], 2)
+    assert hide_keys(store, "s", ["b"]) == ["b"]
+    assert hide_keys(store, "s", ["b"]) == []
+    send(store, ["a", "b"], 3)
+    for labels, why in ((["z"], "no key 'z'"), (["a", "other"], "nothing would be left")):
+        with pytest.raises(ParameterError, match=why):
+            hide_keys(store, "s", labels)
+    store.close()
+    store = Store(tmp_path / "e.db")
+
+    def ticks_of(cell: str) -> list[int]:
+        rows = [row for table in store.tables_of("s")[1] for row in zip(*table.columns().values(), strict=True)]
+        return [int(row[0]) for row in rows if cell in row]
+
+    assert (ticks_of("a"), ticks_of("b")) == ([1, 2, 3, 4, 5], [1, 2])
+    assert [page["values"][1] is None for page in store.all_releases("s")] == [False] * 2 + [True] * 3
+    live = store.find("s")
+    view = read_view(store, live, Asked("last-3"), 10**6)
+    assert np.isnan(view.numbers[:, 0, 1]).all()
+    assert store.verify(store.head) == []
+    assert join_keys(store, "s", ["b"], 100) == ["b"]
+    send(store, ["a", "b"], 1)
+    assert ticks_of("b") == [1, 2, 6]
+    plain = live.declaration.build(secret=SECRET, replay=True).run([["a", "b"]] * 6)
+    last = read_view(store, live, Asked("last-3"), 10**6).numbers[-1, 0]
+    assert np.array_equal(last, plain.last(3).values[-1])
+    assert store.verify(store.head) == []
     store.close()

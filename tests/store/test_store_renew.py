@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli import app
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import BudgetExceeded, Conflict, ParameterError
 from evercount.service.runtime import Service
 from evercount.store import Cap, Store, set_cap

@@ -18,7 +18,7 @@ from evercount.cli.store_command import store as commands
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import BudgetExceeded, Conflict, EvercountError, StoreError, StreamStopped
 from evercount.noise import Secret
-from evercount.store import Batch, Cap, Store, StreamDeclaration, retire_stream, schema, set_cap
+from evercount.store import Batch, Cap, Store, StreamDeclaration, declare_stream, retire_stream, schema, set_cap
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.retire import SECRET_TABLES
 from evercount.store.user_events import UserEvents
@@ -150,12 +150,12 @@ def test_the_noise_of_a_retired_stream_is_never_used_again(tmp_path: Path) -> No
     store.close()
 
 
-def test_a_reused_secret_would_reveal_the_data(tmp_path: Path) -> None:
+def test_a_reused_secret_would_reveal_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Why: with the check taken out, the difference of two releases is the difference of the data, exactly."""
     store = started(tmp_path / "a.db")
     first = store.close_ticks(store.find("one"), 1, 0.0)[0]["values"]
     retire_stream(store, "one", 0.0)
-    store._refuse_twin = lambda *_: None  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(declare_stream, "_refuse_twin", lambda *_: None)
     live = store.declare(declared(name="two"), 0.0, SECRET)
     store.close_ticks(live, 2, 0.0)
     second = store.close_ticks(live, 1, 0.0)[0]["values"]

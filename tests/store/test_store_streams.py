@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.declare.schedule import instant_of
+from evercount.declarations.schedule import instant_of
 from evercount.errors import EventRefused, HorizonReached, InputError, ParameterError, StoreError, UnknownName
 from evercount.noise import Secret
 from evercount.store import Accepted, Batch, Conflict, Store, StreamDeclaration, TooEarly

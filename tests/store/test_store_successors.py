@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import BudgetExceeded, HorizonReached, ParameterError
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file

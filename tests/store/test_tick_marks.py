@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from evercount import Secret
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.tick_marks import NewMark, TickMark
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.tick_marks import NewMark, TickMark
 from evercount.engine.write_table import write_tables
 from evercount.errors import EvercountError
 from evercount.store import Batch, Reading, Store

@@ -91,9 +91,11 @@ def attack(
     root = Secret.generate() if secret is None else secret
     claim = program.claim(max(map(len, pair)))
     first, second = (program.run(data, root) for data in pair)
-    broken = "" if first.same_structure(second) else "the releases differ in more than noisy numbers"
-    if broken:
-        return _broken(program, claim, runs, confidence, broken)
+    measure = "epsilon" if claim.pure else "mu"
+    if not first.same_structure(second):
+        inf, reason = math.inf, "the releases differ in more than noisy numbers"
+        numbers = (program.name, measure, claim.limit, inf, inf, inf, inf, inf, inf)
+        return AttackReport(*numbers, True, runs, confidence, "structure", 0, reason)
     difference = (first.values - second.values).ravel()
     possible = claim.spent(first.ticks, first.values - second.values)
     sides = [
@@ -104,21 +106,20 @@ def attack(
     candidates = _statistics(sides, difference, claim, first.ticks, len(first.labels))
     if not low_bits and len(candidates) > 1:
         del candidates["low bits"]
-    numbers = _judge(candidates, sides, claim, confidence)
+    found = _judge(candidates, sides, claim, confidence)
     reason = ""
     if repeated > 3 + 10 * expected:
         reason = f"{repeated} pairs of runs have the same noise, {expected:.2g} are expected: the secret is not used up"
-    elif numbers["proved"] > claim.limit:
-        reason = f"the attack proves {numbers['proved']:.4g}"
-    elif numbers["low"] > claim.limit:
-        reason = f"the attack reaches {numbers['attacked']:.4g}, with confidence at least {numbers['low']:.4g}"
-    elif numbers["epsilon"] > claim.budget.epsilon:
-        reason = f"the attack proves epsilon {numbers['epsilon']:.4g} at the promised delta"
-    measure = "epsilon" if claim.pure else "mu"
+    elif found["proved"] > claim.limit:
+        reason = f"the attack proves {found['proved']:.4g}"
+    elif found["low"] > claim.limit:
+        reason = f"the attack reaches {found['attacked']:.4g}, with confidence at least {found['low']:.4g}"
+    elif found["epsilon"] > claim.budget.epsilon:
+        reason = f"the attack proves epsilon {found['epsilon']:.4g} at the promised delta"
     return AttackReport(
         program.name, measure, claim.limit, possible, runs=runs, confidence=confidence, repeated=repeated,
         resolved=claim.budget.delta == 0 or runs * claim.budget.delta >= 10, reason=reason,
-        judged=runs - runs // 2, **numbers,
+        judged=runs - runs // 2, **found,
     )  # fmt: skip
 
 
@@ -140,14 +141,6 @@ def attack_all(
         tell = None if progress is None else (lambda done, before=2 * runs * number: progress(before + done))
         reports.append(attack(program, pair, runs, secret, each, tell, low_bits))
     return max(reports, key=lambda report: (not report.holds, report.possible, report.attacked))
-
-
-def _broken(program: Program, claim: Claim, runs: int, confidence: float, reason: str) -> AttackReport:
-    measure, infinite = "epsilon" if claim.pure else "mu", math.inf
-    return AttackReport(
-        program.name, measure, claim.limit, infinite, infinite, infinite, infinite, infinite, infinite, True, runs,
-        confidence, "structure", 0, reason,
-    )  # fmt: skip
 
 
 def _runs(
@@ -257,15 +250,15 @@ def _judge(
     events = [event[half:] for event in every]
     hits = _likely_side([event[:half] for event in every], events)
     proved, epsilon = _bounds(events, claim, confidence)
+    model = "learnt covariance" if name == "learnt covariance" else "claimed covariance"
+    attacked = low = high = 0.0
     if claim.pure:
         attacked, low, high = _log_ratio(events, confidence)
-        return _numbers(name, attacked, low, high, proved, epsilon, hits)
-    model = "learnt covariance" if name == "learnt covariance" else "claimed covariance"
-    if model not in candidates:
-        return _numbers(name, 0.0, 0.0, 0.0, proved, epsilon, hits)
-    judged = half if model == "learnt covariance" else 0  # the claimed direction needs no training
-    attacked, low, high = _normal_model([candidates[model](side[judged:]) for side in sides], confidence)
-    return _numbers(name, attacked, low, high, proved, epsilon, hits)
+    elif model in candidates:
+        judged = half if model == "learnt covariance" else 0  # the claimed direction needs no training
+        attacked, low, high = _normal_model([candidates[model](side[judged:]) for side in sides], confidence)
+    found = {"attacked": attacked, "low": low, "high": high, "proved": proved, "epsilon": epsilon}
+    return {"statistic": name, "hits": hits, **found}
 
 
 def _likely_side(train: list[BoolArray], judge: list[BoolArray]) -> tuple[int, int]:
@@ -278,15 +271,6 @@ def _likely_side(train: list[BoolArray], judge: list[BoolArray]) -> tuple[int, i
         order = order[1], order[0]
     more, less = (int((judge[side] if rare else ~judge[side]).sum()) for side in order)
     return more, less
-
-
-def _numbers(
-    name: str, attacked: float, low: float, high: float, proved: float, epsilon: float, hits: tuple[int, int]
-) -> dict[str, Any]:
-    return {
-        "statistic": name, "attacked": attacked, "low": low, "high": high, "proved": proved, "epsilon": epsilon,
-        "hits": hits,
-    }  # fmt: skip
 
 
 def clopper_pearson(hits: int, runs: int, confidence: float) -> tuple[float, float]:
@@ -330,12 +314,7 @@ def _log_ratio(events: list[BoolArray], confidence: float) -> tuple[float, float
     """The log-ratio of an event's probabilities on both sides, with an interval."""
     shared, runs = 1 - (1 - confidence) / 4, len(events[0])
     best = (0.0, 0.0, 0.0)
-    for one, other in (
-        (events[0], events[1]),
-        (events[1], events[0]),
-        (~events[0], ~events[1]),
-        (~events[1], ~events[0]),
-    ):
+    for one, other in ((a, b) for x, y in (events, [~event for event in events]) for a, b in ((x, y), (y, x))):
         a, b = int(one.sum()), int(other.sum())
         if a > b > 0:
             (low, high), (below, above) = clopper_pearson(a, runs, shared), clopper_pearson(b, runs, shared)

@@ -58,11 +58,7 @@ class DiscoveryReport:
 
 
 def library_program(
-    query: Query,
-    budget: Budget,
-    horizon: int | None,
-    factorization: str | None = None,
-    views: Sequence[str] = (),
+    query: Query, budget: Budget, horizon: int | None, factorization: str | None = None, views: Sequence[str] = ()
 ) -> Program:
     """A stream of the library as a black box; each run has a secret of its own."""
 

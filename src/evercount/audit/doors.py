@@ -38,21 +38,20 @@ def open_door(
     door: str, query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
 ) -> Audited:
     check_name("door", door, DOORS)
-    if door == "library":
-        return LibraryProgram(query, budget, horizon, factorization, restore_at=restarts)
+    declared = (query, budget, horizon, factorization)
     if door == "files":
         from evercount.audit.files_door import FilesProgram
 
-        return FilesProgram(query, budget, horizon, factorization, runs_at=restarts)
+        return FilesProgram(*declared, restarts=restarts)
+    if door == "service":
+        from evercount.audit.service_door import ServiceProgram
+
+        return ServiceProgram(*declared, restarts=restarts)
     if door == "spark":
         from evercount.audit.spark_door import SparkProgram
 
-        return SparkProgram(query, budget, horizon, factorization)
-    if factorization is not None:
-        raise ParameterError("the service chooses the factorization itself: leave it out")
-    from evercount.audit.service_door import ServiceProgram
-
-    return ServiceProgram(query, budget, horizon, restart_at=restarts)
+        return SparkProgram(*declared, restarts=restarts)
+    return LibraryProgram(*declared, restarts=restarts)
 
 
 def find_program(path: str) -> Audited:
@@ -76,11 +75,7 @@ def find_program(path: str) -> Audited:
 
 
 def run_replay(
-    program: Audited,
-    ticks: int,
-    secret: Secret,
-    examples: int,
-    progress: Callable[[str, int], None] | None = None,
+    program: Audited, ticks: int, secret: Secret, examples: int, progress: Callable[[str, int], None] | None = None
 ) -> ReplayReport:
     """Replay the worst neighbours of the program's query, where it has one, and `examples` random ones."""
     tell = progress or (lambda what, done: None)

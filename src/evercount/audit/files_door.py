@@ -9,51 +9,38 @@ from __future__ import annotations
 import csv
 import tempfile
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from evercount._arrays import FloatArray
-from evercount.audit.library_door import stream_claim
-from evercount.audit.program import Claim, Data, Published
-from evercount.audit.published_parts import parts_of, published_table
+from evercount.audit.library_door import DoorProgram
+from evercount.audit.program import Data, Published, parts_of, published_table
 from evercount.audit.universes import universe_of_rows
-from evercount.declare.columns import Columns
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.columns import Columns
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.stream import Stream
 from evercount.engine.view_widths import RUNNING
 from evercount.errors import ParameterError
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.noise import Secret
-from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.capabilities import rows_of
 
 START = "2026-01-01T00:00:00Z"
 
 
-class FilesProgram:
+class FilesProgram(DoorProgram):
     """The file door: every query whose events can be rows, tick by tick an hour long."""
 
     door = "files"
     unordered = False
     """Whether rows come in no order, so that a column must give it."""
 
-    def __init__(
-        self,
-        query: Query,
-        budget: Budget,
-        horizon: int | None = None,
-        factorization: str | None = None,
-        *,
-        runs_at: tuple[int, ...] = (),
-    ) -> None:
-        self.query, self.budget, self.horizon, self.factorization = query, budget, horizon, factorization
-        self.runs_at = runs_at
-        self.name = f"{self.door}: {query.name}"
-        self.parts = parts_of(query, budget.pure)
+    def __init__(self, *declared: Any, **rest: Any) -> None:
+        super().__init__(*declared, **rest)
+        self.parts = parts_of(self.query, self.budget.pure)
         self.declaration = self._declare()
-        self.claim = cache(self._claim)
 
     def _declare(self) -> StreamDeclaration:
         rows = self.query.rows
@@ -80,14 +67,14 @@ class FilesProgram:
             noise_for=(RUNNING,),  # the claim is about running sums; other views are differences of them
         )
 
-    def _claim(self, ticks: int) -> Claim:
-        return stream_claim(self.declaration.build(secret=Secret.generate()), ticks)
+    def open(self, secret: Secret) -> Stream:
+        return self.declaration.build(secret=secret)
 
     def run(self, data: Data, secret: Secret) -> Published:
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
             events, out = Path(folder, "events.csv"), Path(folder, "out.csv")
             told = []
-            for ticks in sorted({*self.runs_at, len(data)}):
+            for ticks in sorted({*self.restarts, len(data)}):
                 self._write(events, data[:ticks])
                 now = self.declaration.schedule.start_of(ticks + 1)
                 outcome = release_file(Job(str(events), self.declaration, str(out), now, secret=secret))
@@ -106,11 +93,10 @@ class FilesProgram:
     def _rows(self, data: Data) -> Iterator[tuple[Any, ...]]:
         """The events as rows of time, key, value, user and levels."""
         schedule = self.declaration.schedule
-        capped = self.budget.unit == "user" and self.query.people is None
         for tick, events in enumerate(data, 1):
             moment = schedule.show(schedule.start_of(tick))
             for item in events:
-                user, event = item if capped else ("", item)
+                user, event = item if self.names_users else ("", item)
                 yield moment, *self._row(user, event)
 
     def _row(self, user: str, event: Any) -> tuple[Any, ...]:

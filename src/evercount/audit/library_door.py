@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.audit.program import Claim, Data, Published
-from evercount.audit.replay_stream import open_for_replay
 from evercount.audit.universes import Universe, universe
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError
@@ -25,40 +25,81 @@ from evercount.privacy import Budget
 from evercount.queries.base import Query
 
 
-class LibraryProgram:
-    """The library door: `Stream.step`, tick by tick."""
+def open_for_replay(
+    query: Query,
+    budget: Budget,
+    horizon: int | None = None,
+    factorization: str | Factorization | None = None,
+    *,
+    secret: Secret,
+    noise: str = "exact",
+) -> Stream:
+    """A stream that may share its secret with other streams of the same declaration: for audits only.
+
+    Two streams with one secret reveal how their data differ. That is what an audit measures, on synthetic data; nothing
+    that such a stream releases may be published. It is a stream like any other, so that snapshots are audited too:
+    close it before the next one with the same secret is opened.
+    """
+    if noise == "insecure-float":  # float noise has a seed in place of a secret
+        seed = int(secret.derive("seed of an audit").hex()[:15], 16)
+        return Stream(query, budget, horizon, factorization, noise, seed=seed)
+    return Stream(query, budget, horizon, factorization, noise, secret=secret)
+
+
+class DoorProgram(ABC):
+    """What the programs of all doors share: a query, a budget, ticks after which they stop and go on, and the claim."""
+
+    door: ClassVar[str]
+    universe: Universe
 
     def __init__(
         self,
         query: Query,
         budget: Budget,
         horizon: int | None = None,
-        factorization: str | Factorization | None = None,
+        factorization: Any = None,
         *,
-        noise: str = "exact",
-        restore_at: tuple[int, ...] = (),
-        events: Universe | None = None,
+        restarts: tuple[int, ...] = (),
     ) -> None:
         self.query, self.budget, self.horizon, self.factorization = query, budget, horizon, factorization
-        self.noise, self.restore_at = noise, restore_at
-        self.universe = universe(query) if events is None else events
-        self.name = f"library: {query.name}"
+        self.restarts = restarts
+        self.name = f"{self.door}: {query.name}"
+        self.names_users = budget.unit == "user" and query.people is None
         self.claim = cache(self._claim)
+
+    def _claim(self, ticks: int) -> Claim:
+        return stream_claim(self.open(Secret.generate()), ticks)
+
+    @abstractmethod
+    def open(self, secret: Secret) -> Stream:
+        """The stream behind the program."""
+
+    @abstractmethod
+    def run(self, data: Data, secret: Secret) -> Published:
+        """As `Program.run`."""
+
+
+class LibraryProgram(DoorProgram):
+    """The library door: `Stream.step`, tick by tick."""
+
+    door = "library"
+
+    def __init__(self, *declared: Any, noise: str = "exact", events: Universe | None = None, **rest: Any) -> None:
+        super().__init__(*declared, **rest)
+        self.noise = noise
+        self.universe = universe(self.query) if events is None else events
 
     def open(self, secret: Secret) -> Stream:
         return open_for_replay(
             self.query, self.budget, self.horizon, self.factorization, secret=secret, noise=self.noise
         )
 
-    def _claim(self, ticks: int) -> Claim:
-        return stream_claim(self.open(Secret.generate()), ticks)
-
     def run(self, data: Data, secret: Secret) -> Published:
         stream, rows = self.open(secret), list[FloatArray]()
         _tap(stream, rows)
         facts = []
         for tick, events in enumerate(data, 1):
-            if self.budget.unit == "user" and self.query.people is None:
+            if self.names_users:
                 listed = [event for _, event in events]
                 read = self.universe.tick(listed)  # the sum of a count's events forgets whose they are
                 release = stream.step(read if isinstance(read, list) else listed, tick, users=[u for u, _ in events])
@@ -66,7 +107,7 @@ class LibraryProgram:
                 release = stream.step(self.universe.tick(events), tick)
             # the error of a ratio is computed from the published numbers and differs with them
             facts.append((release.tick, tuple(release.labels)))
-            if tick in self.restore_at:
+            if tick in self.restarts:
                 blob = stream.snapshot()
                 stream.close()
                 stream = Stream.restore(blob)

@@ -8,21 +8,18 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 
-from evercount.audit.library_door import stream_claim
-from evercount.audit.program import Claim, Data, Published
-from evercount.audit.published_parts import parts_of, published_table
+from evercount.audit.library_door import DoorProgram
+from evercount.audit.program import Data, Published, parts_of, published_table
 from evercount.audit.universes import universe
-from evercount.declare.declaration import StreamDeclaration
-from evercount.errors import InputError, MissingExtra
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.stream import Stream
+from evercount.errors import InputError, MissingExtra, ParameterError
 from evercount.noise import Secret
-from evercount.privacy import Budget
-from evercount.queries.base import Query
 from evercount.service.access import Limits
 from evercount.service.http_app import create_app
 from evercount.service.runtime import Service
@@ -42,29 +39,21 @@ class StoppedClock(Clock):
         return MOMENT
 
 
-class ServiceProgram:
+class ServiceProgram(DoorProgram):
     """The service door: events are posted, ticks are closed by request, and releases are read as a reader would."""
 
-    def __init__(
-        self,
-        query: Query,
-        budget: Budget,
-        horizon: int | None = None,
-        *,
-        restart_at: tuple[int, ...] = (),
-    ) -> None:
-        self.parts = parts_of(query, budget.pure)
-        self.query, self.budget, self.horizon = query, budget, horizon
-        self.restart_at = restart_at
-        self.universe = universe(query)
-        self.name = f"service: {query.name}"
-        self.claim = cache(self._claim)
+    door = "service"
 
-    def _declaration(self) -> StreamDeclaration:
-        return StreamDeclaration(NAME, self.query, self.budget, horizon=self.horizon, public=True)
+    def __init__(self, *declared: Any, **rest: Any) -> None:
+        super().__init__(*declared, **rest)
+        if self.factorization is not None:
+            raise ParameterError("the service chooses the factorization itself: leave it out")
+        self.parts = parts_of(self.query, self.budget.pure)
+        self.universe = universe(self.query)
+        self._declaration = StreamDeclaration(NAME, self.query, self.budget, horizon=self.horizon, public=True)
 
-    def _claim(self, ticks: int) -> Claim:
-        return stream_claim(self._declaration().build(), ticks)
+    def open(self, secret: Secret) -> Stream:
+        return self._declaration.build(secret=secret)
 
     def run(self, data: Data, secret: Secret) -> Published:
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
@@ -73,12 +62,12 @@ class ServiceProgram:
     async def _serve(self, place: Path, data: Data, secret: Secret) -> Published:
         service = self._start_service(place)
         try:
-            service.store.declare(self._declaration(), MOMENT, secret)
+            service.store.declare(self._declaration, MOMENT, secret)
             service.start()
             app = create_app(service)
             for tick, events in enumerate(data, 1):
                 await self._tick(app, tick, events)
-                if tick in self.restart_at:
+                if tick in self.restarts:
                     service.stop()
                     service = self._start_service(place)
                     service.start()
@@ -105,7 +94,7 @@ class ServiceProgram:
 
     async def _tick(self, app: FastAPI, tick: int, events: tuple[Any, ...]) -> None:
         """Post the events of a tick, then close it."""
-        if self.budget.unit == "user" and self.query.people is None:
+        if self.names_users:
             body = [{"user": user, "event": self._payload(event)} for user, event in events]
         else:
             body = [self._payload(event) for event in events]

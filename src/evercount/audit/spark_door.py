@@ -26,7 +26,7 @@ MASTER = "local[2]"
 class SparkProgram(FilesProgram):
     """The Spark door: queries whose rows have a listed key or a value, in a batch of all ticks.
 
-    A batch is not stopped halfway, so `runs_at` changes nothing. Cells are cut into two shards where there are two.
+    A batch is not stopped halfway, so `restarts` changes nothing. Cells are cut into two shards where there are two.
 
     """
 

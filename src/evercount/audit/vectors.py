@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount.audit.replay_stream import open_for_replay
+from evercount.audit.library_door import open_for_replay
 from evercount.bounds import interval_quantile, nuclear_lower, simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_quantile
 from evercount.errors import ParameterError

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from typing import Any
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
 from evercount import __version__
@@ -43,6 +45,22 @@ EXTRA_OF_PACKAGE = {
     "httpx": "client",
 }
 """Which extra installs a package that a command lacks."""
+COMMANDS: dict[str, Any] = {
+    "plan": plan,
+    "release": release,
+    "serve": serve,
+    "spark": spark,
+    "consume": consume,
+    "tail": tail,
+    "push": push,
+    "reproduce": reproduce,
+    "bench": bench,
+    "example": example,
+    "store": store,
+    "streams": streams,
+    "tokens": tokens,
+    "audit": audit,
+}
 
 
 def _missing_extra(missing: ModuleNotFoundError) -> MissingExtra:
@@ -53,8 +71,27 @@ def _missing_extra(missing: ModuleNotFoundError) -> MissingExtra:
     return MissingExtra(f"this command ({missing.name})", extra)
 
 
+@cache
+def _build(name: str) -> Any:
+    """One command: to read the options of all of them would take longer than most of them run."""
+    made, alone = COMMANDS[name], typer.Typer(rich_markup_mode=None)
+    if isinstance(made, typer.Typer):
+        alone.add_typer(made, name=name)
+    else:
+        alone.command(name)(made)
+    return typer.main.get_group(alone).commands[name]
+
+
 class Commands(TyperGroup):
     """Errors that are the user's to solve are one line on stderr, never a traceback, with one exit code per kind."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # their names; `get_command` builds them
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """See click."""
+        return _build(cmd_name) if cmd_name in COMMANDS else None
 
     def invoke(self, ctx: Any) -> Any:
         """See click."""
@@ -92,22 +129,6 @@ def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
     """Shared options."""
-
-
-app.command()(plan)
-app.command()(release)
-app.command()(serve)
-app.command()(spark)
-app.command()(consume)
-app.add_typer(store, name="store")
-app.add_typer(streams, name="streams")
-app.command()(tail)
-app.command()(push)
-app.add_typer(tokens, name="tokens")
-app.command()(reproduce)
-app.add_typer(audit, name="audit")
-app.command()(bench)
-app.command()(example)
 
 
 def main() -> None:

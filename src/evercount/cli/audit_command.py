@@ -18,10 +18,10 @@ def _audits() -> None:
 Parameters = Annotated[
     list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
 ]
-MaxEvents = Annotated[int | None, typer.Option(help="Protect users, of whom at most this many events count.")]
+MaxEvents = Annotated[int | None, typer.Option(help="Protect persons, of whom at most this many events count.")]
 MaxPerTick = Annotated[int | None, typer.Option(help="As --max-events, in one tick.")]
-MaxTicks = Annotated[int | None, typer.Option(help="In how many ticks one user counts.")]
-Period = Annotated[str | None, typer.Option(help="Protect what a user does in so many ticks, rather than in all.")]
+MaxTicks = Annotated[int | None, typer.Option(help="In how many ticks one person counts.")]
+Period = Annotated[str | None, typer.Option(help="Protect what a person does in so many ticks, rather than in all.")]
 AuditedHorizon = Annotated[str, typer.Option(help="Horizon of the stream, or none; default: the ticks that are run.")]
 
 
@@ -72,7 +72,7 @@ def replay(
     from evercount.queries import build_query
 
     if (query is None) == (program is None):
-        raise ParameterError("name a query, or a program of your own by --program MODULE:NAME")
+        raise ParameterError("name a query, or a program of your own with --program MODULE:NAME")
     if program is not None:
         audited = find_program(program)
     else:

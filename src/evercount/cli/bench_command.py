@@ -12,6 +12,9 @@ import typer
 def bench(
     names: Annotated[list[str] | None, typer.Argument(help="Only these groups; default: all.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+    mechanism: Annotated[
+        str | None, typer.Option(help="Only the exact noise of this factorization, built-in or registered.")
+    ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List the groups.")] = False,
 ) -> None:
     """Measure speed, memory and growth against their targets. Needs the source tree: the groups live in benchmarks/."""
@@ -24,6 +27,8 @@ def bench(
     if list_only:
         typer.echo("\n".join(groups))
         return
+    if mechanism is not None:
+        names = ["exact"]
     for name in names or []:
         if name not in groups:
             raise UnknownName("benchmark", name, groups)
@@ -37,7 +42,7 @@ def bench(
         spec.loader.exec_module(module)
         if not json_output:
             typer.echo(f"\n{name}")
-        for row in module.run():
+        for row in module.run() if mechanism is None else module.named(mechanism):
             if json_output:
                 typer.echo(json.dumps({"group": name, **row}, default=str))
             else:

@@ -185,7 +185,7 @@ def push(
     ] = None,
     key: Annotated[str | None, typer.Option(help="CSV, Parquet: column with the key.")] = None,
     value: Annotated[str | None, typer.Option(help="CSV, Parquet: column with the value.")] = None,
-    user: Annotated[str | None, typer.Option(help="CSV, Parquet: column with the user.")] = None,
+    user: Annotated[str | None, typer.Option(help="CSV, Parquet: column with the person's id.")] = None,
     name: Annotated[
         str | None, typer.Option("--id", help="Name of this file, for retries (default: from its first lines).")
     ] = None,

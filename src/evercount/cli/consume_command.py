@@ -49,9 +49,9 @@ def consume(
     from evercount.consume.count_messages import check_declaration
     from evercount.consume.log_metrics import LogMetrics
     from evercount.consume.log_source import LogAddress
-    from evercount.declare.cautions import published_line
-    from evercount.declare.declaration import read_declarations
-    from evercount.declare.schedule import parse_length
+    from evercount.declarations.cautions import published_line
+    from evercount.declarations.schedule import parse_length
+    from evercount.declarations.streams_file import read_declarations
     from evercount.errors import LogUnreachable, ParameterError
     from evercount.store import Store, key_from_environment
 
@@ -97,7 +97,7 @@ def _open(
     session: ExitStack, address: Any, declaration: Any, store: Any, scratch: Path, more: dict[str, Any]
 ) -> LogConsumer:
     from evercount.consume.consume_log import LogConsumer
-    from evercount.declare.schedule import instant_of
+    from evercount.declarations.schedule import instant_of
 
     source = address.open()
     session.callback(source.close)
@@ -108,7 +108,7 @@ def _open(
 
 def _round(consumers: list[LogConsumer], waiting: int, metrics: Any) -> bool:
     """One round of each stream; whether all are over."""
-    from evercount.declare.schedule import instant_of
+    from evercount.declarations.schedule import instant_of
 
     over = []
     for consumer in consumers:

@@ -14,15 +14,8 @@ def example(
     hours: Annotated[int, typer.Option(help="Length of the stream in hours.")] = 24 * 28,
     epsilon: Annotated[float, typer.Option(help="Privacy parameter ε.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Privacy parameter δ.")] = 1e-9,
-    queries: Annotated[bool, typer.Option("--queries", help="Print one example of every query instead.")] = False,
 ) -> None:
     """Release a bundled example: hourly reports of a flu self-assessment site, by region. SYNTHETIC data."""
-    if queries:
-        from evercount.examples.before_and_after import before_and_after
-        from evercount.examples.query_table import table as query_table
-
-        typer.echo(f"{query_table()}\n\n{before_and_after()}")
-        return
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table

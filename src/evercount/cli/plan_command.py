@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from evercount.errors import ParameterError
+from evercount.text_rules import finite
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,11 +47,11 @@ def plan(
         str | None, typer.Option(help="event or user (the default with a cap or period).", show_default="event")
     ] = None,
     period: Annotated[
-        str | None, typer.Option(help="Protect what a user does in so many ticks (default: all time).")
+        str | None, typer.Option(help="Protect what a person does in so many ticks (default: all time).")
     ] = None,
-    max_per_tick: Annotated[int | None, typer.Option(help="Events counted per user and tick.")] = None,
-    max_ticks: Annotated[int | None, typer.Option(help="Ticks in which a user counts, per period.")] = None,
-    max_events: Annotated[int | None, typer.Option(help="Events counted per user and period.")] = None,
+    max_per_tick: Annotated[int | None, typer.Option(help="Events counted per person and tick.")] = None,
+    max_ticks: Annotated[int | None, typer.Option(help="Ticks in which a person counts, per period.")] = None,
+    max_events: Annotated[int | None, typer.Option(help="Events counted per person and period.")] = None,
     mechanism: Annotated[
         list[str] | None, typer.Option("--mechanism", "-m", help="Only these factorizations, repeatable.")
     ] = None,
@@ -73,11 +74,11 @@ def plan(
         typer.Option("--from", help="File of events: show the share that caps drop, by month. For you alone."),
     ] = None,
     time: Annotated[str | None, typer.Option(help="--from: column with the time.")] = None,
-    user: Annotated[str | None, typer.Option(help="--from: column with the user.")] = None,
+    user: Annotated[str | None, typer.Option(help="--from: column with the person's id.")] = None,
     every: Annotated[str, typer.Option(help="Length of a tick, for per-day, per-week, --period 1d and --from.")] = "1d",
     start: Annotated[str | None, typer.Option(help="--from: start of the first tick.")] = None,
     zone: Annotated[str, typer.Option(help="Time zone of the days.")] = "UTC",
-    beta: Annotated[float, typer.Option(help="Failure probability of the simultaneous bound.")] = 0.05,
+    level: Annotated[float, typer.Option(help="Probability with which the bound holds for all ticks.")] = 0.95,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Show all columns; they need about 170 characters.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a chart of error over time (PNG, SVG, PDF).")] = None,
@@ -95,9 +96,9 @@ def plan(
     import json
 
     from evercount.cli.options import parse_parameters
-    from evercount.declare.schedule import Schedule
-    from evercount.declare.unit_periods import with_period_ticks
-    from evercount.declare.view_names import noise_views
+    from evercount.declarations.schedule import Schedule
+    from evercount.declarations.unit_periods import with_period_ticks
+    from evercount.declarations.view_names import noise_views
     from evercount.errors import UnknownName
     from evercount.factorizations import FACTORIZATIONS
     from evercount.factorizations.base import LARGEST_HORIZON
@@ -117,7 +118,7 @@ def plan(
         for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
             if value is not None:
                 raise ParameterError(
-                    f"{option} {value} next to --rho {rho}: ρ fixes the noise by itself, give only one"
+                    f"{option} {value} next to --rho {rho}: ρ fixes the noise by itself; give only one of them"
                 )
         budget = Budget.from_rho(rho, delta, adjacency=who, **protected)
     else:
@@ -137,7 +138,7 @@ def plan(
             parse_parameters(parameter or []),
             names=tuple(mechanism) if mechanism else None,
             ticks=ticks,
-            beta=beta,
+            level=level,
             json_output=json_output,
             plot=plot,
         )
@@ -156,14 +157,14 @@ def plan(
             typer.echo(optimum_table(budget, length, tuple(views.values()), asked), err=json_output)
         return
     if optimal:
-        raise ParameterError("--optimal goes with --view")
+        raise ParameterError("--optimal needs --view")
     comparison = make_plan(
         budget,
         length,
         asked,
         names=tuple(mechanism) if mechanism else None,
         ticks=ticks,
-        beta=beta,
+        level=level,
     )
     if plot is not None:
         from evercount.plotting import error_plot
@@ -182,22 +183,13 @@ def plan(
         raise ParameterError(NO_COUNTS.format(query))
     if json_output:
         more = {} if discovery is None else {"discovery": discovery.to_dict()}
-        typer.echo(json.dumps(_finite({**comparison.to_dict(), "resources": costs.to_dict(), **more}), indent=1))
+        typer.echo(json.dumps(finite({**comparison.to_dict(), "resources": costs.to_dict(), **more}), indent=1))
         return
-    _print_table(comparison, beta, wide)
+    _print_table(comparison, level, wide)
     if discovery is not None:
         _print_discovery(discovery)
     _say(str(costs))
     _say(comparison.guarantee)
-
-
-def _finite(value: object) -> object:
-    """JSON has no NaN and no infinity: None instead."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _console() -> Console:
@@ -218,11 +210,11 @@ def _number(value: float, places: int) -> str:
     return f"{value:,.{places}f}" if value >= 1 or value == 0 else f"{value:.3g}"
 
 
-def _percent(beta: float) -> str:
-    return f"{100 * (1 - beta):.10g}%"
+def _percent(level: float) -> str:
+    return f"{100 * level:.10g}%"
 
 
-def _print_table(comparison: Plan, beta: float, wide: bool) -> None:
+def _print_table(comparison: Plan, level: float, wide: bool) -> None:
     from rich import box
     from rich.table import Table
 
@@ -232,7 +224,7 @@ def _print_table(comparison: Plan, beta: float, wide: bool) -> None:
     bound = "" if math.isnan(comparison.lower_bound) else "; × bound: worst std over the lower bound"
     _say(
         f"{comparison.query}, {horizon}, errors over {comparison.ticks} ticks. std: standard deviation of a published "
-        f"number; all ticks ±: with probability {_percent(beta)} no number is farther off{bound}."
+        f"number; all ticks ±: with probability {_percent(level)} no number is farther off{bound}."
     )
     # no frame: the usual numbers then fit into 80 characters; larger ones make the table wider
     table = Table(box=box.HEAVY_HEAD if wide else None, padding=(0, 1) if wide else (0, 0, 0, 1))
@@ -284,15 +276,17 @@ def _show_dropped(
     import time as system_time
     from tempfile import TemporaryDirectory
 
-    from evercount.declare.columns import Columns
-    from evercount.declare.declaration import StreamDeclaration
-    from evercount.declare.schedule import Schedule, instant_of
+    from evercount.declarations.columns import Columns
+    from evercount.declarations.declaration import StreamDeclaration
+    from evercount.declarations.schedule import Schedule, instant_of
     from evercount.files.dropped_events import dropped_events
     from evercount.files.source import open_source
     from evercount.queries import build_query
 
     if budget.unit != "user" or time is None or user is None or start is None:
-        raise ParameterError("--from shows what caps of users drop: add --time, --user, --start, and a cap or --period")
+        raise ParameterError(
+            "--from shows what the caps on persons drop: add --time, --user, --start, and a cap or --period"
+        )
     schedule = Schedule.of(every, start, zone)
     columns = Columns(time, user=user)
     declaration = StreamDeclaration(
@@ -368,7 +362,7 @@ def _sparse(
     *,
     names: tuple[str, ...] | None,
     ticks: int | None,
-    beta: float,
+    level: float,
     json_output: bool,
     plot: Path | None,
 ) -> None:
@@ -385,11 +379,11 @@ def _sparse(
         )
     if ticks is not None and horizon is not None:
         raise ParameterError(f"--ticks {ticks} is for streams without a horizon: add --horizon none, or leave it out")
-    sparse = plan_sparse_count(budget, horizon, parameters.get("max_ones"), names=names, ticks=ticks, beta=beta)
+    sparse = plan_sparse_count(budget, horizon, parameters.get("max_ones"), names=names, ticks=ticks, level=level)
     if plot is not None:
         _plot_sparse(sparse, plot)
     if json_output:
-        typer.echo(json.dumps(_finite(sparse.to_dict()), indent=1))
+        typer.echo(json.dumps(finite(sparse.to_dict()), indent=1))
     else:
         _print_sparse(sparse)
 
@@ -400,7 +394,7 @@ def _print_sparse(sparse: SparseComparison) -> None:
     console = _console()
     known = "max_ones unknown" if sparse.max_ones is None else f"max_ones={sparse.max_ones}"
     length = f"no horizon, first {sparse.ticks} ticks" if sparse.horizon is None else f"horizon {sparse.horizon}"
-    title = f"SparseCount({known}), {length}, bounds for all ticks together ({_percent(sparse.beta)})"
+    title = f"SparseCount({known}), {length}, bounds for all ticks together ({_percent(sparse.level)})"
     table = Table()
     if sparse.max_ones is None:
         best = next(iter(sparse.plain))
@@ -463,7 +457,7 @@ def _plot_sparse(sparse: SparseComparison, target: Path) -> None:
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("events in the whole stream" if sparse.max_ones is not None else "events so far")
-    axes.set_ylabel(f"error bound for all ticks ({_percent(sparse.beta)})")
+    axes.set_ylabel(f"error bound for all ticks ({_percent(sparse.level)})")
     budget = f"ε={sparse.epsilon:g}, δ={sparse.delta:g}"
     axes.set_title(f"SparseCount, {budget}, {sparse.ticks} ticks", fontsize=10, loc="left")
     axes.legend(frameon=False, fontsize=8)

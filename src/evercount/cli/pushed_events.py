@@ -106,7 +106,7 @@ def opened(file: Path, columns: Mapping[str, str | None]) -> Iterator[PushedFile
         pushed = PushedFile(source, named, scratch)
         if not named and (source.kind == "parquet" or not pushed.begins_with_json()):
             what = "Parquet" if source.kind == "parquet" else "not JSON lines"
-            raise InputError(f"{file} is {what}: name the columns of a table by --time, --key, --value or --user")
+            raise InputError(f"{file} is {what}: name the columns of a table with --time, --key, --value or --user")
         if named and source.kind == "jsonl":
             raise InputError(f"{file} is JSON lines: omit --time, --key, --value and --user")
         yield pushed

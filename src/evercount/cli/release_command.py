@@ -23,14 +23,14 @@ from evercount.front_door.declare_stream import Declared, declare, described_opt
 from evercount.front_door.release_data import run
 
 if TYPE_CHECKING:
-    from evercount.declare.declaration import StreamDeclaration
-    from evercount.declare.file_places import FilePlaces
+    from evercount.declarations.declaration import StreamDeclaration
+    from evercount.declarations.file_places import FilePlaces
 
 STREAMS = Path("streams.toml")
 """Where `evercount release NAME` looks for the stream NAME."""
-SPELLED = {"views": "view"}
+SPELLED = {"views": "view", "notes": "note"}
 """Options that are spelled otherwise than the parameter."""
-REPEATED = ("key", "views")
+REPEATED = ("key", "views", "notes")
 PANELS = {
     "Input": "time every start zone late wait revise_for end now delimiter skip_bad rejects check",
     "What is counted": "query key rollup keys unknown weights minimum add_keys remove_keys value low high grid bins",
@@ -137,7 +137,7 @@ def release(
     if given["out"] is None and given["db"] is None and not given["check"]:
         raise ParameterError("`out` is missing: name the release file (.csv, .jsonl or .parquet), or '-'")
     if json_output and given["out"] == "-":
-        raise ParameterError("--json and `out` - would both write to standard output: name a file by `out`")
+        raise ParameterError("--json and `out` - would both write to standard output: name a file with `out`")
     try:
         with _progress(quiet) as tell, _warnings_on_stderr():
             outcome = run(files, declaration, progress=tell, **given)
@@ -176,13 +176,13 @@ def resolve_stream(
         stream, files = files[0], files[1:]
     if given:
         raise ParameterError(f"--streams declares the stream: omit {', '.join(given)}")
-    from evercount.declare.declaration import read_streams
+    from evercount.declarations.streams_file import read_streams
 
     known = {declaration.name: (declaration, places) for declaration, places in read_streams(streams)}
     if stream is None and len(known) == 1:
         stream = next(iter(known))
     if stream is None:
-        raise ParameterError(f"{streams} declares {len(known)} streams: choose one of {', '.join(known)} by --stream")
+        raise ParameterError(f"{streams} declares {len(known)} streams: choose one of {', '.join(known)} with --stream")
     if stream not in known:
         raise UnknownName("stream", stream, known)
     return *known[stream], files

@@ -54,7 +54,7 @@ def serve(
     At the first start an admin token is written into a file for its owner only, unless EVERCOUNT_ADMIN_TOKEN is set.
     Stops on Ctrl-C and SIGTERM.
     """
-    from evercount.declare.cautions import cautions, published_line
+    from evercount.declarations.cautions import cautions, published_line
     from evercount.errors import MissingExtra, ParameterError
 
     try:
@@ -62,7 +62,7 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise MissingExtra("The service", "service") from error
-    from evercount.declare.declaration import read_declarations
+    from evercount.declarations.streams_file import read_declarations
     from evercount.service.access import Limits
     from evercount.service.admin_token import choose_admin_token, named_admin_token
     from evercount.service.clock_guard import parse_clock_jump
@@ -159,4 +159,4 @@ def check_port(host: str, port: int) -> None:
             probe.bind(address)
     except OSError as error:
         reason = reasons.get(error.errno or 0, error.strerror or str(error))
-        raise ParameterError(f"{host}:{port} cannot be listened on: {reason}") from None
+        raise ParameterError(f"cannot listen on {host}:{port}: {reason}") from None

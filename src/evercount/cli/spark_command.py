@@ -55,13 +55,13 @@ def spark(
 
     Under spark-submit use the file evercount/cli/spark_submit_script.py with the same arguments.
     """
-    from evercount.declare.cautions import published_line
-    from evercount.declare.schedule import parse_length
+    from evercount.declarations.cautions import published_line
+    from evercount.declarations.schedule import parse_length
     from evercount.files.lake_table import open_lake
     from evercount.spark import open_session, release_stream
     from evercount.spark.count_events import check_declaration
-    from evercount.spark.progress import Progress
-    from evercount.spark.store_door import append_released, open_store
+    from evercount.spark.stream_release import Progress, append_released
+    from evercount.store import Store, key_from_environment
 
     declaration = _chosen(streams, stream)
     check_declaration(declaration)
@@ -73,7 +73,7 @@ def spark(
     _be_quiet(session)
     progress = Progress(lambda line: typer.echo(line, err=True))
     events = _events(session, source, form, schema, option or [])
-    store = open_store(db, key_file, head)
+    store = Store(db, key_from_environment(key_file), head)
     try:
         typer.echo(published_line(declaration, new=declaration.name not in store.streams), err=True)
         behind = True  # an earlier run may have ended before it could append
@@ -124,7 +124,7 @@ def _be_quiet(session: Any) -> None:
 
 
 def _chosen(path: Path, name: str | None) -> Any:
-    from evercount.declare.declaration import read_declarations
+    from evercount.declarations.streams_file import read_declarations
     from evercount.errors import ParameterError, UnknownName
 
     declared = {one.name: one for one in read_declarations(path)}
@@ -141,7 +141,7 @@ def _events(session: Any, source: str, form: str, schema: str | None, options: l
     from evercount.cli.options import parse_parameters
     from evercount.errors import ParameterError
     from evercount.spark.check_source import EVERY_AGE
-    from evercount.spark.failures import first_line
+    from evercount.spark.session import first_line
 
     reader = session.readStream.format(form)
     if form in (*FILE_FORMATS, "text"):

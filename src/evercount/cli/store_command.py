@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from evercount.cli.options import Missing
+
+if TYPE_CHECKING:
+    from evercount.store import LiveStream, Store
 
 store = typer.Typer(help="Verify, copy and export the durable store of `evercount serve`.", no_args_is_help=True)
 
@@ -101,7 +104,7 @@ def restore(
 
     kept, quarantined = restore_copy(copy, Path(db), head)
     if kept is not None:
-        typer.echo(f"the database of before is kept as {kept}")
+        typer.echo(f"the previous database is kept as {kept}")
     typer.echo(f"restored {copy} to {db}")
     for one in quarantined:
         typer.echo(f"QUARANTINE  {one.name}: {one.reason} (the head is at tick {one.tick})")
@@ -227,18 +230,14 @@ def add_keys(
     It spends nothing: the privacy is that of the stream with all keys from the start. Do not choose the keys, or the
     day, by looking at the events. Keys that are there already are left alone. The service must be stopped.
     """
-    from evercount.front_door.declare_stream import listed_keys
+    from evercount.front_door.listed_keys import listed_keys
     from evercount.store import Store, key_from_environment
+    from evercount.store.declare_stream import MOST_CELLS
     from evercount.store.join_keys import join_keys
-    from evercount.store.writer import MOST_CELLS
 
     opened = Store(db, key_from_environment(key_file), head)
     try:
-        live = opened.find(stream) if stream in opened.streams or opened.name_is_spent(stream) else None
-        if live is None:
-            from evercount.errors import UnknownName
-
-            raise UnknownName("stream", stream, opened.streams)
+        live = _found(opened, stream)
         joined = join_keys(opened, stream, listed_keys(keys, live.declaration, "keys"), MOST_CELLS)
         tick = live.open_tick
     finally:
@@ -248,6 +247,42 @@ def add_keys(
         return
     named = ", ".join(joined[:8]) + (", …" if len(joined) > 8 else "")
     typer.echo(f"keys that join {stream!r} with tick {tick}: {named}. Nothing is spent.")
+
+
+@store.command("remove-keys")
+def remove_keys(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    keys: Annotated[Path, typer.Argument(help="File with the keys, one per line (of a rollup: CSV lines).")],
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Show no numbers of these keys from the open tick on. What was published stays; add-keys shows them again.
+
+    They are counted as before. The service must be stopped.
+    """
+    from evercount.engine.add_keys import label_of
+    from evercount.front_door.listed_keys import listed_keys
+    from evercount.store import Store, key_from_environment
+    from evercount.store.join_keys import hide_keys
+
+    opened = Store(db, key_from_environment(key_file), head)
+    try:
+        live = _found(opened, stream)
+        labels = [label_of(key) for key in listed_keys(keys, live.declaration, "keys")]
+        hidden, tick = hide_keys(opened, stream, labels), live.open_tick
+    finally:
+        opened.close()
+    typer.echo(f"not shown of {stream!r} from tick {tick} on: {', '.join(hidden) or 'no further key'}")
+
+
+def _found(opened: Store, stream: str) -> LiveStream:
+    """The stream of that name, or UnknownName."""
+    from evercount.errors import UnknownName
+
+    if stream not in opened.streams and not opened.name_is_spent(stream):
+        raise UnknownName("stream", stream, opened.streams)
+    return opened.find(stream)
 
 
 @store.command()
@@ -266,7 +301,7 @@ def note(
     It is published as it is, in charts, tables and exports: write nothing that you know from the events only, and do
     not call ticks missing because of their counts. While a service runs on the store: evercount streams note.
     """
-    from evercount.declare.tick_marks import NewMark
+    from evercount.declarations.tick_marks import NewMark
     from evercount.store import Store, key_from_environment
     from evercount.store.tick_marks import mark_ticks
 
@@ -303,13 +338,13 @@ def export_releases(
     A history that differs from the published one (the database was put back from another copy) is refused.
     """
     from evercount._safe_files import refuse_link
+    from evercount.declarations.cautions import declared_text
+    from evercount.declarations.public_facts import public_facts
     from evercount.engine.press_table import round_table
     from evercount.engine.release_table import LEVEL
-    from evercount.engine.user_counting import enforced_by
     from evercount.engine.write_table import MEDIA_TYPES, Kind, write_tables
     from evercount.errors import StoreError, UnknownName
     from evercount.files.published import describe_files
-    from evercount.privacy import guarantee_text
     from evercount.store import Reading
     from evercount.store.rollback_guard import HeadFile, default_path
 
@@ -325,7 +360,7 @@ def export_releases(
         tables = tables if full_digits or lake is not None else map(round_table, tables)
         if output:
             refuse_link("--output", output)
-        said = guarantee_text(declaration.budget, enforced_by(declaration.query, None)).sentence
+        said = declared_text(declaration).sentence
         if lake is not None:
             from evercount.files.lake_table import append_new
 
@@ -335,6 +370,7 @@ def export_releases(
         with output.open("wb") if output else nullcontext(sys.stdout.buffer) as file:
             write_tables(cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said})
         if output and form == "csv":
-            describe_files([output], declaration, said, LEVEL, full_digits=full_digits)
+            facts = public_facts(declaration, said, reading.marks_of(stream), full_digits=full_digits)
+            describe_files([output], facts, LEVEL)
     finally:
         reading.close()

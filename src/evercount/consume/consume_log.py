@@ -19,11 +19,11 @@ from typing import IO, Any
 from evercount._safe_files import open_private, replaced
 from evercount.consume.count_messages import AFTER_END, BAD, CountedMessages, MessageCounter
 from evercount.consume.log_source import LogSource, Messages, Positions
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import SECOND
-from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError, StreamStopped
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
 from evercount.store import Store
-from evercount.store.accept_totals import CountedBatch, last_batches, last_tick, read_position
+from evercount.store.accept_totals import CountedBatch
+from evercount.store.fed_stream import FedStream
 
 MOST_MESSAGES = 20_000
 """Messages that are counted and committed together."""
@@ -85,13 +85,11 @@ class LogConsumer:
         rejects: Path | None = None,
     ) -> None:
         self._counter = MessageCounter(declaration, scratch)
-        self._source, self._store, self._new_log = source, store, new_log
-        self._live = store.declare(declaration, now / SECOND)
-        self.declaration = self._live.declaration
+        self._source, self._new_log = source, new_log
+        self._fed = FedStream(store, declaration, now)
+        self.declaration = self._fed.declaration
         self._query = "log " + hashlib.blake2b(source.identity.encode(), digest_size=16).hexdigest()
-        with store.database.reading() as connection:
-            known = last_batches(connection, self._live.id)
-            position = read_position(connection, self._live, store.sealer, self._query)
+        known, position = self._fed.last_batches(), self._fed.position(self._query)
         if known and self._query not in known and not new_log:
             raise Conflict(
                 f"stream {declaration.name!r} was fed from another source, and this log is new to it: events that were "
@@ -135,7 +133,7 @@ class LogConsumer:
         After every commit `progress` is told how many messages were counted and how many are left.
         """
         number = 0
-        if not self._live.finished:
+        if not self._fed.finished:
             _, end = self._source.reach()
             if set(end) - set(self._at):
                 self._at = {**dict.fromkeys(end, 0), **self._at}  # a partition that was added begins with its first
@@ -152,14 +150,15 @@ class LogConsumer:
                 if monotonic() - moved > STALL_SECONDS:
                     raise LogUnreachable(f"the log gave nothing for {STALL_SECONDS:g} seconds")
                 progress(len(messages.bodies), left := self._left(end))
-        ticks = self._close_due(now - max(0, wait - self._live.declaration.waits))
-        return LogRound(ticks, number, dict(self.bad), self._live.finished)
+        if self._fed.due(now) and self._at != self._stored:  # messages of other subjects were passed over
+            self._commit(self._at, self.bad, self._counter.count(Messages((), (), {}), self._fed.last_tick))
+        return LogRound(self._fed.close_due(now, wait), number, dict(self.bad), self._fed.finished)
 
     def _left(self, end: Positions) -> int:
         return sum(max(0, place - self._at[name]) for name, place in end.items())
 
     def _count(self, messages: Messages) -> None:
-        found = self._counter.count(messages, last_tick(self._live))
+        found = self._counter.count(messages, self._fed.last_tick)
         size, reasons = len(messages.bodies), Counter(reason for _, reason in found.bad)
         no_events = len(found.bad) - reasons[BAD[AFTER_END]]
         if size >= LEAST_JUDGED and 2 * no_events > size:
@@ -176,20 +175,10 @@ class LogConsumer:
         one = CountedBatch(self._query, self._batch, found.totals, self._new_log, found.users, position=position)
         if found.named is not None:
             one = replace(one, named=[found.named])
-        if not self._store.accept_totals(self._live.name, one):
+        if not self._fed.accept(one):
             raise Conflict("another program counts the messages of this log for the same stream: run one of them")
         self._batch += 1
         self._stored, self.bad = dict(after), bad
-
-    def _close_due(self, now: int) -> range:
-        live, first = self._live, self._live.closed + 1
-        if live.stopped:
-            raise StreamStopped(f"stream {live.name!r} is stopped: {live.stopped}")
-        if live.due(now / SECOND) and self._at != self._stored:
-            self._commit(self._at, self.bad, self._counter.count(Messages((), (), {}), last_tick(live)))
-        while (count := live.due(now / SECOND)) > 0:
-            self._store.close_ticks(live, count, now / SECOND, describe=0)
-        return range(first, live.closed + 1)
 
     def close(self) -> None:
         """Close what the consumer opened; the log and the store stay open."""

@@ -12,12 +12,12 @@ import numpy as np
 
 from evercount._arrays import IntArray
 from evercount.consume.log_source import Messages
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.tick_totals import TickTotals
-from evercount.errors import ParameterError
 from evercount.files.event_sql import NO_ORDER, REASONS, columns_of, is_valued, placed, prepare
 from evercount.files.source import Source, arrow, connect
 from evercount.queries.capabilities import rows_of
+from evercount.store.fed_stream import check_fed
 from evercount.store.named_events import NamedEvents
 from evercount.store.user_events import UserEvents
 
@@ -41,17 +41,7 @@ class CountedMessages:
 def check_declaration(declaration: StreamDeclaration) -> None:
     """ParameterError for what a log cannot serve."""
     columns_of(declaration)
-    if declaration.schedule.manual:
-        raise ParameterError("a log closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
-    query = declaration.query
-    names = query.people is not None or query.discovery is not None or declaration.budget.unit == "user"
-    if declaration.revise_for is not None and names:
-        raise ParameterError("late = 'revise' of persons or unknown keys is not counted from a log: use the service")
-    if query.people is not None and (rows_of(query).repeats or declaration.budget.caps[:2] != (None, None)):
-        raise ParameterError(
-            f"{query.name!r} with these caps follows each user from event to event, and a log hands over each user "
-            "once a tick and key: use `evercount release` or the service"
-        )
+    check_fed(declaration, "a log")
 
 
 class _Batch(Source):
@@ -72,6 +62,7 @@ class MessageCounter:
         self._source = _Batch(scratch / "none", "the log", "jsonl", "none", used, ("VARCHAR",) * len(used))
         self._connection = connect(scratch)
         self._names: list[str] = []
+        self._none = TickTotals.none(declaration.query.cells)
         if declaration.query.discovery is None:
             prepare(self._connection, declaration, (self._source,))
 
@@ -93,9 +84,7 @@ class MessageCounter:
             if self._declaration.query.discovery is not None:
                 self._connection.execute("DROP TYPE IF EXISTS cell_key; DROP TABLE IF EXISTS cell_name")
                 self._names = prepare(self._connection, self._declaration, (self._source,))
-            if self._declaration.query.people is not None:
-                return self._people(messages, last)
-            if self._declaration.budget.unit == "user":
+            if self._declaration.query.people is not None or self._declaration.budget.unit == "user":
                 return self._users(messages, last)
             return self._totals(last)
         finally:
@@ -120,55 +109,40 @@ class MessageCounter:
         bad = () if good.all() else self._bad(last)
         if self._declaration.query.discovery is not None:
             names = [self._names[place] for place in cell[good].tolist()]
-            return CountedMessages(self._none(), None, NamedEvents(place[good], names, events[good, None]), bad)
+            return CountedMessages(self._none, None, NamedEvents(place[good], names, events[good, None]), bad)
         sums = rows_of(self._declaration.query).totals(place[good], cell[good], events[good], total[good])
-        return CountedMessages(self._as_totals(*sums), bad=bad)
+        return CountedMessages(TickTotals.of(self._declaration.query.cells, *sums), bad=bad)
 
     def _users(self, messages: Messages, last: int) -> CountedMessages:
-        """The events with their users, without those after so many others of their tick that no cap keeps them."""
+        """The events with their users: those that a cap may keep, or each counted user once for each tick and key."""
+        counts_users = self._declaration.query.people is not None
         own_order = columns_of(self._declaration).order is not None
         most, each, _ = self._declaration.budget.caps
         limit = min(filter(None, (most, each)), default=len(messages.bodies))
+        among, turn = ("place, who, cell", "row_number()") if counts_users else ("place, who", "rank()")
         found = self._connection.execute(
-            f"SELECT place, cell, units, who, us, n, o FROM ({self._placed(last, True)}) "
-            f"QUALIFY place < 0 OR rank() OVER (PARTITION BY place, who ORDER BY us, {'o' if own_order else 'n'}) "
-            f"<= {limit} ORDER BY n"
+            f"SELECT place, cell, units, who, us, n, o FROM ({self._placed(last, True)}) QUALIFY place < 0 OR {turn} "
+            f"OVER (PARTITION BY {among} ORDER BY us, {'o' if own_order else 'n'}) <= {1 if counts_users else limit} "
+            "ORDER BY n"
         ).fetchnumpy()
-        place, number = _numbers(found["place"]), _numbers(found["n"])
-        good = place > 0
-        order = _numbers(found["o"]) if own_order else np.asarray(messages.orders, np.int64)[number - 1]
-        time, cell, units = (_numbers(found[name])[good] for name in ("us", "cell", "units"))
+        good = _numbers(found["place"]) > 0
+        place, cell, units, time, number, order = (
+            _numbers(found[name])[good] for name in ("place", "cell", "units", "us", "n", "o")
+        )
+        bad, who = () if good.all() else self._bad(last), found["who"][good].tolist()
+        if not own_order:
+            order = np.asarray(messages.orders, np.int64)[number - 1]
+        if counts_users:
+            named = NamedEvents(place, who, np.stack([cell, time, order], axis=1))
+            return CountedMessages(self._none, None, named, bad)
         keys, cell = _renumbered(cell, self._names)
-        users = UserEvents(place[good], found["who"][good].tolist(), time, order[good], cell, units, keys=keys)
-        return CountedMessages(self._none(), users, bad=() if good.all() else self._bad(last))
-
-    def _people(self, messages: Messages, last: int) -> CountedMessages:
-        """Each user once for each tick and key, with the place of the first event."""
-        own_order = columns_of(self._declaration).order is not None
-        found = self._connection.execute(
-            f"SELECT place, who, cell, us, n, o FROM ({self._placed(last, True)}) QUALIFY place < 0 OR row_number() "
-            f"OVER (PARTITION BY place, who, cell ORDER BY us, {'o' if own_order else 'n'}) = 1 ORDER BY n"
-        ).fetchnumpy()
-        place, number = _numbers(found["place"]), _numbers(found["n"])
-        good = place > 0
-        order = _numbers(found["o"]) if own_order else np.asarray(messages.orders, np.int64)[number - 1]
-        numbers = np.stack([_numbers(found["cell"]), _numbers(found["us"]), order], axis=1)[good]
-        named = NamedEvents(place[good], found["who"][good].tolist(), numbers)
-        return CountedMessages(self._none(), None, named, () if good.all() else self._bad(last))
-
-    def _none(self) -> TickTotals:
-        none = np.empty(0, np.int64)
-        return self._as_totals(none, none, none)
+        return CountedMessages(self._none, UserEvents(place, who, time, order, cell, units, keys=keys), bad=bad)
 
     def _bad(self, last: int) -> list[tuple[int, str]]:
         rows = self._connection.execute(
             f"SELECT n, place FROM ({self._placed(last, True)}) WHERE place < 0 ORDER BY n"
         ).fetchall()
         return [(n - 1, BAD[-place]) for n, place in rows]
-
-    def _as_totals(self, tick: IntArray, cell: IntArray, total: IntArray) -> TickTotals:
-        first, end = (int(tick[0]), int(tick[-1]) + 1) if len(tick) else (1, 1)
-        return TickTotals(first, end - first, self._declaration.query.cells, tick, cell, total)
 
 
 def _like(source: _Batch, lines: Sequence[str]) -> _Batch:

@@ -29,7 +29,7 @@ class LogMetrics:
             try:
                 server, _ = start_http_server(port, "127.0.0.1", registry)
             except OSError as error:
-                raise ParameterError(f"port {port} cannot be listened on: {error.strerror}") from None
+                raise ParameterError(f"cannot listen on port {port}: {error.strerror}") from None
             self.port = server.server_port
 
     def progress(self, stream: str) -> Callable[[int, int], None]:

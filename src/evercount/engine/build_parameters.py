@@ -20,6 +20,7 @@ from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Factorization, check_horizon
 from evercount.mechanisms import NOISES
 from evercount.mechanisms.revision_noise import build_revisions
+from evercount.noise import Secret
 from evercount.privacy import Budget, TimeRange
 from evercount.queries.base import Query
 
@@ -49,6 +50,10 @@ def build_parameters(
         raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
     if not isinstance(budget, Budget):
         raise ParameterError(f"the second argument must be a Budget, got {budget!r}")
+    if not isinstance(source.get("secret"), Secret | None):
+        raise ParameterError(
+            f"secret must be a Secret, such as Secret.generate(), got {type(source['secret']).__name__}"
+        )
     if noise not in NOISES:
         raise UnknownName("noise", noise, NOISES)
     if horizon is None and isinstance(factorization, Factorization):
@@ -96,11 +101,6 @@ def choose_revised(
 ) -> tuple[Budget, Factorization]:
     """The budget and the factorization of a stream whose days are published again, with every check."""
     check_revised(query)
-    if budget.unit != "event":
-        raise ParameterError(
-            "late = 'revise' protects single events: caps of users would have to be kept by the time of the event, for "
-            "as long as it is revised; use late = 'next' or 'drop' where users are protected"
-        )
     if check_postprocess(postprocess):
         raise ParameterError("late = 'revise': declare views, which are post-processed; what is released is not")
     if set(views) - {RUNNING}:
@@ -132,5 +132,6 @@ def _revised(
     declared = noise_declaration(query, budget, horizon, noise, none, (RUNNING,), during)
     built = build_revisions(noise, engine, asked.lags, query.cells, horizon, make, declared, **source)
     errors = RevisedErrors(asked, engine, built.sigma, built.stream.rounded)
-    fixed = (asked, budget, horizon, engine, built, none, replay, errors, None, (RUNNING,), during, None)
+    caps = UserCaps.of(query, budget, None, revise_for)
+    fixed = (asked, budget, horizon, engine, built, none, replay, errors, None, (RUNNING,), during, caps)
     return StreamParameters(*fixed, revise_for=revise_for)

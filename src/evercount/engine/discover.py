@@ -49,11 +49,7 @@ def advance_keys(
     values, sums = (_padded([row[side] for row in published], len(labels)) for side in (0, 1))
     values, _ = postprocessed(parameters.postprocess, values, None)
     after = replace(
-        state,
-        tick=state.tick + len(ticks),
-        totals=totals,
-        encoder=table,
-        last_sums=sums[-1:] if len(sums) else None,
+        state, tick=state.tick + len(ticks), totals=totals, encoder=table, last_sums=sums[-1:] if len(sums) else None
     )
     return Rows(values, sums, labels), after
 
@@ -90,10 +86,7 @@ def _advance_own_ticks(
     last = KeyCounts.shown(list(found[-1]), state.tick + len(found)) if found else replace(encoder, pending=())
     published, _ = postprocessed(parameters.postprocess, values, None)
     after = replace(
-        state,
-        tick=state.tick + len(found),
-        encoder=last,
-        last_sums=sums[-1:, ~np.isnan(values[-1])] if found else None,
+        state, tick=state.tick + len(found), encoder=last, last_sums=sums[-1:, ~np.isnan(values[-1])] if found else None
     )
     return Rows(published, sums, [*RESERVED, *keys]), after
 

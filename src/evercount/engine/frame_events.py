@@ -45,7 +45,7 @@ def plain_ticks(ticks: Iterable[Any]) -> Iterable[Any]:
     if _foreign(kind) and (hasattr(kind, "itertuples") or hasattr(kind, "iter_rows")):
         raise InputError(
             "a run is a sequence of ticks, and this is one data frame: give one for each tick. Which tick a row "
-            "belongs to must follow from public times: `evercount release` sees to that, for a frame in a Parquet file"
+            "belongs to must follow from public times, as in evercount.release(frame, time=…, every=…, epsilon=…)"
         )
     listed = plain_events(ticks)
     if isinstance(listed, list | tuple) and any(

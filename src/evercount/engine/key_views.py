@@ -48,11 +48,11 @@ class KeyView(View):
     changes: KeyChanges
     columns: dict[str, int]
     parts: tuple[Parts, ...]
-    symmetric: ClassVar[bool] = False
+    _symmetric: ClassVar[bool] = False
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true number with probability at least `level`, given which keys are public."""
-        over, end = self.cell_errors[1], self.errors.cell_errors(self.last)[1]
+        over, end = self._cell_errors[1], self._errors.cell_errors(self.last)[1]
         low, high = np.empty_like(self.values), np.empty_like(self.values)
         for place, parts in enumerate(self.parts):
             changes, weights = combination(self.changes, self.columns, parts)
@@ -60,15 +60,15 @@ class KeyView(View):
         opening = np.flatnonzero(self.changes.opening)
         plain = [place for place, parts in enumerate(self.parts) if len(parts) == 1]
         if len(opening) and plain:  # running totals have the intervals with which they were released
-            assert self.errors.query.discovery is not None
-            released = self.changes.running_limits(self.errors.query.discovery, opening, end, level)
+            assert self._errors.query.discovery is not None
+            released = self.changes.running_limits(self._errors.query.discovery, opening, end, level)
             for place in plain:
                 label = self.parts[place][0][0]
                 column = RESERVED.index(label) if label in RESERVED else 1 + self.columns[label]
                 low[opening, place], high[opening, place] = (side[:, column] for side in released)
         return low, high
 
-    def half_widths(self, level: float = 0.95) -> FloatArray:
+    def _half_widths(self, level: float = 0.95) -> FloatArray:
         """How far each number's interval reaches on the longer side, shape (spans, cells)."""
         low, high = self.interval(level)
         return np.maximum(self.values - low, high - self.values)
@@ -77,11 +77,11 @@ class KeyView(View):
         chosen = self._places(cells)
         return replace(super().only(*cells), parts=tuple(self.parts[place] for place in chosen))
 
-    def spans_at(self, places: IntArray) -> Self:
+    def _spans_at(self, places: IntArray) -> Self:
         return replace(
-            super().spans_at(places),
-            norms=self.norms[places],
-            rounding=self.rounding[places],
+            super()._spans_at(places),
+            _norms=self._norms[places],
+            _rounding=self._rounding[places],
             changes=self.changes.spans_at(places),
         )
 
@@ -98,8 +98,8 @@ class KeyView(View):
             cells=(f"{one} − {other}",),
             parts=(both,),
             values=values,
-            norms=norms,
-            rounding=rounding,
+            _norms=norms,
+            _rounding=rounding,
         )
 
 

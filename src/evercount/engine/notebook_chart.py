@@ -18,13 +18,7 @@ COLOURS = ("#3366aa", "#cc6633", "#338855", "#885599")
 
 
 def chart_html(
-    title: str,
-    cells: Sequence[str],
-    values: FloatArray,
-    low: FloatArray,
-    high: FloatArray,
-    guarantee: str,
-    noise: str,
+    title: str, cells: Sequence[str], values: FloatArray, low: FloatArray, high: FloatArray, guarantee: str, noise: str
 ) -> str:
     """A small chart and the newest numbers; values, low and high have the shape (points, cells)."""
     if not len(values):

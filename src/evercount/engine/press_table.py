@@ -10,6 +10,7 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.engine.release_table import ReleaseTable
+from evercount.privacy.guarantee_text import tick_word
 
 SHORT = 1e15
 """Numbers beyond this, in size, keep their digits: ten times them is no whole double."""
@@ -18,6 +19,9 @@ TITLES = {
     "tick": ("Number of the tick", "integer", "the last one that the number counts, from 1"),
     "start": ("Start", "datetime", "when the time that the number counts begins"),
     "first": ("First tick", "integer", "the first one that the number counts"),
+    "as_of": ("As of tick", "integer", "the tick after which the number was published"),
+    "revisions_left": ("Revisions to come", "integer", "how often it will still be published again; 0: final"),
+    "note": ("Note", "string", "what the publisher says about the time that the number counts"),
     "cell": ("Key", "string", "what is counted: a region, a group, or the total"),
     "value": ("Number, with noise", "number", "the published number: the true one plus random noise"),
     "std": ("Standard error", "number", "the standard deviation of the noise, before post-processing"),
@@ -48,12 +52,13 @@ def postprocess_table(table: ReleaseTable, names: Sequence[str], *, counts: bool
 
 
 def round_table(table: ReleaseTable) -> ReleaseTable:
-    """The table with two digits of each std, and as many decimals of the number beside it; whole places stay.
+    """The table with two digits of each std, and as many decimals of the number next to it; whole places stay.
 
     Ends of intervals are rounded outwards and stds upwards, so that they hold as stated. A number is a function of its
     own value, std and ends, so every way to a table gives the same one.
 
-    >>> table = ReleaseTable.of(np.asarray([1]), None, ("a",), [[[301.257]], [[5.9432]], [[289.6]], [[312.91]]])
+    >>> from evercount.engine.release_table import table_of
+    >>> table = table_of(np.asarray([1]), None, ("a",), [[[301.257]], [[5.9432]], [[289.6]], [[312.91]]])
     >>> round_table(table).numbers[0, :, 0].tolist()
     [301.3, 6.0, 289.6, 313.0]
     """
@@ -73,9 +78,10 @@ def _scale(std: FloatArray) -> FloatArray:
 
 def describe_csv(url: str, columns: Sequence[str], facts: Mapping[str, Any], level: float) -> dict[str, Any]:
     """What a reader of a CSV must know, as CSV on the Web has it: titles of the columns, and the promise."""
-    described = []
+    described, word = [], tick_word(facts["tick"])
     for name in columns:
         title, kind, text = TITLES.get(name, (name, "string", ""))
+        title = title.replace("tick", word)
         if name in ("low", "high"):
             text += f": it holds the true number with probability {level:g} or more"
         described.append({"name": name, "titles": title, "datatype": kind, "dc:description": text})

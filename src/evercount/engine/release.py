@@ -16,7 +16,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count
 from evercount.engine import take_views
 from evercount.engine.error_model import ErrorModel
-from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
 from evercount.engine.run_errors import RunErrors
 from evercount.engine.table_exports import TableExports
 from evercount.engine.tick_release import Release
@@ -85,6 +85,8 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
             sums = None if self._sums is None else self._sums[part]
             said = (self._errors, self.noise, self.guarantee, self.postprocessed)
             return Releases(self.first_tick + start, self._values[part], *said, sums, self._labels)
+        if not isinstance(index, int | np.integer):
+            raise ParameterError(f"ticks have places, as in releases[0] or releases[-7:], got {index!r:.80}")
         if not -len(self) <= index < len(self):
             raise IndexError(f"the run has {len(self)} ticks, and releases[{index}] is not one of them")
         return Release(self, index % len(self))
@@ -108,15 +110,8 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         """One label per output; where keys are discovered, of all that these ticks publish."""
         return self._errors.query.labels if self._labels is None else self._labels
 
-    def published(self, index: int) -> slice | IntArray:
-        """Which outputs one of the ticks publishes; the others of its row are NaN.
-
-        Args:
-            index: The place of the tick in this run, from 0.
-
-        Returns:
-            Their places.
-        """
+    def _published(self, index: int) -> slice | IntArray:
+        """The places of the outputs that one of the ticks publishes; the others of its row are NaN."""
         return slice(None) if self._labels is None else np.flatnonzero(~np.isnan(self._values[index]))
 
     @property
@@ -239,14 +234,17 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         Raises:
             ParameterError: As `per_tick`, or a span does not lie in this run.
         """
-        return take_views.spans(self, name, np.asarray(first) - 1, np.asarray(stop) - 1)
+        begin, end = np.asarray(first), np.asarray(stop)
+        if begin.dtype.kind + end.dtype.kind not in ("ii", "iu", "ui", "uu"):
+            raise ParameterError(f'spans need whole ticks, such as spans("weeks", [1, 8], [8, 15]), got {first!r:.80}')
+        return take_views.spans(self, name, begin - 1, end - 1)
 
     # -- export -------------------------------------------------------------------------------------------------
 
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
         numbers = [self._values, self.stds, *self._limits(level)]
         marks = self._marks() if starts is None else {}  # a stream with a schedule has a declaration that says it
-        return ReleaseTable.of(
+        return table_of(
             self.ticks, starts, self.labels, numbers, marks=marks, guarantee=self.guarantee, noise=self.noise
         )
 
@@ -281,23 +279,10 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         from evercount.plotting import band_plot
 
         low, high = (side[:, :outputs] for side in self._limits(level))
-        return band_plot(
-            self.ticks, self._values[:, :outputs], low, high, self.labels[:outputs], self.caption(level), target
-        )
+        numbers, labels = (self._values[:, :outputs], low, high), self.labels[:outputs]
+        return band_plot(self.ticks, *numbers, labels, self.noise, target, level=level)
 
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
         if self._errors.query.quantiles is not None and self.first_tick == 1 and not self.postprocessed:
             return self.running()._chart(level)
         return ("running totals", self.labels, self._values, *self._limits(level))
-
-    def caption(self, level: float = 0.95) -> str:
-        """What a chart of these numbers must say.
-
-        Args:
-            level: The probability of the intervals in the band.
-
-        Returns:
-            One line of text.
-        """
-        kind = "" if self.noise == "exact" else f"; noise: {self.noise}, for simulation only"
-        return f"band: {level:.0%} interval per number{kind}"

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.engine.notebook_chart import chart_html
+from evercount.errors import ParameterError
 from evercount.text_rules import aligned
 
 if TYPE_CHECKING:
@@ -79,37 +80,6 @@ class ReleaseTable(Sequence[Any]):
     left: IntArray | None = None
     notes: Sequence[str] | None = None
 
-    @classmethod
-    def of(
-        cls,
-        ticks: IntArray,
-        starts: Sequence[int] | None,
-        cells: Sequence[str],
-        numbers: Sequence[npt.ArrayLike],
-        first: IntArray | None = None,
-        marks: Mapping[str, str] | None = None,
-        guarantee: str = "",
-        noise: str = "exact",
-    ) -> ReleaseTable:
-        """The table of its parts.
-
-        Args:
-            ticks: As for the class.
-            starts: As for the class.
-            cells: As for the class.
-            numbers: value, std, low and high, each (ticks, cells).
-            first: As for the class.
-            marks: As for the class.
-            guarantee: As for the class.
-            noise: As for the class.
-
-        Returns:
-            The table.
-        """
-        stated = np.stack([np.asarray(part, np.float64) for part in numbers], axis=1)
-        stated = np.clip(stated, -LARGEST_STATED, LARGEST_STATED) + 0.0  # no infinity, no negative zero
-        return cls(ticks, starts, cells, stated, first, marks or {}, guarantee=guarantee, noise=noise)
-
     # -- a sequence of rows ---------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -139,6 +109,10 @@ class ReleaseTable(Sequence[Any]):
                 left=None if self.left is None else self.left[some],
                 notes=None if self.notes is None else [self.notes[place] for place in some.tolist()],
                 views={},
+            )
+        if not isinstance(index, int | np.integer):
+            raise ParameterError(
+                f'a row has a number, as in table[0]; for columns, table.to_pandas()["value"]: {index!r:.80}'
             )
         if not -len(self) <= index < len(self):
             raise IndexError(f"the table has {len(self)} rows, and row {index} is not one of them")
@@ -195,6 +169,9 @@ class ReleaseTable(Sequence[Any]):
 
         Returns:
             The text, without a target.
+
+        Raises:
+            ParameterError: The target is neither a path nor an open file.
         """
         return self._write("csv", target)
 
@@ -206,6 +183,9 @@ class ReleaseTable(Sequence[Any]):
 
         Returns:
             The text, without a target.
+
+        Raises:
+            ParameterError: The target is neither a path nor an open file.
         """
         return self._write("jsonl", target)
 
@@ -217,8 +197,10 @@ class ReleaseTable(Sequence[Any]):
             return text
         if isinstance(target, str | Path):
             Path(target).write_text(text, encoding="utf-8", newline="")
-        else:
+        elif hasattr(target, "write"):
             target.write(text)
+        else:
+            raise ParameterError(f'write to a path such as "daily.{kind}" or to an open file, got {target!r:.80}')
         return None
 
     def to_parquet(self, target: str | Path) -> None:
@@ -232,6 +214,8 @@ class ReleaseTable(Sequence[Any]):
         """
         from evercount.engine.write_table import write_parquet
 
+        if not isinstance(target, str | Path):
+            raise ParameterError(f'write to a path such as "daily.parquet", got {target!r:.80}')
         write_parquet(str(target), [self], self.clock, self._metadata)
 
     def to_arrow(self) -> Any:
@@ -306,10 +290,8 @@ class ReleaseTable(Sequence[Any]):
         values, _, low, high = (self.numbers[:, part, :cells] for part in range(len(NUMBERS)))
         times = None if self.starts is None else np.asarray(self.starts, "datetime64[us]")
         zone = None if self.clock is None or self.clock.arrow_zone == "UTC" else self._moment(0).tzinfo
-        kind = "" if self.noise == "exact" else f"; noise: {self.noise}, for simulation only"
-        caption = f"band: interval per number{kind}"
         numbers, names = (values, low, high), self.cells[:cells]
-        return band_plot(self.ticks, *numbers, names, caption, target, times=times, zone=zone, left=self.left)
+        return band_plot(self.ticks, *numbers, names, self.noise, target, times=times, zone=zone, left=self.left)
 
     # -- for writers --------------------------------------------------------------------------------------------------
 
@@ -337,72 +319,18 @@ class ReleaseTable(Sequence[Any]):
         columns |= {name: np.full(len(row), text, object) for name, text in self.marks.items()}
         return columns if self.notes is None else columns | {"note": np.asarray(self.notes, object)[row]}
 
-    def described(self, show: Callable[[int], str], hashes: Mapping[int, bytes] | None = None) -> list[dict[str, Any]]:
-        """Each tick as readers of a service get it.
 
-        With hashes the lists end with the last key that the tick shows; without, null stands for keys that are not
-        public.
-
-        Args:
-            show: Makes texts of starts.
-            hashes: Those of the release chain.
-
-        Returns:
-            One mapping for each tick.
-        """
-        said = []
-        for place, (tick, numbers) in enumerate(zip(self.ticks.tolist(), self.numbers, strict=True)):
-            if hashes is not None:
-                numbers = numbers[:, : 1 + np.flatnonzero(~np.isnan(numbers[0])).max(initial=-1)]
-            said.append(
-                {
-                    "tick": tick,
-                    **self._revision(place),
-                    **({} if self.first is None else {"first": int(self.first[place])}),
-                    "start": None if self.starts is None else show(self.starts[place]),
-                    **dict(zip(("values", "std", "low", "high"), map(_plain, numbers), strict=True)),
-                    **({} if hashes is None else {"hash": hashes.get(self._released(place), b"").hex()}),
-                    **({"note": self.notes[place]} if self.notes is not None and self.notes[place] else {}),
-                }
-            )
-        return said
-
-    def _released(self, place: int) -> int:
-        """The tick that released the number."""
-        return int((self.ticks if self.as_of is None else self.as_of)[place])
-
-    def _revision(self, place: int) -> dict[str, int]:
-        if self.as_of is None or self.left is None:
-            return {}
-        return {"as_of": int(self.as_of[place]), "revisions_left": int(self.left[place])}
-
-    def each_tick(self) -> Iterator[tuple[int, IntArray, FloatArray]]:
-        """The ticks one by one.
-
-        Returns:
-            (tick, places of published cells, their numbers of shape (4, cells)) of each tick.
-        """
-        for tick, numbers in zip(self.ticks.tolist(), self.numbers, strict=True):
-            places = np.flatnonzero(~np.isnan(numbers[0]))
-            yield tick, places, numbers[:, places]
-
-    def among(self, cells: Sequence[str]) -> ReleaseTable:
-        """The same numbers under these cells, which may be more and in another order.
-
-        Args:
-            cells: The labels.
-
-        Returns:
-            A new table.
-        """
-        place = {cell: number for number, cell in enumerate(cells)}
-        width = self.numbers.shape[2]
-        numbers = np.full((len(self.ticks), len(NUMBERS), len(cells)), np.nan)
-        numbers[:, :, [place[cell] for cell in self.cells[:width]]] = self.numbers
-        return replace(self, cells=cells, numbers=numbers)
-
-
-def _plain(numbers: FloatArray) -> list[float | None]:
-    """Numbers as JSON has them, null for NaN."""
-    plain: list[float | None] = numbers.tolist()
-    return [None if number != number else number for number in plain] if np.isnan(numbers).any() else plain
+def table_of(
+    ticks: IntArray,
+    starts: Sequence[int] | None,
+    cells: Sequence[str],
+    numbers: Sequence[npt.ArrayLike],
+    first: IntArray | None = None,
+    marks: Mapping[str, str] | None = None,
+    guarantee: str = "",
+    noise: str = "exact",
+) -> ReleaseTable:
+    """The table of value, std, low and high, each (ticks, cells), without infinity and negative zero."""
+    stated = np.stack([np.asarray(part, np.float64) for part in numbers], axis=1)
+    stated = np.clip(stated, -LARGEST_STATED, LARGEST_STATED) + 0.0
+    return ReleaseTable(ticks, starts, cells, stated, first, marks or {}, guarantee=guarantee, noise=noise)

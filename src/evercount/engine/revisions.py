@@ -37,8 +37,8 @@ ONE_DAY = (
 def day_budget(budget: Budget) -> Budget:
     """What the stream of one day keeps so that all of them together keep the budget: its whole life is one period.
 
-    **Guarantee.** `engine/revisions.proof.md`, Theorem 2. Test:
-    tests/engine/test_revisions.py::test_no_neighbours_beat_one_day.
+    **Guarantee.** `engine/revisions.proof.md`, Theorem 2. Tests:
+    tests/engine/test_revisions.py::test_no_neighbours_beat_one_day and ::test_no_persons_beat_one_day.
     """
     if budget.unit == "event":
         return budget
@@ -119,7 +119,7 @@ class RevisedErrors(ErrorModel):
         """Half the width of each number's interval, one for each output of a tick."""
         lags = self.revisions.lags
         of_day = Releases(1, np.zeros((lags, self.revisions.query.outputs)), self.day, "", "")
-        return of_day.half_widths(level).reshape(-1)
+        return of_day._symmetric(level, slice(None)).reshape(-1)
 
     def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
         """Std of the last `width` days up to each tick (None: all so far) once they are not revised any more."""
@@ -149,7 +149,7 @@ class RevisedReleases(Releases[FloatArray]):
 
 def newest_spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
     """As `take_views.spans`, of the newest number of each day."""
-    model, first = releases.error_model, releases.first_tick
+    model, first = releases._errors, releases.first_tick
     assert isinstance(model, RevisedErrors)
     start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
     last = first + len(releases) - 1
@@ -231,7 +231,7 @@ def by_day(table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequen
 
 def with_revisions_left(table: ReleaseTable, view: View) -> ReleaseTable:
     """A view of newest numbers with the tick as of which each is, and how often it will still be revised."""
-    errors = view.errors
+    errors = view._errors
     if not isinstance(errors, DayErrors):
         return table
     final = view.last + errors.lags - 1

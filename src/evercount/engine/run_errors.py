@@ -53,11 +53,6 @@ class RunErrors:
         return len(self._values)
 
     @property
-    def error_model(self) -> ErrorModel:
-        """The public facts from which all errors follow."""
-        return self._errors
-
-    @property
     def query(self) -> Query:
         """What was asked."""
         return self._errors.query
@@ -102,15 +97,7 @@ class RunErrors:
         return self._errors_all[0]
 
     def _limits(self, level: float, index: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """Lower and upper ends of the intervals of all ticks, or of one, shape (ticks, outputs).
-
-        Args:
-            level: The probability that an interval holds its true number.
-            index: The place of one tick in this run, from 0; None for all.
-
-        Returns:
-            The lower ends and the upper ends.
-        """
+        """Lower and upper ends of the intervals of all ticks, or of one, shape (ticks, outputs)."""
         part = slice(None) if index is None else slice(index, index + 1)
         if self._sums is not None and self._kept is not None:
             errors = self._cells.at(part)
@@ -118,57 +105,17 @@ class RunErrors:
         half = self._symmetric(level, part)
         return self._values[part] - half, self._values[part] + half
 
-    def half_widths(self, level: float, index: int | None = None) -> FloatArray:
-        """Half-widths of the intervals, shape (ticks, outputs); the larger side where they differ.
-
-        Args:
-            level: The probability that an interval holds its true number.
-            index: The place of one tick in this run, from 0; None for all.
-
-        Returns:
-            The half-widths.
-        """
-        part = slice(None) if index is None else slice(index, index + 1)
-        if self._sums is None:
-            return self._symmetric(level, part)
-        low, high = self._limits(level, index)
-        return np.maximum(self._values[part] - low, high - self._values[part])
-
     def _evidence(self, places: IntArray) -> FloatArray:
-        """How clearly each discovered key is above its threshold at some ticks, in stds.
-
-        Args:
-            places: The places of the ticks in this run, from 0.
-
-        Returns:
-            One row for each tick, one number for each output.
-        """
+        """How clearly each discovered key is above its threshold at some ticks, in stds."""
         assert self._sums is not None
         return self._sums[places]
 
-    def cell_errors(self, index: int) -> CellErrors:
-        """The errors of one cell at one tick.
-
-        Args:
-            index: The place of the tick in this run, from 0.
-
-        Returns:
-            The errors, each of shape (1, 1).
-        """
+    def _cell_errors(self, index: int) -> CellErrors:
+        """The errors of one cell at one tick, each of shape (1, 1)."""
         return self._cells.at(slice(index, index + 1))
 
     def _rank_errors(self, index: int) -> RankErrors:
-        """The errors of one tick's numbers, as the selection of the largest needs them.
-
-        Args:
-            index: The place of the tick in this run, from 0.
-
-        Returns:
-            The errors.
-
-        Raises:
-            ParameterError: The query publishes nothing to select from.
-        """
+        """The errors of one tick's numbers, as the selection of the largest needs them."""
         if self._sums is not None:
             raise ParameterError(
                 "there is nothing to select: every discovered key has passed a threshold already"

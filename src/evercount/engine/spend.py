@@ -13,6 +13,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
+from evercount.errors import ParameterError
 from evercount.noise import Secret, random_bytes
 from evercount.privacy import Entry, Ledger
 
@@ -26,6 +27,8 @@ def spend_for(stream: Stream, ledger: Ledger, secret: Secret | None) -> Entry:
     **Guarantee.** The entry is calibrated as the stream is. Test:
     `tests/engine/test_stream_ledger.py::test_a_stream_spends_exactly_its_budget`.
     """
+    if not isinstance(ledger, Ledger):
+        raise ParameterError(f'ledger must be a Ledger, such as Ledger(path="all.ledger"), got {ledger!r:.80}')
     identifier = identify(stream, secret)
     return ledger.spend(f"{stream.query.name} {identifier[:12]}", stream.cost, stream=identifier)
 

@@ -89,7 +89,7 @@ class Stream(GrowingStream[V_co]):
     [[3.59]]
     """
 
-    owner_noun: ClassVar[str] = "stream"
+    _owner_noun: ClassVar[str] = "stream"
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class Stream(GrowingStream[V_co]):
     def _account(self, named: bool, capped: Capped) -> Counting:
         """How the next ticks account for users, as all ticks before did."""
         before = self._state.counting if self.tick else None
-        return choose_counting(self.budget, before, named, capped, self.query.people is not None)
+        return choose_counting(self.budget, before, named, capped, self.query)
 
     def prepare(self, events: Any = ()) -> None:
         """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number.
@@ -257,7 +257,7 @@ class Stream(GrowingStream[V_co]):
             noise.expect(found.expected_names(self._state.encoder, events))
         noise.prepare()
         if self.horizon is None or self.tick < self.horizon:
-            self.error_model.prepare(self.tick + 1)
+            self._errors.prepare(self.tick + 1)
 
     def run(
         self, ticks: Iterable[Any], users: Iterable[Iterable[str]] | None = None, *, capped: Capped = False

@@ -20,6 +20,7 @@ from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner
 from evercount.privacy import Budget, Cost, GuaranteeText, TimeRange, guarantee_text
+from evercount.privacy.guarantee_text import MANUAL
 from evercount.queries.base import Query, V_co
 from evercount.queries.discovery_threshold import Thresholds
 
@@ -117,8 +118,19 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     @property
     def guarantee(self) -> str:
         """The guarantee in one sentence, with what the caller promised for it."""
+        return self.guarantee_by()
+
+    def guarantee_by(self, tick: str = MANUAL) -> str:
+        """The guarantee, with a tick called by its declared length: day, say.
+
+        Args:
+            tick: The declared length of a tick, such as "1d".
+
+        Returns:
+            One sentence.
+        """
         enforced = enforced_by(self.query, self._state.counting)
-        return guarantee_sentence(self.budget, enforced, self.replay, self.noise)
+        return guarantee_sentence(self.budget, enforced, self.replay, self.noise, tick)
 
     @property
     def explained(self) -> GuaranteeText:
@@ -126,8 +138,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         return guarantee_text(self.budget, enforced_by(self.query, self._state.counting))
 
     @property
-    def error_model(self) -> ErrorModel:
-        """The public facts from which all errors follow."""
+    def _errors(self) -> ErrorModel:
         return self._parameters.errors
 
     def std(self, ticks: Any, view: str = RUNNING) -> FloatArray:
@@ -227,7 +238,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         tested = discovery_ticks(np.arange(first_tick, first_tick + len(rows)), self.thresholds)
         if np.any((tested > 0) & (tested < first_tick)):
             raise ParameterError("releases of discovered keys are read back from tick 1 or from a discovery tick on")
-        evidence = evidence_at(tested, rows[np.maximum(tested - first_tick, 0)], self.thresholds, self.error_model)
+        evidence = evidence_at(tested, rows[np.maximum(tested - first_tick, 0)], self.thresholds, self._errors)
         evidence[:, : self.query.outputs] = 0.0
         return Rows(rows.copy(), evidence, names)
 

@@ -25,7 +25,7 @@ VIEWS = "views are sums over ticks, and "
 
 def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
     """The numbers of ticks after+1 … until of each span, from running sums."""
-    if releases.error_model.revised:
+    if releases._errors.revised:
         from evercount.engine.revisions import newest_spans  # it needs the views of this module
 
         return newest_spans(releases, name, after, until)
@@ -51,7 +51,7 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     sums = np.concatenate([np.zeros((1, releases.rows.shape[1])), releases.rows])
     offset = 1 - first if first > 1 else 0
     low, high = (sums[np.where(ticks > 0, ticks + offset, 0)] for ticks in (start, stop))
-    errors, outputs = releases.error_model, range(len(releases.labels))
+    errors, outputs = releases._errors, range(len(releases.labels))
     facts = (errors, releases.guarantee, releases.noise)
     if releases.query.discovery is None:
         return view_of(name, start, stop, low, high, outputs, *facts)
@@ -83,7 +83,7 @@ def view_of(
     first, *later = (Part(part.after, *(np.asarray(ones * side)[chosen] for side in part[1:])) for part in errors.parts)
     cells = tuple(labels[output] for output in chosen)
     numbers = (high - low, first.norms, first.rounding)
-    return View(name, after + 1, until, cells, *numbers, errors, guarantee, noise, later=tuple(later))
+    return View(name, after + 1, until, cells, *numbers, errors, guarantee, noise, _later=tuple(later))
 
 
 def view_at(
@@ -96,7 +96,7 @@ def view_at(
 ) -> View:
     """A view of some outputs over spans (after, until), from what was published at their ends alone."""
     after, until = spans
-    stated = (facts.error_model, facts.guarantee, facts.noise)
+    stated = (facts._errors, facts.guarantee, facts.noise)
     columns = needed_columns(outputs, len(labels)) if facts.thresholds is not None else outputs
     ticks = [np.zeros_like(after) if facts.query.publishing.own_ticks else after, until]
     if facts.thresholds is not None:
@@ -105,7 +105,7 @@ def view_at(
     low, high, *tested = (_at(values, at, len(columns)) for at in ticks)
     if facts.thresholds is None:
         return view_of(name, after, until, low, high, outputs, *stated)
-    evidence = evidence_at(ticks[2], tested[0], facts.thresholds, facts.error_model)
+    evidence = evidence_at(ticks[2], tested[0], facts.thresholds, facts._errors)
     shown = [columns.index(output) for output in outputs]
     names = [labels[column] for column in columns]
     return key_view(name, after, until, Ends(low, high, evidence), names, shown, *stated)

@@ -58,7 +58,7 @@ class Release(Generic[V_co]):
 
     @property
     def _published(self) -> slice | IntArray:
-        return self._run.published(self._index)
+        return self._run._published(self._index)
 
     @property
     def labels(self) -> Sequence[str]:
@@ -118,17 +118,6 @@ class Release(Generic[V_co]):
         ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
         return cast(tuple[V_co, V_co], ends)
 
-    def half_widths(self, level: float = 0.95) -> FloatArray:
-        """How far each output's interval reaches on either side; the larger side where they differ.
-
-        Args:
-            level: The probability that an interval holds its true number.
-
-        Returns:
-            One half-width for each output.
-        """
-        return np.asarray(self._run.half_widths(level, self._index)[0][self._published])
-
     def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
         """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1.
 
@@ -148,7 +137,7 @@ class Release(Generic[V_co]):
         """
         if self.query.discovery is not None:
             evidence = self._run._evidence(np.asarray([self._index]))[0][self._published]
-            errors = self._run.cell_errors(self._index)
+            errors = self._run._cell_errors(self._index)
             found, number = self.query.discovery, 1 if k is None else k
             return top_discovered(found, self.labels, self.values, evidence, errors, number, level)
         return self.query.top(self.values, self._run._rank_errors(self._index), k, level)
@@ -203,7 +192,7 @@ class Release(Generic[V_co]):
                 f"these weights were post-processed ({', '.join(self.postprocessed)}), so that the error of their sums "
                 "is not known; release without post-processing and post-process the cut"
             )
-        errors, model = self._run.cell_errors(self._index), self._run.error_model
+        errors, model = self._run._cell_errors(self._index), self._run._errors
         spread, slack, step = (float(np.max(part)) for part in (errors.spread, errors.slack, errors.step))
         if model.pure and not model.rounded:  # sums of discrete Laplace numbers need half a unit once, however many
             slack, step = 0.0, slack

@@ -44,6 +44,16 @@ class TickTotals:
         tick, cell = np.nonzero(array)
         return cls(first_tick, len(array), array.shape[1], tick + first_tick, cell, array[tick, cell])
 
+    @classmethod
+    def of(cls, cells: int, tick: IntArray, cell: IntArray, total: IntArray) -> TickTotals:
+        """Entries in the order of ticks, from their first tick to their last."""
+        first, stop = (int(tick[0]), int(tick[-1]) + 1) if len(tick) else (1, 1)
+        return cls(first, stop - first, cells, tick, cell, total)
+
+    @classmethod
+    def none(cls, cells: int) -> TickTotals:
+        return cls.of(cells, *[np.empty(0, np.int64)] * 3)
+
     def __len__(self) -> int:
         return self.ticks
 

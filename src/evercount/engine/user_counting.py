@@ -6,10 +6,12 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
+from evercount.engine.revised_query import Revisions
 from evercount.errors import InputError, ParameterError
 from evercount.privacy import Budget, Enforced, guarantee_text
+from evercount.privacy.guarantee_text import MANUAL
 from evercount.queries.base import Query
 from evercount.queries.user_cap import Caps, Used, UserState, cap_per_user
 
@@ -22,7 +24,7 @@ Capped = bool | Literal["by door"]
 
 
 def choose_counting(
-    budget: Budget, before: Counting | None, named: bool, capped: Capped, names_users: bool = False
+    budget: Budget, before: Counting | None, named: bool, capped: Capped, query: Query | None = None
 ) -> Counting:
     """How a tick accounts for users; ParameterError where that does not fit the budget, or the ticks `before` it.
 
@@ -34,7 +36,9 @@ def choose_counting(
         if named or capped:
             raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
         return "events"
-    if names_users:
+    if capped is True and isinstance(query, Revisions):
+        raise ParameterError("name the users of a revised stream, lag by lag: it keeps their caps day by day")
+    if query is not None and query.people is not None:
         if named or capped:
             raise ParameterError("the events of this query are their users: leave users and capped out")
         return "by query"
@@ -70,11 +74,15 @@ class UserCaps:
     period_of: PeriodOf
 
     @classmethod
-    def of(cls, query: Query, budget: Budget, period_of: PeriodOf | None) -> UserCaps | None:
+    def of(
+        cls, query: Query, budget: Budget, period_of: PeriodOf | None, revise_for: int | None = None
+    ) -> UserCaps | None:
         """None where the budget protects events."""
         if budget.unit != "user":
             return None
-        return cls(query, Caps.of(budget), period_of or _counted_periods(budget))
+        if revise_for is not None:
+            return DayCaps(query, Caps.of(budget), lambda tick: 0, revise_for + 1)
+        return UserCaps(query, Caps.of(budget), period_of or _counted_periods(budget))
 
     @property
     def reads_users(self) -> bool:
@@ -130,6 +138,58 @@ class UserCaps:
         return (sum(int(event) for event in kept) if counting else kept), changes
 
 
+@dataclass(frozen=True, eq=False)
+class DayCaps(UserCaps):
+    """The caps of a stream whose days are revised: what comes for one day, over all its lags, shares them.
+
+    A tick is a list of lags, and so are its users. A user is known by day and name until the last lag of the day.
+    """
+
+    lags: int = 1
+
+    def forgets_after(self, tick: int) -> bool:
+        return self.caps.within_a_tick
+
+    def cap(
+        self, ticks: Sequence[Any], users: Sequence[Iterable[Any]] | None, first_tick: int, known: UserState
+    ) -> tuple[list[Any], UserChanges]:
+        """As `UserCaps.cap`, day by day.
+
+        **Guarantee.** Whether an event counts depends on the places of its own user's events for its own day alone, and
+        what a user has used of the caps of a day is known until its last lag is closed: `revisions.proof.md`, Theorem
+        2. Tests: tests/engine/test_revisions.py::test_no_persons_beat_one_day, ::test_caps_that_forget_are_caught.
+        """
+        assert users is not None
+        kept: list[Any] = []
+        open_days = UserState(known)
+        for tick, (parts, names) in enumerate(zip(ticks, users, strict=True), first_tick):
+            listed = list(names)
+            if len(parts) != len(listed):
+                raise InputError("users of a revised stream are named lag by lag, as its events are: a list of lists")
+            left = []
+            for lag, (events, people) in enumerate(zip(parts, listed, strict=True)):
+                day = [day_user(tick - lag, user) for user in people]
+                one, fresh = self._cap_tick(events, day, tick, open_days)
+                left.append(one)
+                open_days |= fresh
+            kept.append(left)
+            open_days = UserState() if self.caps.within_a_tick else users_after(open_days, tick, self.lags)
+        return kept, UserChanges(open_days, forget=True)
+
+
+def day_user(day: int, user: str) -> str:
+    """A user on a day, as the state of users names them."""
+    return f"{day} {user}" if isinstance(user, str) and user else user
+
+
+T = TypeVar("T")
+
+
+def users_after(known: Mapping[str, T], tick: int, lags: int) -> dict[str, T]:
+    """The users of days that are revised after `tick`."""
+    return {name: used for name, used in known.items() if int(name.partition(" ")[0]) + lags - 1 > tick}
+
+
 class UserChanges(NamedTuple):
     """What some ticks change in the state of users."""
 
@@ -159,15 +219,17 @@ def check_users(ticks: Sequence[Any], users: Sequence[Any]) -> None:
 
 def enforced_by(query: Query, counting: Counting | None) -> Enforced:
     """Who keeps to the cap of users; evercount, unless the caller has promised it or the query needs none."""
+    if isinstance(query, Revisions):
+        return "revised"
     if query.people is not None:
         return "query"
     return "caller" if counting == "capped" else "evercount"
 
 
 @lru_cache(maxsize=256)
-def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, noise: str) -> str:
+def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, noise: str, tick: str = MANUAL) -> str:
     """What all releases of a stream promise, and whether they may be published at all."""
-    sentence = guarantee_text(budget, enforced).sentence
+    sentence = guarantee_text(budget, enforced, tick).sentence
     if replay:
         sentence += " This is a replay of another stream's noise: do not publish."
     if noise != "exact":

@@ -15,7 +15,7 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_probability
 from evercount.engine.error_model import ErrorModel, Part, SpanErrors, interval_factor
-from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
 from evercount.engine.table_exports import TableExports
 from evercount.errors import ParameterError
 from evercount.queries.cell_errors import CellErrors
@@ -34,12 +34,8 @@ class View(TableExports):
         last: the last tick that each span counts.
         cells: one label for each column of `values`.
         values: shape (spans, cells).
-        norms: std of each column in units of a cell's std, shape (cells,), or (spans, cells) where spans differ.
-        rounding: the most that rounding of a cell by 1 changes each column, in the same shape.
-        errors: the error model of the stream.
         guarantee: as the releases state it.
         noise: the kind of noise, as the releases state it.
-        later: what cells that joined later contribute, besides `norms` and `rounding` of those of the start.
 
     **Guarantee.** A function of published numbers and public parameters. `std` is exact: the noise of a running sum
     and of its earlier value are correlated, and their joint law is known. Test:
@@ -56,14 +52,17 @@ class View(TableExports):
     last: IntArray
     cells: tuple[str, ...]
     values: FloatArray
-    norms: FloatArray
-    rounding: FloatArray
-    errors: ErrorModel
+    _norms: FloatArray
+    """Std of each column in units of a cell's std, shape (cells,), or (spans, cells) where spans differ."""
+    _rounding: FloatArray
+    """The most that rounding of a cell by 1 changes each column, in the same shape."""
+    _errors: ErrorModel
     guarantee: str
     noise: str
-    later: tuple[Part, ...] = field(default=(), kw_only=True)
+    _later: tuple[Part, ...] = field(default=(), kw_only=True)
+    """What cells that joined later contribute, besides `_norms` and `_rounding` of those of the start."""
 
-    symmetric: ClassVar[bool] = True
+    _symmetric: ClassVar[bool] = True
     """Whether an interval reaches as far on both sides."""
 
     def __len__(self) -> int:
@@ -73,38 +72,28 @@ class View(TableExports):
         return f"View({self.name!r}, {len(self)} spans, {len(self.cells)} cells, noise={self.noise!r})"
 
     @cached_property
-    def cell_errors(self) -> tuple[FloatArray, CellErrors]:
+    def _cell_errors(self) -> tuple[FloatArray, CellErrors]:
         """(std, errors) of one cell over each span, each array (spans, 1)."""
-        return self.errors.difference_errors(self.first - 1, self.last)
+        return self._errors.difference_errors(self.first - 1, self.last)
 
     @cached_property
-    def span_errors(self) -> SpanErrors:
+    def _span_errors(self) -> SpanErrors:
         """The errors of each number, (spans, cells)."""
-        parts = (Part(0, self.norms, self.rounding), *self.later)
-        return self.errors.span_errors(self.first - 1, self.last, parts)
+        parts = (Part(0, self._norms, self._rounding), *self._later)
+        return self._errors.span_errors(self.first - 1, self.last, parts)
 
     @property
     def std(self) -> FloatArray:
         """The exact std of each number, shape (spans, cells)."""
-        return self.span_errors.std
+        return self._span_errors.std
 
-    def half_widths(self, level: float = 0.95) -> FloatArray:
-        """Half the width of each number's interval, shape (spans, cells).
-
-        Args:
-            level: The probability that an interval holds its true number.
-
-        Returns:
-            The half-widths.
-
-        Raises:
-            ParameterError: the level is not between 0 and 1.
-        """
-        factor = self.errors.difference_factors(level, self.first - 1, self.last)
-        if self.later:
-            parts = (Part(0, self.norms, self.rounding), *self.later)
-            factor = self.errors.with_joined(level, factor, self.last, parts)
-        errors = self.span_errors
+    def _half_widths(self, level: float = 0.95) -> FloatArray:
+        """Half the width of each number's interval, shape (spans, cells)."""
+        factor = self._errors.difference_factors(level, self.first - 1, self.last)
+        if self._later:
+            parts = (Part(0, self._norms, self._rounding), *self._later)
+            factor = self._errors.with_joined(level, factor, self.last, parts)
+        errors = self._span_errors
         return factor * errors.spread + errors.slack + errors.step
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
@@ -116,7 +105,7 @@ class View(TableExports):
         Returns:
             The lower and the upper ends, each of shape (spans, cells).
         """
-        half = self.half_widths(level)
+        half = self._half_widths(level)
         return self.values - half, self.values + half
 
     def bound(self, level: float = 0.95) -> FloatArray:
@@ -131,7 +120,7 @@ class View(TableExports):
         Raises:
             ParameterError: the level is not between 0 and 1.
         """
-        return self.half_widths(1 - (1 - check_probability("level", level)) / max(self.values.size, 1))
+        return self._half_widths(1 - (1 - check_probability("level", level)) / max(self.values.size, 1))
 
     def only(self, *cells: str) -> Self:
         """The same view of some cells.
@@ -150,20 +139,13 @@ class View(TableExports):
             self,
             cells=tuple(cells),
             values=self.values[:, chosen],
-            norms=self.norms[..., chosen],
-            rounding=self.rounding[..., chosen],
-            later=tuple(Part(part.after, part.norms[chosen], part.rounding[chosen]) for part in self.later),
+            _norms=self._norms[..., chosen],
+            _rounding=self._rounding[..., chosen],
+            _later=tuple(Part(part.after, part.norms[chosen], part.rounding[chosen]) for part in self._later),
         )
 
-    def spans_at(self, places: IntArray) -> Self:
-        """The same view of some spans.
-
-        Args:
-            places: The places of the spans in this view, from 0.
-
-        Returns:
-            A new view.
-        """
+    def _spans_at(self, places: IntArray) -> Self:
+        """The same view of some spans."""
         return replace(self, first=self.first[places], last=self.last[places], values=self.values[places])
 
     def compare(self, one: str, other: str) -> Self:
@@ -180,35 +162,35 @@ class View(TableExports):
             ParameterError: a cell is not there, or the query does not declare how its outputs vary together.
         """
         a, b = self._places((one, other))
-        if self.later:
+        if self._later:
             return self._compare_joined(a, b)
-        joint = self.errors.query.publishing.joint(self._outputs([a, b]))
+        joint = self._errors.query.publishing.joint(self._outputs([a, b]))
         apart = max(float(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1]), 0.0)
         return replace(
             self,
             name=f"{self.name}, compared",
             cells=(f"{one} − {other}",),
             values=self.values[:, [a]] - self.values[:, [b]],
-            norms=np.asarray([np.sqrt(apart)]),
-            rounding=self.rounding[[a]] + self.rounding[[b]],
+            _norms=np.asarray([np.sqrt(apart)]),
+            _rounding=self._rounding[[a]] + self._rounding[[b]],
         )
 
     def _compare_joined(self, a: int, b: int) -> Self:
         """Cells of a stream that others have joined: each number is its own cell's, or it cannot be compared."""
-        if self.errors.query.publishing.part is not None:
+        if self._errors.query.publishing.part is not None:
             raise ParameterError("numbers that add up cannot be compared once paths have joined the stream")
         sides = [
             Part(part.after, np.hypot(part.norms[[a]], part.norms[[b]]), part.rounding[[a]] + part.rounding[[b]])
-            for part in (Part(0, self.norms, self.rounding), *self.later)
+            for part in (Part(0, self._norms, self._rounding), *self._later)
         ]
         return replace(
             self,
             name=f"{self.name}, compared",
             cells=(f"{self.cells[a]} − {self.cells[b]}",),
             values=self.values[:, [a]] - self.values[:, [b]],
-            norms=sides[0].norms,
-            rounding=sides[0].rounding,
-            later=tuple(sides[1:]),
+            _norms=sides[0].norms,
+            _rounding=sides[0].rounding,
+            _later=tuple(sides[1:]),
         )
 
     def quantile(self, q: float, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -227,13 +209,13 @@ class View(TableExports):
         Raises:
             ParameterError: another query, or some of its cells only.
         """
-        query = self.errors.query
+        query = self._errors.query
         q = check_probability("q", q)
         if query.quantiles is None or len(self.cells) != query.outputs:
             raise ParameterError("quantiles are read from all cells of a stream of Quantiles")
-        factor = self.errors.difference_factors(level, self.first - 1, self.last)
-        cell, norms = self.cell_errors[1], query.quantiles.norms_beside(q)
-        half = factor * cell.spread * norms + cell.slack_of(norms, self.rounding + q * self.rounding[-1])
+        factor = self._errors.difference_factors(level, self.first - 1, self.last)
+        cell, norms = self._cell_errors[1], query.quantiles.norms_beside(q)
+        half = factor * cell.spread * norms + cell.slack_of(norms, self._rounding + q * self._rounding[-1])
         return query.quantiles.read_quantile(self.values, half, q)
 
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
@@ -247,12 +229,10 @@ class View(TableExports):
             The table.
         """
         numbers = [self.values, self.std, *self.interval(level)]
-        return ReleaseTable.of(
-            self.last, starts, self.cells, numbers, self.first, guarantee=self.guarantee, noise=self.noise
-        )
+        return table_of(self.last, starts, self.cells, numbers, self.first, guarantee=self.guarantee, noise=self.noise)
 
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
-        if self.errors.query.quantiles is None or len(self.cells) != self.errors.query.outputs:
+        if self._errors.query.quantiles is None or len(self.cells) != self._errors.query.outputs:
             return (self.name, self.cells, self.values, *self.interval(level))
         read = np.asarray([self.quantile(q, level) for q in QUARTILES.values()])
         return (f"quartiles, {self.name}", tuple(QUARTILES), read[:, 0].T, read[:, 1].T, read[:, 2].T)
@@ -260,13 +240,13 @@ class View(TableExports):
     def _places(self, cells: Sequence[str]) -> list[int]:
         known = {label: place for place, label in enumerate(self.cells)}
         for cell in cells:
-            if cell not in known:
+            if not isinstance(cell, str) or cell not in known:
                 shown = ", ".join(self.cells[:8]) + (", …" if len(self.cells) > 8 else "")
                 raise ParameterError(f"there is no cell {cell!r:.80} in this view; its cells: {shown}")
         return [known[cell] for cell in cells]
 
     def _outputs(self, places: list[int]) -> list[int]:
-        labels = list(self.errors.query.labels)
+        labels = list(self._errors.query.labels)
         try:
             return [labels.index(self.cells[place]) for place in places]
         except ValueError:
@@ -299,11 +279,11 @@ class Difference:
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true difference with probability at least `level`."""
-        if not (self.one.symmetric and self.other.symmetric):  # each side gets half of the miss probability
+        if not (self.one._symmetric and self.other._symmetric):  # each side gets half of the miss probability
             (a, b), (c, d) = (view.interval((1 + level) / 2) for view in (self.one, self.other))
             return a - d, b - c
-        tails = 1 if self.one.errors.pure or self.other.errors.pure else None
-        one, other = self.one.span_errors, self.other.span_errors
+        tails = 1 if self.one._errors.pure or self.other._errors.pure else None
+        one, other = self.one._span_errors, self.other._span_errors
         spread, step = np.hypot(one.spread, other.spread), np.maximum(one.step, other.step)  # one step is enough
         half = interval_factor(level, (), 1, tails) * spread + one.slack + other.slack + step
         return self.values - half, self.values + half

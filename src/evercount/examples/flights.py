@@ -2,16 +2,14 @@
 
 The data is never part of this project: `pip install 'evercount[examples]'` installs the package. An aircraft stands
 for the user: it makes many flights, and anyone who knows some of them must not learn the others.
-
-    python -m evercount.examples.flights flights.csv
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import importlib.util
 import io
-import sys
 import zipfile
 from collections.abc import Iterable, Iterator
 from datetime import date
@@ -81,8 +79,6 @@ def _flight(row: dict[str, str]) -> Flight:
 def write_csv(path: str | Path, end: str = "2014") -> int:
     """Write one row per flight (time, origin, dest, carrier, aircraft, delay), in order of time.
 
-
-
     >>> write_csv("january.csv", end="2013-02-01")
     27004
     """
@@ -99,5 +95,10 @@ def write_csv(path: str | Path, end: str = "2014") -> int:
 
 
 if __name__ == "__main__":
-    target = sys.argv[1] if len(sys.argv) > 1 else "flights.csv"
-    sys.stdout.write(f"{write_csv(target, *sys.argv[2:3]):,} flights written to {target}\n")
+    command = argparse.ArgumentParser("python -m evercount.examples.flights", description=__doc__)
+    command.add_argument("path", nargs="?", default="flights.csv", help="the CSV file to write")
+    command.add_argument(
+        "end", nargs="?", default="2014", help="write the flights before this date, such as 2013-02-01"
+    )
+    asked = command.parse_args()
+    print(f"{write_csv(asked.path, asked.end):,} flights written to {asked.path}")  # noqa: T201

@@ -31,8 +31,10 @@ MOST_STEPS, PATIENCE = 400, 60
 OVER_RELAXATION = 1.6
 FLOOR = 1e-10
 """Share of A that is added to it, so that ticks that no query reads get noise of a finite size."""
-SCALES = 1.25
-"""Ratio of the lengths of intervals, beyond q, that a unit's ticks are spread over."""
+NEW_CHANGES, STRIDE, EXCHANGES = 5, 3, 10
+"""Every so many steps the changes that cost most are searched, from every third tick on, with so many exchanges."""
+MEAN_OF = 4
+"""The mean over all steps gives step i a weight that grows as i³."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,13 @@ def best_gram(
     tests/factorizations/test_best_dense.py::test_the_bound_of_units_is_one_of_legal_changes.
     """
     T = workloads[0].shape[1]
-    with blas_threads(2):
+    with blas_threads(1):
         unit = _Unit.of(T, q, period)
-        alone = [_solve([one], unit, worst) for one in workloads]
+        alone = [_alone(one.tobytes(), unit, worst) for one in workloads]
         if len(workloads) == 1:
             return Certificate((alone[0].errors[0],), (alone[0].least,), 1.0, alone[0].gram)
         scaled = [rows / one.least for rows, one in zip(workloads, alone, strict=True)]
-        found = _solve(scaled, unit, worst)
+        found = _solve(scaled, unit, worst, alone)
     least = [one.least for one in alone]
     errors = tuple(error * size for error, size in zip(found.errors, least, strict=True))
     return Certificate(errors, tuple(least), max(1.0, found.least), found.gram)
@@ -106,87 +108,103 @@ def check_workloads(workload: object) -> list[FloatArray]:
     return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Unit:
-    """Changes that a unit can make: intervals of ticks, on several scales.
+    """Changes that a unit can make: at most q entries of ±1 within `span` consecutive ticks.
 
-    On a scale ℓ ≤ q a change is ⌊q/ℓ⌋ intervals of ℓ ticks, one after the other, and one of the ticks that are left,
-    each with a random sign; beyond q it is q random ticks of an interval of ℓ ticks.
+    Those with equal chances of both signs at each of q consecutive ticks, whose mean d·dᵀ is diagonal, are known by
+    their first tick.
     """
 
     ticks: int
     q: int
-    period: int | None
-    scales: tuple[int, ...]
+    span: int
 
     @classmethod
     def of(cls, T: int, q: int, period: int | None) -> _Unit:
-        last = T if period is None else min(period, T)
-        q = min(q, last)
-        scales = sorted({q // parts for parts in range(1, q + 1)})
-        while q > 1 and scales[-1] < last:
-            scales.append(min(last, int(np.ceil(SCALES * scales[-1]))))
-        return cls(T, q, period, tuple(scales))
+        span = T if period is None else min(period, T)
+        return cls(T, min(q, span), span)
 
-    def start(self) -> list[FloatArray]:
-        """Equal weights on all changes of each scale."""
-        sizes = [self.ticks - max(self.q, scale) + 1 for scale in self.scales]
-        return [np.full(size, 1.0 / size / len(sizes)) for size in sizes]
+    def start(self) -> _Weighted:
+        """Equal weights on all intervals of q ticks, with one sign and with random ones."""
+        size = self.ticks - self.q + 1
+        signs = np.full(size, 1.0 / size)
+        if self.q == 1:
+            return _Weighted(np.empty((0, self.ticks)), np.empty(0), signs)
+        rows = np.tri(self.ticks) - np.tri(self.ticks, k=-self.q)
+        return _Weighted(rows[self.q - 1 :], 0.9 * signs, 0.1 * signs)
 
-    def _parts(self, scale: int) -> list[tuple[int, int]]:
-        """Where the intervals of a change begin, and their lengths."""
-        if scale > self.q:
-            return [(0, scale)]
-        parts = [(at, scale) for at in range(0, self.q - scale + 1, scale)]
-        rest = self.q % scale
-        return [*parts, (self.q - rest, rest)] if rest else parts
-
-    def mean(self, weights: list[FloatArray]) -> FloatArray:
+    def mean(self, changes: _Weighted) -> FloatArray:
         """U = Σ u·E[d·dᵀ]."""
-        T = self.ticks
-        low, high = _corners(T)
-        U, diagonal = np.zeros((T, T)), np.zeros(T)
-        inside: dict[int, FloatArray] = {}
-        for scale, u in zip(self.scales, weights, strict=True):
-            for at, length in self._parts(scale):
-                inside.setdefault(length, np.zeros(T - length + 1))[at : at + len(u)] += u
-        for length, each in inside.items():
-            both, one = self._shares(length)
-            sums = np.concatenate([np.zeros(length), np.cumsum(each), np.full(length, each.sum())])
-            cover = np.maximum(sums[low + length - 1] - sums[high], 0.0)  # intervals that hold both ticks
-            U += both * cover
-            diagonal += (one - both) * np.diagonal(cover)
-        U[np.diag_indices(T)] += diagonal
-        return U
+        U = (changes.rows * changes.u[:, None]).T @ changes.rows
+        U[np.diag_indices(self.ticks)] += np.convolve(changes.signs, np.ones(self.q))
+        return np.asarray(U)
 
-    def costs(self, G: FloatArray) -> list[FloatArray]:
+    def costs(self, G: FloatArray, changes: _Weighted) -> tuple[FloatArray, FloatArray]:
         """E[d·G·dᵀ] of every change."""
-        T = self.ticks
-        C, D = np.zeros((T + 1, T + 1)), np.zeros(T + 1)
-        C[1:, 1:], D[1:] = G.cumsum(axis=0).cumsum(axis=1), np.cumsum(np.diagonal(G))
-        found = []
-        for scale, first in zip(self.scales, self.start(), strict=True):
-            total = np.zeros(len(first))
-            for begin, length in self._parts(scale):
-                at = begin + np.arange(len(first))
-                both, one = self._shares(length)
-                sums = C[at + length, at + length] - C[at, at + length] - C[at + length, at] + C[at, at]
-                total += both * sums + (one - both) * (D[at + length] - D[at])
-            found.append(total)
-        return found
+        each = ((changes.rows @ G) * changes.rows).sum(axis=1)
+        return each, np.convolve(np.diagonal(G), np.ones(self.q), "valid")
 
-    def _shares(self, scale: int) -> tuple[float, float]:
-        """The chance that both of two ticks, and that one tick, of an interval are changed with the same sign."""
-        if scale <= self.q:
-            return 1.0, 1.0
-        return self.q * (self.q - 1) / (scale * (scale - 1)), self.q / scale
+    def bound(self, G: FloatArray) -> float:
+        """What noise must be calibrated to: no unit costs more."""
+        if self.q == 1:
+            return float(np.diagonal(G).max())
+        return gram_sum(np.abs(G), self.q, self.span if self.span < self.ticks else None)
+
+    def costly(self, G: FloatArray) -> FloatArray:
+        """Changes that cost much, one from every few ticks on: entries are added one by one, then exchanged."""
+        first = np.arange(0, self.ticks - self.span + 1, STRIDE) if self.span < self.ticks else np.zeros(1, np.int64)
+        begin = np.arange(0, self.ticks, STRIDE) if self.span == self.ticks else first
+        at, own = np.arange(len(begin)), np.diagonal(G)
+        near = np.arange(self.ticks) - np.broadcast_to(first, len(begin))[:, None]
+        legal = (near >= 0) & (near < self.span)
+        D = np.zeros((len(begin), self.ticks))
+        D[at, begin] = 1.0
+        S = G[begin].copy()  # D·G
+
+        def add() -> None:
+            place = np.where(legal & (D == 0), own + 2 * np.abs(S), -np.inf).argmax(axis=1)
+            sign = np.where(S[at, place] < 0, -1.0, 1.0)
+            D[at, place] = sign
+            S[...] += sign[:, None] * G[place]
+
+        for _ in range(self.q - 1):
+            add()
+        for _ in range(EXCHANGES):
+            place = np.where(D != 0, 2 * D * S - own, np.inf).argmin(axis=1)
+            S -= D[at, place][:, None] * G[place]
+            D[at, place] = 0.0
+            add()
+        return np.unique(D * np.sign(D[at, np.abs(D).argmax(axis=1)])[:, None], axis=0)
 
 
-@lru_cache(maxsize=2)
-def _corners(T: int) -> tuple[IntArray, IntArray]:
-    """The smaller and the larger of two ticks."""
-    at = np.arange(T)
-    return np.minimum.outer(at, at) + 1, np.maximum.outer(at, at)
+@dataclass(frozen=True, eq=False)
+class _Weighted:
+    """Changes `rows` with weights u, and weights of intervals with random signs; all add up to 1."""
+
+    rows: FloatArray
+    u: FloatArray
+    signs: FloatArray
+
+    def scaled(self, by_u: FloatArray, by_signs: FloatArray) -> _Weighted:
+        total = float((self.u * by_u).sum() + (self.signs * by_signs).sum())
+        return _Weighted(self.rows, self.u * by_u / total, self.signs * by_signs / total)
+
+    def joined(self, rows: FloatArray, share: float) -> _Weighted:
+        """Without what has hardly any weight, and with new rows of this share in all."""
+        used = self.u > 1e-7 / max(1, len(self.u))
+        known = {row.tobytes() for row in self.rows[used]}
+        new = [row for row in rows if row.tobytes() not in known]
+        u = np.concatenate([self.u[used], np.full(len(new), share / max(1, len(new)))])
+        kept = _Weighted(np.vstack([self.rows[used], *new]), u, self.signs)
+        return kept.scaled(np.ones(len(u)), np.ones(len(self.signs)))
+
+    @classmethod
+    def mixed(cls, parts: Sequence[_Weighted]) -> _Weighted:
+        rows, u = np.vstack([part.rows for part in parts]), np.concatenate([part.u for part in parts]) / len(parts)
+        rows, places = np.unique(rows, axis=0, return_inverse=True)
+        signs = np.mean([part.signs for part in parts], axis=0)
+        return cls(rows, np.asarray(np.bincount(places.ravel(), u, len(rows)), np.float64), signs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,32 +212,42 @@ class _Solved:
     errors: tuple[float, ...]
     least: float
     gram: FloatArray
+    p: FloatArray
+    changes: _Weighted
 
 
-def _solve(workloads: Sequence[FloatArray], unit: _Unit, worst: bool) -> _Solved:
+@lru_cache(maxsize=16)
+def _alone(rows: bytes, unit: _Unit, worst: bool) -> _Solved:
+    """One workload by itself: several calls share it."""
+    return _solve([np.frombuffer(rows).reshape(-1, unit.ticks)], unit, worst)
+
+
+def _solve(workloads: Sequence[FloatArray], unit: _Unit, worst: bool, parts: Sequence[_Solved] = ()) -> _Solved:
+    """The fixed point, from equal weights or from those of the workloads alone."""
     from scipy.linalg import solve_triangular
 
     W, T = np.vstack(workloads), unit.ticks
     sizes = [len(rows) for rows in workloads]
     group = np.arange(len(W)) if worst else np.repeat(np.arange(len(sizes)), sizes)
     share = np.ones(len(W)) if worst else np.repeat(1.0 / np.asarray(sizes), sizes)
-    p, u = np.full(int(group[-1]) + 1, 1.0 / (int(group[-1]) + 1)), unit.start()
+    groups = int(group[-1]) + 1
+    p = np.full(groups, 1.0 / groups)
+    changes = unit.start()
+    if parts:
+        p = 0.9 * np.concatenate([part.p for part in parts]) / len(parts) + 0.1 * p
+        changes = _Weighted.mixed([unit.start(), *(part.changes for part in parts)])
     identity = np.eye(T)
-    plain = (W**2).sum(axis=1)
-    least, upper, gram, rows = (
-        0.0,
-        unit.q * float(_grouped(plain, group, share).max()),
-        identity / unit.q,
-        plain * unit.q,
-    )
-    risen = 0
+    rows = (W**2).sum(axis=1) * unit.q
+    least, upper, gram = 0.0, float(_grouped(rows, group, share).max()), identity / unit.q
+    risen, mean = 0, identity
     for step in range(MOST_STEPS):
         A = (W * (p[group] * share)[:, None]).T @ W
-        U = unit.mean(u)
+        U = unit.mean(changes)
         floor = FLOOR * float(np.trace(A)) / T
         K = np.linalg.cholesky(A + floor * identity).T
         H = np.linalg.cholesky(U + FLOOR**1.4 * float(np.trace(U)) / T * identity)
-        values, vectors = np.linalg.eigh(np.linalg.multi_dot([H.T, K.T, K, H]))
+        N = K @ H
+        values, vectors = np.linalg.eigh(N.T @ N)
         roots = np.sqrt(np.maximum(values, float(values[-1]) * 1e-30))
         F = float(roots.sum())
         # less what the floors and the rounding of small roots can add: `dense.proof.md`, 6
@@ -231,19 +259,28 @@ def _solve(workloads: Sequence[FloatArray], unit: _Unit, worst: bool) -> _Solved
         G = (X * roots) @ X.T
         variances = (((W @ (H @ vectors)) ** 2) / roots).sum(axis=1)
         errors = _grouped(variances, group, share)
-        bound = float(np.diagonal(G).max()) if unit.q == 1 else gram_sum(np.abs(G), unit.q, unit.period)
-        if float(errors.max()) * bound < upper:
-            upper, gram, rows = float(errors.max()) * bound, G / bound, variances * bound
+        mean = mean + (G - mean) * min(1.0, MEAN_OF / (step + 1))
+        if unit.q == 1:
+            tried = [(G, variances)]
+        elif step % NEW_CHANGES == 0:  # steps swing around the optimum, and both sides are convex in G
+            inverse = solve_triangular(np.linalg.cholesky(mean), W.T, lower=True)
+            tried = [(mean, (inverse**2).sum(axis=0))]
+        else:
+            tried = []
+        for one, own in tried:
+            bound = unit.bound(one)
+            if (error := float(_grouped(own, group, share).max()) * bound) < upper:
+                upper, gram, rows = error, one / bound, own * bound
         if upper <= least * (1 + GAP) or step - risen > PATIENCE:
             break
         p = p * (errors / F) ** OVER_RELAXATION
         p /= p.sum()
-        u = [own * (cost / F) ** OVER_RELAXATION for own, cost in zip(u, unit.costs(G), strict=True)]
-        total = sum(float(own.sum()) for own in u)
-        u = [own / total for own in u]
+        changes = changes.scaled(*((cost / F) ** OVER_RELAXATION for cost in unit.costs(G, changes)))
+        if unit.q > 1 and step % NEW_CHANGES == NEW_CHANGES - 1:
+            changes = changes.joined(unit.costly(G), 0.02)
     of_each = np.split(rows, np.cumsum(sizes)[:-1])
     found = tuple(float(np.sqrt(part.max() if worst else part.mean())) for part in of_each)
-    return _Solved(found, float(np.sqrt(least)), gram)
+    return _Solved(found, float(np.sqrt(least)), gram, p, changes)
 
 
 def _grouped(variances: FloatArray, group: IntArray, share: FloatArray) -> FloatArray:

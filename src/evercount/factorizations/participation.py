@@ -15,7 +15,6 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count
-from evercount.errors import ParameterError
 from evercount.factorizations.base import Factorization
 from evercount.factorizations.dense import Dense
 from evercount.factorizations.direct import Direct
@@ -69,18 +68,6 @@ def participation(factorization: Factorization, q: int, period: int | None = Non
     q = q if span is None else min(q, span)
     largest = float(q) ** 2 * factorization.column_norm**2
     return min(largest, _largest_sum(factorization, q, span) * (1 + ROUNDING_MARGIN))
-
-
-def l1_participation(q: int, per_tick: int, l1: float) -> float:
-    """Δ₁ of a unit of at most q ticks with `per_tick` events each, for queries whose events change l1 at most.
-
-    **Guarantee.** ‖D‖₁ ≤ q·m·ℓ1, the norm that Laplace mechanisms are calibrated to: the shares of ε of the nodes that
-    hold one tick add up to at most ε/Δ₁ (‖R‖₁ is in the rates). Test:
-    tests/factorizations/test_participation.py::test_laplace_nodes_of_several_ticks.
-    """
-    if not (l1 > 0 and math.isfinite(l1)):
-        raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
-    return check_count("q", q) * check_count("per_tick", per_tick) * l1
 
 
 def _largest_sum(factorization: Factorization, q: int, period: int | None) -> float:

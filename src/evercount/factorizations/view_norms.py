@@ -17,7 +17,7 @@ def worst_view(factorization: Factorization, width: int | None, last: int | None
     The row-weighted family has few maxima, and wide ones: exact norms at 16 ticks in each doubling of the distance from
     the ends find it, and a search between the neighbours of the best. Other factorizations are searched on a grid.
 
-    Test: tests/factorizations/test_view_norms.py::test_the_worst_tick_is_found.
+    Test: tests/factorizations/test_view_norms.py::test_the_worst_norm_is_that_of_the_dense_matrix.
     """
     end = last or factorization.horizon
     if end is None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evercount._safe_files import replaced
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.files.count_rows import unreadable
 from evercount.files.event_sql import REASONS, Sources, columns_of, listed, placed, prepare, row_fields
 from evercount.files.source import COPY_BYTES, LINE, SeenRows, Source, connect

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.tick_totals import TickEvents, TickTotals
-from evercount.engine.user_counting import UserCaps
+from evercount.engine.user_counting import users_after
 from evercount.errors import InputError
 from evercount.files.cap_users import NUMBER_OF_USER, Groups, UsedBefore, UserRule
 from evercount.files.event_sql import Sources, columns_of, is_keyed, is_valued, listed, placed, prepare
@@ -132,12 +132,12 @@ class _Scan:
     def capped(self, users: Mapping[str, UsedBefore]) -> tuple[Groups, int, dict[str, UsedBefore]]:
         """As `groups`, for what the caps of users leave; and the users of the period that is open afterwards."""
         bad = self._make_table(f", {NUMBER_OF_USER} AS number")
-        caps = UserCaps.of(self.declaration.query, self.declaration.budget, self.declaration.period_of)
+        caps, revise_for = self.declaration.user_caps, self.declaration.revise_for
         assert caps is not None
-        ticks = range(self.first, self.stop)
+        ticks = range(max(1, self.first - (revise_for or 0)), self.stop)
         rule = UserRule(caps.caps, caps.period_of, ticks, ordered=bool(self._order), valued=bool(self._units))
         groups, known = rule.count(self.connection, users)
-        return groups, bad, known
+        return groups, bad, known if revise_for is None else users_after(known, self.stop - 1, revise_for + 1)
 
     def users_by_tick(self) -> tuple[TickEvents, int]:
         """The events of each tick in order, for queries that name users; and bad rows.
@@ -175,15 +175,21 @@ class _Scan:
     def _make_table(self, more: str = "") -> int:
         """Make the table `event`, which DuckDB may spill to disk: rows in the order of the files. Returns bad rows."""
         columns = f"cell{self._units}, who, us{self._order}{more}"
+        # of a revised stream, the events of a user for each tick have caps of their own, and a run counts them at once
+        by_day = "" if self.declaration.revise_for is None else "SELECT * REPLACE (place || ' ' || who AS who) FROM "
         small = "INTEGER" if self.stop < 2**31 else "BIGINT"
         self.connection.execute(
             f"CREATE TEMP TABLE event AS SELECT place::{small} AS place, {columns} "
-            f"FROM ({placed(self.files, self.declaration, self.first, self.stop)}) WHERE place IS NOT NULL"
+            f"FROM ({by_day}({placed(self.files, self.declaration, self.first, self.stop)})) WHERE place IS NOT NULL"
         )
         bad = _scalar(self.connection, "SELECT count(*) FROM event WHERE place < 0")
         bad += unreadable(self.connection, self.files)
         if late := self._late_rows():  # their times lie before all others, so their place in the table does not matter
-            self.connection.execute(f"INSERT INTO event SELECT {self.first}, {columns} FROM ({late}) WHERE place > 0")
+            place, oldest = (
+                (self.first, 1) if not by_day else ("place", self.first - (self.declaration.revise_for or 0))
+            )
+            late = f"SELECT {place}, {columns} FROM ({by_day}({late})) WHERE place >= {max(1, oldest)}"
+            self.connection.execute(f"INSERT INTO event {late}")
         return bad
 
     def _added_up(self, rows: str) -> Groups:
@@ -224,7 +230,12 @@ def unreadable(connection: DuckDBPyConnection, sources: Sources) -> int:
                 f"{source.name}: about line {line} {what}, so that it is not certain where the next row begins; fix "
                 "that line (`skip_bad` cannot help)"
             )
-    return _scalar(connection, "SELECT count(DISTINCT (scan_id, file_id, line_byte_position)) FROM reject_errors")
+    # Keys that nobody listed are read by a scan of their own, which has listed the same lines.
+    return _scalar(
+        connection,
+        "SELECT count(DISTINCT (file_path, line_byte_position)) FROM reject_errors "
+        "JOIN reject_scans USING (scan_id, file_id)",
+    )
 
 
 def _scalar(connection: DuckDBPyConnection, sql: str) -> int:

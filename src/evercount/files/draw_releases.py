@@ -9,8 +9,8 @@ import numpy as np
 
 from evercount._safe_files import new_mode, replaced
 from evercount._validate import stated
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import zone_named
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import zone_named
 from evercount.errors import EvercountError
 from evercount.files.published import Published
 from evercount.privacy import counted_text

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.unit_periods import sql_period
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.unit_periods import sql_period
 from evercount.files.event_sql import Sources, columns_of, listed, placed, prepare
 from evercount.files.source import connect
 from evercount.text_rules import aligned

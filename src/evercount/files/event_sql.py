@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evercount.declare.columns import Columns
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import (
+from evercount.declarations.columns import Columns
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import (
     EARLIEST_NUMBER,
     INSTANT_PATTERN,
     LATEST_NUMBER,

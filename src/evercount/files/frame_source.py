@@ -21,7 +21,7 @@ PLAIN = (*TEXTS, "integer", "floating", "mixed-integer-float", "decimal", "boole
 """What pandas calls objects that Arrow converts as they are."""
 EXPECTED = (
     "data must be a DataFrame of pandas or Polars, an Arrow table, a relation of DuckDB, a path or a list of paths, "
-    'got {}: try release("events.parquet", time="when", every="1d", zone="UTC", start="2026-01-01", epsilon=1)'
+    'got {}: try release(pd.DataFrame(rows), time="when", every="1d", zone="UTC", start="2026-01-01", epsilon=1)'
 )
 
 
@@ -85,6 +85,11 @@ def _of_pandas(pa: Any, data: Any, used: tuple[str, ...]) -> tuple[tuple[str, ..
 
 def _column(pa: Any, name: str, column: Any) -> Any:
     """A column of pandas as Arrow has it. Objects are taken for what they are, never for what the first of them are."""
+    if str(column.dtype).startswith("period"):  # Arrow would take them for numbers
+        raise InputError(
+            f"the column {name!r} of {NAME} holds periods ({column.dtype}): make times of them, as in "
+            f"frame[{name!r}] = frame[{name!r}].dt.to_timestamp()"
+        )
     if column.dtype == object:
         column = _objects(name, column)
     try:

@@ -68,7 +68,7 @@ def open_lake(place: str) -> LakeTable:
     """The table at delta:FOLDER or iceberg:FOLDER/namespace.table; ParameterError for other texts."""
     kind, colon, rest = place.partition(":")
     if kind not in ("delta", "iceberg") or not colon or not rest:
-        raise ParameterError(f"a table of a lake is not named {place!r:.80}: {EXAMPLE}")
+        raise ParameterError(f"{place!r:.80} does not name a table of a lake: {EXAMPLE}")
     return _Delta(rest) if kind == "delta" else _Iceberg(rest)
 
 
@@ -130,7 +130,7 @@ class _Iceberg:
             raise MissingExtra("Iceberg tables", "lake") from error
         folder, _, self._name = place.rpartition("/")
         if not folder or self._name.count(".") != 1 or not all(self._name.split(".")):
-            raise ParameterError(f"an Iceberg table is not named {place!r:.80}: {EXAMPLE}")
+            raise ParameterError(f"{place!r:.80} does not name an Iceberg table: {EXAMPLE}")
         self._place, root = place, Path(folder).absolute()
         try:
             root.mkdir(parents=True, exist_ok=True)

@@ -59,7 +59,7 @@ def enter(
     """
     if job.ledger is None:
         if job.total is not None:
-            raise ParameterError("`total` is that of a ledger: give `ledger`, too")
+            raise ParameterError("`total` needs `ledger`: the file that it is the total of")
         return Entered(known)
     ledger = _open(Path(job.ledger), job.total, stream.budget, publishes)
     cleanup.callback(ledger.close)
@@ -68,7 +68,7 @@ def enter(
     if not new:
         if known not in names:
             raise ParameterError(
-                f"the stream of {own} has released ticks and is not in the ledger {job.ledger}: a ledger is given "
+                f"the stream of {own} has released ticks and is not in the ledger {job.ledger}: a ledger must be given "
                 "from the first run on. Start a new stream with it, or enter this one: Ledger(path=…).spend(…)"
             )
         sentence = ledger.sentence()

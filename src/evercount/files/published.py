@@ -7,25 +7,30 @@ They follow from the published numbers, which the state keeps. `hourly.csv` has 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from evercount._arrays import FloatArray
 from evercount._safe_files import new_mode, replaced
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.tick_marks import TickMark, with_marks
-from evercount.declare.view_names import all_of_view
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.public_facts import public_facts
+from evercount.declarations.tick_marks import TickMark, with_marks
+from evercount.declarations.view_names import all_of_view
 from evercount.engine.press_table import describe_csv, round_table
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import by_day
+from evercount.engine.stream import Stream
+from evercount.engine.table_ticks import among
 from evercount.engine.write_table import write_tables
 from evercount.errors import StoreError
+from evercount.files.lake_table import append_new
+from evercount.files.release_job import Job
 from evercount.files.sink import output_kind
-from evercount.privacy import counted_text
 from evercount.queries.base import Query
 
 
@@ -47,6 +52,22 @@ class Published:
     marks: tuple[TickMark, ...] = ()
     """What the operator says about ticks, in a store."""
 
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        stream: Stream,
+        numbers: FloatArray,
+        tables: tuple[dict[str, Any], ...],
+        marks: tuple[TickMark, ...] = (),
+    ) -> Published:
+        """What a stream has published, from its numbers as a state keeps them."""
+        labels = stream.query.labels if stream.query.publishing.own_ticks else None
+        releases = stream.read_back(numbers, labels=labels)
+        views, digits = job.all_views, bool(job.full_digits)
+        said = stream.guarantee_by(job.declaration.tick)
+        return cls(job.declaration, said, views, job.level, releases, tables, digits, marks)
+
     def view(self, name: str) -> ReleaseTable:
         """A view of all ticks."""
         schedule = self.declaration.schedule
@@ -55,7 +76,7 @@ class Published:
             first = self.declaration.query.labels
             found = sorted({cell for part in self.own for cell in part["cells"]} - set(first))
             parts = [ReleaseTable(part["ticks"], None, part["cells"], part["numbers"]) for part in self.own]
-            numbers = np.concatenate([part.among([*first, *found]).numbers for part in parts])
+            numbers = np.concatenate([among(part, [*first, *found]).numbers for part in parts])
             ticks = np.concatenate([part.ticks for part in parts])
             starts = [schedule.start_of(tick) for tick in ticks.tolist()]
             table = ReleaseTable(ticks, starts, [*first, *found], numbers)
@@ -70,9 +91,21 @@ class Published:
         table = by_day(released, self.releases.query, starts)
         return replace(with_marks(table, self.marks, self.declaration.shown), clock=self.declaration.schedule)
 
+    def facts(self) -> dict[str, Any]:
+        """What readers of the files must know."""
+        return public_facts(self.declaration, self.guarantee, self.marks, full_digits=self.full_digits)
+
     def table(self) -> ReleaseTable:
         """The main view with the others."""
         return replace(self.view(self.declaration.shown), views={name: self.view(name) for name in self.names})
+
+
+def fill_lake(job: Job, stream: Stream, numbers: FloatArray, tables: tuple[dict[str, Any], ...]) -> None:
+    """Append to the table of a lake what is committed and not there."""
+    if job.lake is not None and not job.check:
+        declaration = job.declaration
+        view = Published.of(job, stream, numbers, tables).view(declaration.shown)
+        append_new(job.lake, declaration.name, [view], declaration.schedule, stream.guarantee_by(declaration.tick))
 
 
 def keeps_tables(query: Query) -> bool:
@@ -121,26 +154,8 @@ def description_path(table: Path) -> Path:
     return table.with_name(f"{table.name}.meta.json")
 
 
-def describe_files(
-    tables: Iterable[Path], declaration: StreamDeclaration, guarantee: str, level: float, *, full_digits: bool
-) -> None:
-    """Write next to each CSV what readers must know, as CSV on the Web: ε, δ, who is protected, what intervals are."""
-    budget = declaration.budget
-    facts = {
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "adjacency": budget.adjacency,
-        "unit": "person" if budget.unit == "user" else "event",
-        "period": budget.period,
-        "counted": counted_text(budget),
-        "guarantee": guarantee,
-        "query": declaration.query.name,
-        "tick": declaration.tick,
-        "zone": declaration.schedule.zone,
-        "postprocess": list(declaration.postprocess),
-        "digits": "all" if full_digits else "as many as the error allows",
-        "made with": "evercount",
-    }
+def describe_files(tables: Iterable[Path], facts: Mapping[str, Any], level: float) -> None:
+    """Write next to each CSV what readers must know (`public_facts`), as CSV on the Web."""
     for path in tables:
         if output_kind(path.name) != "csv":
             continue

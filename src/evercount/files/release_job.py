@@ -8,10 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from evercount.declare.cautions import published_line
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.view_names import check_views
+from evercount.declarations.cautions import published_line
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.tick_marks import NewMark
+from evercount.declarations.view_names import check_views
 from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.user_counting import enforced_by
 from evercount.files.bad_rows import Reject
 from evercount.files.dropped_events import DroppedEvents
 from evercount.files.run_state import Places
@@ -67,6 +69,8 @@ class Job:
     """The store that keeps the stream in place of a state file: an SQLite file or a PostgreSQL URL."""
     renew: bool = False
     """Go on with a new stream when the horizon is complete."""
+    notes: tuple[NewMark, ...] = ()
+    """What the operator says about ticks."""
     zone_given: bool = True
     """Whether the operator named the zone; if not, a run that continues takes the one of its state."""
 
@@ -139,6 +143,8 @@ class Outcome:
     """Makes `table`."""
     joined: tuple[str, ...] = ()
     """Labels of keys that joined with this run."""
+    not_renewed: str | None = None
+    """Why no stream goes on for this one, whose horizon is complete."""
 
     @cached_property
     def table(self) -> ReleaseTable:
@@ -207,7 +213,14 @@ class Outcome:
         if self.continued and job.declaration.late == "drop":
             where = f"they are listed in {job.rejects}" if job.rejects else "`rejects` FILE lists them"
             lines.append(f"Late rows, of ticks before tick {self.first}, do not count (`late` drop); {where}.")
-        if self.complete and job.renew:
+        if job.notes and not self.released:
+            lines.append("The notes are not written, because no tick has ended: give them again next time.")
+        if self.not_renewed is not None:
+            lines.append(
+                f"The horizon of {job.declaration.horizon} ticks is complete, and no stream goes on for it: "
+                f"{self.not_renewed.rstrip('.')}. What was released stays released; later runs exit with status 6."
+            )
+        elif self.complete and job.renew:
             lines.append(
                 f"The horizon of {job.declaration.horizon} ticks is complete; the next run goes on with a new stream. "
                 f"{self.following}"
@@ -233,7 +246,8 @@ class Outcome:
         if job.lake is not None and not job.check:
             lines.append(f"Table: {job.lake} has all released ticks.")
         lines.append(published_line(self.declaration, new=not self.continued))
-        if about := counted_text(self.declaration.budget):
+        declared = self.declaration
+        if about := counted_text(declared.budget, enforced_by(declared.released_query, None), declared.tick):
             lines.append(about)
         lines.append(self.guarantee)
         lines += [line for line in (self.composed, self.ledger) if line is not None]

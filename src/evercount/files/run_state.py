@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from evercount._arrays import FloatArray
 from evercount._safe_files import lock_exclusively, new_mode, new_private, open_private, sync_folder
-from evercount.declare.schedule import Schedule
+from evercount.declarations.schedule import Schedule
 from evercount.engine.snapshot_format import unpack, write
 from evercount.errors import ParameterError, SnapshotError, StoreError
 from evercount.files.cap_users import UsedBefore
@@ -97,10 +97,12 @@ class State:
     """Of a renewed stream: the start of the first one, which the operator's options still name."""
     tables: tuple[dict[str, Any], ...] = ()
     """The published tables, where they do not follow from `numbers` (`published.py`)."""
+    marks: tuple[tuple[int, int, str], ...] = ()
+    """What the operator says about ticks: first, last, text. Public."""
 
     def to_dict(self) -> dict[str, Any]:
         """The state as a tree that `pack` takes."""
-        return {"format": FORMAT, **vars(self)}
+        return {"format": FORMAT, **{name: value for name, value in vars(self).items() if name != "marks" or value}}
 
     @classmethod
     def load(cls, blob: bytes) -> State:
@@ -111,6 +113,7 @@ class State:
         try:
             data["closed"] = Closed(*data["closed"])
             data["earlier"], data["tables"] = tuple(data["earlier"]), tuple(data.get("tables", ()))
+            data["marks"] = tuple(tuple(one) for one in data.get("marks", ()))
             data["consumed"] = _consumed(data["consumed"])
             data["seen"] = {name: SeenRows(*seen) for name, seen in data["seen"].items()}
             return cls(**data)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from evercount._safe_files import new_private
-from evercount.declare.schedule import Schedule
+from evercount.declarations.schedule import Schedule
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.write_table import write_tables
 from evercount.errors import ParameterError

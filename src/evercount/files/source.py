@@ -103,7 +103,8 @@ class Source:
         for name in names:
             if self.columns.count(name) != 1:
                 what = "has no column" if name not in self.columns else "has more than one column"
-                raise InputError(f"{self.name} {what} {name!r}; its columns: {', '.join(map(repr, self.columns))}")
+                there = ", ".join(map(repr, self.columns))
+                raise InputError(f"{self.name} {what} {name!r}; its columns: {there or 'none'}")
 
     @contextmanager
     def open_bytes(self) -> Iterator[IO[bytes]]:
@@ -248,7 +249,7 @@ def open_source(
     except OSError as error:
         raise InputError(f"{shown} cannot be read: {error.strerror}") from error
     if not head:
-        raise InputError(f"{shown} is empty: it has not even a header")
+        raise InputError(f"{shown} is empty: not even a header")
     if head == b"PAR1":
         return _parquet(link, shown, scratch)
     if head[:3] in (b"BZh", b"PK\x03") or head == b"\xfd7zX":

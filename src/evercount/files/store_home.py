@@ -23,22 +23,23 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, delete, insert, select
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import SECOND
-from evercount.declare.tick_marks import TickMark
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import SECOND
+from evercount.declarations.tick_marks import NewMark, TickMark
 from evercount.engine.snapshot_format import pack
 from evercount.engine.tick_totals import TickEvents, TickTotals
-from evercount.errors import Conflict, SnapshotError, StoreError
+from evercount.errors import Conflict, ParameterError, SnapshotError, StoreError
 from evercount.files.published import keeps_tables, own_tables
 from evercount.files.release_job import Job
 from evercount.files.run_state import State
 from evercount.store import LiveStream, Store, key_from_environment
-from evercount.store.join_keys import join_keys
+from evercount.store.declare_stream import MOST_CELLS
+from evercount.store.join_keys import hide_keys, join_keys
 from evercount.store.open_stream import FILES
 from evercount.store.renew import last_of_renewals, next_name, renew_stream
 from evercount.store.schema import file_runs
 from evercount.store.spending import read_cap
-from evercount.store.writer import MOST_CELLS
+from evercount.store.tick_marks import mark_ticks
 
 
 class StoreHome:
@@ -63,6 +64,15 @@ class StoreHome:
     def marks(self) -> tuple[TickMark, ...]:
         return () if self.live is None else tuple(self.live.marks)
 
+    def note(self, notes: Sequence[NewMark]) -> tuple[TickMark, ...]:
+        """Keep what the operator says about ticks; all that was ever said."""
+        if notes and self.live is None:
+            raise ParameterError("the store has no such stream yet: write the notes with the second run")
+        for one in notes:
+            assert self.live is not None
+            mark_ticks(self.store, self.live.name, one.on(self.live.declaration.schedule))
+        return self.marks
+
     @property
     def capped(self) -> bool:
         """Whether the operator has said how much streams may spend together."""
@@ -73,6 +83,12 @@ class StoreHome:
         """Let keys join from the next tick on; the labels of those that are new."""
         assert self.live is not None
         return join_keys(self.store, self.live.name, keys, MOST_CELLS) if keys else []
+
+    def hide(self, labels: Sequence[str]) -> None:
+        """Show no numbers of these keys from the next tick on."""
+        if self.live is None:
+            raise ParameterError("the store has no such stream yet: leave the keys out of `keys`")
+        hide_keys(self.store, self.live.name, labels)
 
     def first_start(self) -> int | None:
         """The start of the first stream of a chain of renewals."""

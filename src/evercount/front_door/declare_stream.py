@@ -6,19 +6,18 @@ these, with name, type and help. Names in backquotes in messages are parameters;
 
 from __future__ import annotations
 
-import csv
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from evercount.errors import MissingExtra, ParameterError, UnknownName
-from evercount.text_rules import check_public_text
+from evercount.front_door.listed_keys import keys_of, weights_of
 
 if TYPE_CHECKING:
-    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declarations.declaration import StreamDeclaration
     from evercount.queries import Query
 
 Moment = str | date | datetime | float
@@ -121,11 +120,11 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         epsilon: ε of all releases together.
         delta: δ of all releases together (default: 0, which is Laplace noise).
         unit: What is protected: event, or user (the default with `user`).
-        user: Column with the user.
-        period: Protect what a user does in one period: 1d, 1w, 4w, or ticks (default: all time).
-        max_per_tick: Events counted per user and tick.
-        max_ticks: Ticks in which a user counts, per period.
-        max_events: Events counted per user and period.
+        user: Column with the person's id.
+        period: Protect what a person does in one period: 1d, 1w, 4w, or ticks (default: all time).
+        max_per_tick: Events counted per person and tick.
+        max_ticks: Ticks in which a person counts, per period.
+        max_events: Events counted per person and period.
         carry_caps: What persons have used of their caps stays used when the stream is renewed, which then costs nothing
             more.
         adjacency: add-remove (default) or replace.
@@ -150,13 +149,17 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
     ('count', '1d', 0.0)
     """
     stream_declaration = declaration_class()
-    from evercount.declare.columns import Columns
+    from evercount.declarations.columns import Columns
     from evercount.privacy import Budget
     from evercount.queries import Query, build_query
 
     given: dict[str, Any] = {name: options.pop(name, None) for name in Declared.__annotations__}  # type: ignore[misc]
-    if options:
-        raise UnknownName("option", next(iter(options)), Declared.__annotations__)
+    for name in options:
+        from evercount.front_door.release_data import ReleaseOptions
+
+        if name in ReleaseOptions.__annotations__:
+            raise ParameterError(f"`{name}` belongs to `release`, not to a declaration: release(data, daily, {name}=…)")
+        raise UnknownName("option", name, Declared.__annotations__)
     _check_kinds(given)
     missing = [f"`{name}`" for name in ("time", "every", "epsilon") if given[name] is None]
     if missing:
@@ -195,10 +198,20 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
 def declaration_class() -> type[StreamDeclaration]:
     """`StreamDeclaration`, or MissingExtra."""
     try:
-        from evercount.declare.declaration import StreamDeclaration
+        from evercount.declarations.declaration import StreamDeclaration
     except ModuleNotFoundError as error:
         raise MissingExtra("A declaration", "cli") from error
     return StreamDeclaration
+
+
+def check_declaration(declaration: object) -> None:
+    """Refuse what is not a declaration."""
+    if not isinstance(declaration, declaration_class()):
+        raise ParameterError(
+            f"`declaration` must be a StreamDeclaration, got {type(declaration).__name__}: declare(time=…, every=…, "
+            "epsilon=…) makes one; with the options themselves none is needed, as in release(data, time=…, every=…, "
+            "epsilon=…)"
+        )
 
 
 def _check_kinds(given: dict[str, Any]) -> None:
@@ -218,15 +231,25 @@ def _check_kinds(given: dict[str, Any]) -> None:
     if query is not None and not isinstance(query, str | Query):
         example = f"{query.__name__}()" if isinstance(query, type) else "Count()"
         raise ParameterError(f'`query` must be a name such as "count", or a query such as {example}, got {query!r:.80}')
-    keys = given["keys"]
-    if keys is not None and not isinstance(keys, Iterable) and not isinstance(keys, Path):
-        raise ParameterError(f'`keys` must be a list such as ["north", "south"], or a file, got {keys!r:.80}')
+    for name, example in (("views", "last-7"), ("postprocess", "integer"), ("rollup", "state")):
+        names = [given[name] or ""] if isinstance(given[name], str | None) else given[name]
+        if not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
+            raise ParameterError(f'`{name}` must be a list of names such as ["{example}"], got {given[name]!r:.80}')
+    weights = given["weights"]
+    if not isinstance(weights, str | Path | Mapping | None):
+        raise ParameterError(f'`weights` must be a table such as {{"Vienna": 3}}, or a file, got {weights!r:.80}')
+    check_flags(given, "carry_caps")
+
+
+def check_flags(given: Mapping[str, Any], *names: str) -> None:
+    """Refuse texts: "no" would be taken for yes."""
+    for name in names:
+        if not isinstance(given[name], bool | None):
+            raise ParameterError(f"`{name}` must be True or False, got {given[name]!r:.80}")
 
 
 def parse_horizon(text: str) -> int | None:
     """The horizon that a text writes.
-
-
 
     >>> parse_horizon("2^16"), parse_horizon("1e6"), parse_horizon("none")
     (65536, 1000000, None)
@@ -291,45 +314,12 @@ def _query(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if unfit:
         raise ParameterError(f"`query` {name} does not go with {' and '.join(unfit)}")
     if given["keys"] is not None:
-        asked[parameter] = _keys(given["keys"], given["key"], bool(given["rollup"]))
+        asked[parameter] = keys_of(given["keys"], given["key"], bool(given["rollup"]))
     if given["weights"] is not None:
         if not {"max_keys_per_event", "weights"} <= known.keys():
             raise ParameterError(f"`weights` are of the keys of a histogram; `query` {name} has none")
-        asked["weights"] = _weights(given["weights"])
+        asked["weights"] = weights_of(given["weights"])
     return name, asked
-
-
-def _keys(keys: Any, columns: str | Sequence[str] | None, paths: bool, what: str = "keys") -> list[Any]:
-    """A public list: texts, or the paths of a rollup."""
-    from evercount.declare.columns import combined_key
-
-    if isinstance(keys, str | Path):
-        lines = read_keys(Path(keys), 1 if isinstance(columns, str) else len(columns or [""]), what)
-        return list(csv.reader(lines, skipinitialspace=True)) if paths else list(lines)
-    return [combined_key(list(key)) if isinstance(key, tuple) and not paths else key for key in keys]
-
-
-def listed_keys(keys: Any, declaration: StreamDeclaration, what: str) -> tuple[Any, ...]:
-    """Keys of a file or a list as the stream has them."""
-    if keys is None:
-        return ()
-    rows, columns = declaration.query.rows, declaration.columns
-    paths = rows is not None and rows.levels > 0
-    listed = _keys(keys, None if columns is None else columns.key, paths, what)
-    return tuple(tuple(key) if paths else key for key in listed)
-
-
-def _weights(given: Any) -> dict[str, int]:
-    """Weights by key: of a table, or of lines KEY,WEIGHT."""
-    if not isinstance(given, str | Path):
-        return dict(given)
-    found = {}
-    for line in read_keys(Path(given), what="weights"):
-        key, _, weight = line.rpartition(",")
-        if not key or not weight.strip().isdecimal():
-            raise ParameterError(f"`weights` {given}: {line!r:.80} is not a key and a whole number, as in Vienna,3")
-        found[key.strip()] = int(weight)
-    return found
 
 
 def _levels(given: dict[str, Any]) -> tuple[str, ...]:
@@ -349,36 +339,6 @@ def _one_or_more(columns: str | Sequence[str] | None) -> str | tuple[str, ...] |
     if columns is None or isinstance(columns, str):
         return columns
     return columns[0] if len(columns) == 1 else tuple(columns) or None
-
-
-def read_keys(path: Path, columns: int = 1, what: str = "keys") -> tuple[str, ...]:
-    """The keys of a file, one per line; spaces around a key and empty lines do not count."""
-    from evercount.declare.columns import combined_key
-
-    try:
-        lines = path.read_text("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ParameterError(f"`{what}` {path} is not UTF-8 text") from error
-    except OSError as error:
-        raise ParameterError(f"`{what}` {path} cannot be read: {error.strerror}") from error
-    line_of: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        key = line.strip()
-        if columns > 1 and key:
-            values = [value.strip() for value in next(csv.reader([key], skipinitialspace=True))]
-            if len(values) != columns:
-                raise ParameterError(
-                    f"`{what}` {path}: line {number} has {len(values)} values, and there are {columns} columns of "
-                    "`key`; separate them with commas, as in Tyrol,f"
-                )
-            key = combined_key(values)
-        if key in line_of:
-            raise ParameterError(f"`{what}` {path}: the key {key!r} is duplicated on lines {line_of[key]} and {number}")
-        if key:
-            line_of[check_public_text(f"`{what}` {path}: the key", key)] = number
-    if not line_of:
-        raise ParameterError(f"`{what}` {path} holds no key: write one per line")
-    return tuple(line_of)
 
 
 def described_options(*functions: Any) -> dict[str, str]:

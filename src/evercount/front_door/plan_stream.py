@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from evercount.front_door.declare_stream import Declared, declare, with_options
+from evercount.front_door.declare_stream import Declared, check_declaration, declare, with_options
 
 if TYPE_CHECKING:
-    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declarations.declaration import StreamDeclaration
     from evercount.planning.plan_views import ViewPlan
 
 
@@ -32,14 +32,15 @@ def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declare
     fresh (chosen)      0      1.36    25.92            2.00
     ...
     """
-    from evercount.declare.unit_periods import with_period_ticks
-    from evercount.declare.view_names import noise_views
+    from evercount.declarations.unit_periods import with_period_ticks
+    from evercount.declarations.view_names import noise_views
     from evercount.planning.plan_views import plan_views
 
     if declaration is None:
         if options.get("time") is None:
             options["time"] = "time"
         declaration = declare(**options)
+    check_declaration(declaration)
     asked, schedule = declaration.asked, declaration.schedule
     names = declaration.views or declaration.noise_for
     views = {name: view for name in names for view in noise_views([name], schedule)}

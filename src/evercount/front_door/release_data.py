@@ -12,10 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from evercount.errors import InputError, ParameterError, UnknownName
-from evercount.front_door.declare_stream import Declared, Moment, declare, listed_keys, listed_names, with_options
+from evercount.front_door.declare_stream import (
+    Declared,
+    Moment,
+    check_declaration,
+    check_flags,
+    declare,
+    listed_names,
+    with_options,
+)
+from evercount.front_door.listed_keys import listed_keys
 
 if TYPE_CHECKING:
-    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declarations.declaration import StreamDeclaration
     from evercount.engine.release_table import ReleaseTable
     from evercount.files.release_job import Outcome
     from evercount.noise import Secret
@@ -44,6 +53,7 @@ class ReleaseOptions(Declared, total=False):
     add_keys: str | Path | Sequence[Any] | None
     remove_keys: str | Path | Sequence[Any] | None
     full_digits: bool
+    notes: str | Sequence[Any] | None
     lake: str | None
     secret: Secret | None
     progress: Callable[[str, int, int], None] | None
@@ -51,25 +61,24 @@ class ReleaseOptions(Declared, total=False):
 
 def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpack[ReleaseOptions]) -> Outcome:
     """What `release` does, with all that is to be said about it. The table is made when it is asked for."""
-    from evercount.declare.cautions import cautions
-    from evercount.declare.declaration import StreamDeclaration
-    from evercount.declare.schedule import parse_time, zone_named
+    from evercount.declarations.cautions import cautions
+    from evercount.declarations.schedule import parse_time, zone_named
     from evercount.engine.add_keys import label_of
     from evercount.files.release_job import Job
     from evercount.files.release_run import release_file
     from evercount.files.source import expand_inputs
+    from evercount.noise import Secret
 
     declared: Declared = {name: options[name] for name in options.keys() & Declared.__annotations__}  # type: ignore
     zone_given = declaration is not None or declared.get("zone") is not None
-    if declaration is None:
+    if declaration is not None:
+        check_declaration(declaration)
+        if said := [
+            f"`{name}`" for name, value in declared.items() if not (value is None or value is False or name == "views")
+        ]:
+            raise ParameterError(f"the declaration says that already: omit {', '.join(said)}")
+    else:
         declaration = declare(**declared)
-    elif not isinstance(declaration, StreamDeclaration):
-        raise ParameterError(
-            f"`declaration` must be a StreamDeclaration, got {type(declaration).__name__}: declare(time=…, every=…, "
-            "epsilon=…) makes one, and release(data, time=…, every=…, epsilon=…) needs none"
-        )
-    elif said := [f"`{name}`" for name, value in declared.items() if value not in (None, False) and name != "views"]:
-        raise ParameterError(f"the declaration says that already: omit {', '.join(said)}")
     given: dict[str, Any] = {name: options.get(name) for name in ReleaseOptions.__annotations__}
     if unknown := [name for name in options if name not in given]:
         raise UnknownName("option", unknown[0], given)
@@ -81,6 +90,12 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
     for name in PATHS:
         if not isinstance(given[name], str | PathLike | None):
             raise ParameterError(f'`{name}` must be a path such as "daily.{name}", got {given[name]!r:.80}')
+    for name, kind, example in (("secret", Secret, "Secret.generate()"), ("delimiter", str, '";"')):
+        if not isinstance(given[name], kind | None):
+            raise ParameterError(f"`{name}` must be like {example}, got {type(given[name]).__name__}")
+    if given["progress"] is not None and not callable(given["progress"]):
+        raise ParameterError("`progress` must be a function such as lambda what, done, of: print(what, done, of)")
+    check_flags(given, *FLAGS, "full_digits")
     plain: dict[str, Any] = {name: given[name] and str(given[name]) for name in PATHS}
     plain |= {name: bool(given[name]) for name in FLAGS}
     job = Job(
@@ -96,6 +111,7 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
         add_keys=listed_keys(given["add_keys"], declaration, "add_keys"),
         remove_keys=tuple(map(label_of, listed_keys(given["remove_keys"], declaration, "remove_keys"))),
         full_digits=True if given["full_digits"] else None,
+        notes=_notes(given["notes"]),
         **plain,
     )
     for caution in cautions(declaration):
@@ -137,6 +153,8 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
             budget. Keys that are there already are left alone. Do not choose them by looking at the events.
         remove_keys: File with keys that are not shown any more from the next tick on.
         full_digits: All digits in the output, instead of as many as the error allows.
+        notes: Public remarks on ticks, each as FIRST,LAST,TEXT, such as "2026-03-05,2026-03-06,reporting system down":
+            a column of the output, and in charts. Write nothing that you know from the events only.
         lake: Table that gets each released tick once: delta:FOLDER or iceberg:FOLDER/namespace.table.
         secret: The secret of a new stream. None draws one; one secret serves one stream only.
         progress: Called with what is being done, how many ticks are done, and of how many.
@@ -173,10 +191,24 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
 def _path(name: object) -> str:
     if not isinstance(name, str):
         raise InputError(
-            f"a list of data must hold paths, and this one holds {type(name).__name__}: concatenate frames first, as "
-            "in pd.concat(frames)"
+            f"a list of data must hold paths, and this one holds {type(name).__name__}: make one frame first, as "
+            "in pd.concat(frames) or pd.DataFrame(rows)"
         )
     return name
+
+
+def _notes(given: Any) -> tuple[Any, ...]:
+    """Remarks on ticks, as texts or as (first, last, text)."""
+    from evercount.declarations.tick_marks import NewMark
+
+    notes = []
+    for one in [given] if isinstance(given, str) else given or ():
+        parts = one.split(",", 2) if isinstance(one, str) else tuple(one)
+        if len(parts) != 3:
+            raise ParameterError(f"`notes` are FIRST,LAST,TEXT, such as 2026-03-05,2026-03-06,late, not {one!r:.80}")
+        first, last, text = (str(part).strip() for part in parts)
+        notes.append(NewMark(first=first, last=last, text=text))
+    return tuple(notes)
 
 
 def _total(total: Any) -> tuple[float, float]:

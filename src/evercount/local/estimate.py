@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray
-from evercount._validate import check_number
-from evercount.bounds import interval_quantile, simultaneous_quantile
+from evercount._validate import chance_outside, check_number
+from evercount.bounds import interval_quantile
 from evercount.bounds.counting_error import sampling_error
 from evercount.bounds.table1 import local_learning_paper
 from evercount.errors import ParameterError
@@ -94,23 +94,9 @@ class LocalEstimate(RiskFunction):
         return math.sqrt((self.plan.sigma**2 + self.plan.entry**2 / 12) / self.accepted)
 
     @cached_property
-    def std(self) -> FloatArray:
+    def std(self) -> FloatArray:  # type: ignore[override]
         """Std of each entry of x."""
         return np.asarray(self._noise * np.linalg.norm(self.rows, axis=1))
-
-    def band(self, beta: float = 0.05) -> FloatArray:
-        """Half widths: with probability 1 − β all of x lie within them of the values that no noise would give.
-
-        Args:
-            beta: The probability that some entry lies outside, between 0 and 1.
-
-        Returns:
-            One half width for each entry of `x`.
-
-        Raises:
-            ParameterError: beta is not between 0 and 1.
-        """
-        return np.asarray(simultaneous_quantile(self.plan.w, check_number("beta", beta)) * self.std)
 
     @property
     def monotone(self) -> FloatArray:
@@ -160,14 +146,15 @@ class LocalEstimate(RiskFunction):
         middle, published = self.f(theta, raw=True), self.f(theta)
         return min(middle - half, published), max(middle + half, published)
 
-    def bound(self, beta: float = 1 / 3, population: bool = False, raw: bool = False) -> float:
-        """Corrected bound: with probability 1 − β, |f(θ) − (risk at θ − risk at 0)| is at most this for all θ together.
+    def bound(self, level: float = 2 / 3, population: bool = False, raw: bool = False) -> float:
+        """Corrected bound of |f(θ) − (risk at θ − risk at 0)|: it holds for all θ together with probability `level`.
 
         Noise: the largest half width of the band, or with `raw` its mean over [0, 1]. Buckets: 1/w. With `population`,
-        half of β pays for the difference between the clients and the population they are drawn from: 2·√(ln(2/β′)/2n).
+        half of β = 1 − level pays for the difference between the clients and the population they are drawn from:
+        2·√(ln(2/β′)/2n).
 
         Args:
-            beta: The probability that the bound may fail.
+            level: The probability that the bound holds.
             population: Whether the risk is that of the population, not that of the clients who answered.
             raw: Whether the bound is for `f(theta, raw=True)`.
 
@@ -175,14 +162,14 @@ class LocalEstimate(RiskFunction):
             The bound.
 
         Raises:
-            ParameterError: beta is not between 0 and 1.
+            ParameterError: the level is not between 0 and 1.
 
         **Guarantee.** `local.proof.md`, theorem 2. Test:
         tests/local/test_local_end_to_end.py::test_errors_stay_within_the_bound.
         """
-        beta = check_number("beta", beta)
+        beta = chance_outside(level)
         share = beta / 2 if population else beta
-        band = self.band(share)
+        band = self._band(share)
         noise = float(np.diff(self.knots) @ band) if raw else float(band.max())
         extra = 2 * sampling_error(self.accepted, beta / 2) if population else 0.0
         return noise + 1 / self.plan.w + extra

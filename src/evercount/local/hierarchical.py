@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_number, check_positive
-from evercount.bounds import simultaneous_quantile
+from evercount._validate import check_count, check_positive
 from evercount.errors import InputError, MessageRejected, ParameterError
 from evercount.local.local_client import OneMessage
 from evercount.local.losses import Loss
@@ -305,36 +304,22 @@ class HierarchyEstimate(RiskFunction):
     def raw_slopes(self) -> FloatArray:
         return np.concatenate([[-1.0], 2 * self.cdf - 1])
 
-    def bound(self, beta: float = 1 / 3) -> float:
-        """With probability about 1 − β, |f(θ) − (risk at θ − risk at 0)| is at most this for all θ together.
+    def bound(self, level: float = 2 / 3) -> float:
+        """With probability about `level`, |f(θ) − (risk at θ − risk at 0)| is at most this for all θ together.
 
         Twice the widest half width of the band, and 1/w for the buckets: `local.proof.md`, theorem 2, with the normal
         law of `band`.
 
         Args:
-            beta: The probability that the bound may fail.
+            level: The probability that the bound holds.
 
         Returns:
             The bound.
 
         Raises:
-            ParameterError: beta is not between 0 and 1.
+            ParameterError: the level is not between 0 and 1.
         """
-        return 2 * float(self.band(beta).max()) + 1 / self.plan.buckets
-
-    def band(self, beta: float = 0.05) -> FloatArray:
-        """Half widths of F̂ at all ends together, by the normal law of sums of very many bits.
-
-        Args:
-            beta: The probability that some entry lies outside, between 0 and 1.
-
-        Returns:
-            One half width for each entry of `cdf`.
-
-        Raises:
-            ParameterError: beta is not between 0 and 1.
-        """
-        return np.asarray(simultaneous_quantile(self.plan.buckets, check_number("beta", beta)) * self.std)
+        return 2 * float(self.band(level).max()) + 1 / self.plan.buckets
 
 
 def hadamard(values: FloatArray) -> FloatArray:

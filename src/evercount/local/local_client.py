@@ -102,7 +102,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
         ParameterError: If the secret or the loss is none, or if the place is taken.
     """
 
-    owner_noun: ClassVar[str] = "client"
+    _owner_noun: ClassVar[str] = "client"
 
     def __init__(self, secret: Secret | None, loss: Loss | None, declared: str) -> None:
         self.loss = Absolute() if loss is None else loss

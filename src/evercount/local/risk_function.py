@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from evercount._arrays import FloatArray
-from evercount._validate import check_number
+from evercount._validate import chance_outside, check_number
+from evercount.bounds import simultaneous_quantile
 from evercount.errors import ParameterError
 
 
@@ -34,6 +35,26 @@ class RiskFunction(ABC):
     @abstractmethod
     def raw_slopes(self) -> FloatArray:
         """2F̂ − 1 at the ends 0, 1/w, …, 1 of the buckets, as it was estimated: the slope of the risk."""
+
+    std: FloatArray
+    """Std of each entry of the estimate."""
+
+    def band(self, level: float = 0.95) -> FloatArray:
+        """Half widths: with probability `level` all entries of the estimate lie within them, by the normal law.
+
+        Args:
+            level: The probability that all entries lie inside.
+
+        Returns:
+            One half width for each entry of the estimate.
+
+        Raises:
+            ParameterError: the level is not between 0 and 1.
+        """
+        return self._band(chance_outside(level))
+
+    def _band(self, beta: float) -> FloatArray:
+        return np.asarray(simultaneous_quantile(len(self.raw_slopes) - 1, beta) * self.std)
 
     @cached_property
     def slopes(self) -> FloatArray:

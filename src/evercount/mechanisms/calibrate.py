@@ -13,10 +13,9 @@ from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
 from evercount.mechanisms.float_noise import FloatStream
-from evercount.mechanisms.fresh_noise import ONE_BY_ONE, FreshStream
+from evercount.mechanisms.fresh_noise import ONE_BY_ONE, FreshStream, PeriodicStream
 from evercount.mechanisms.named_noise import NamedNoise
 from evercount.mechanisms.noise_stream import NoiseStream
-from evercount.mechanisms.periodic_noise import PeriodicStream
 from evercount.noise import FloatNoise, Secret
 from evercount.privacy import Budget
 

@@ -23,7 +23,7 @@ class NoiseOwner:
     are not seen; the store's lock keeps them out. Tests: tests/engine/test_one_noise_owner.py.
     """
 
-    owner_noun: ClassVar[str]
+    _owner_noun: ClassVar[str]
     """What an owner is called in messages."""
 
     _process: int = 0
@@ -41,8 +41,8 @@ class NoiseOwner:
             owners = _live.setdefault(name, set())
             if not restored and any(other() is not None for other in owners):
                 raise ParameterError(
-                    f"another {self.owner_noun} with this secret and the same declaration is live in this process: "
-                    f"both would have the same noise. Use a fresh secret, close() the other {self.owner_noun}, or "
+                    f"another {self._owner_noun} with this secret and the same declaration is live in this process: "
+                    f"both would have the same noise. Use a fresh secret, close() the other {self._owner_noun}, or "
                     "restore() its snapshot to continue it"
                 )
             reference = weakref.ref(self, lambda dead: _forget(name, dead))
@@ -53,12 +53,12 @@ class NoiseOwner:
         """Refuse after `close` and in a process that is a fork of the owner's."""
         if os.getpid() != self._process:
             raise EvercountError(
-                f"this {self.owner_noun} belongs to another process: after a fork both would publish with the same "
-                f"noise, and the difference would reveal their data. Make the {self.owner_noun} after the fork, or "
+                f"this {self._owner_noun} belongs to another process: after a fork both would publish with the same "
+                f"noise, and the difference would reveal their data. Make the {self._owner_noun} after the fork, or "
                 "hand its newest snapshot to one process"
             )
         if self._closed:
-            raise EvercountError(f"this {self.owner_noun} is closed")
+            raise EvercountError(f"this {self._owner_noun} is closed")
 
     def close(self) -> None:
         """Give the noise up: nothing more is released, and a snapshot or an owner of the same secret may go on."""
@@ -74,7 +74,7 @@ class NoiseOwner:
         self.close()
 
     def __copy__(self) -> NoReturn:
-        noun = self.owner_noun
+        noun = self._owner_noun
         raise ParameterError(f"a {noun} is not copied: two with one noise would reveal how their data differ")
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
@@ -82,7 +82,7 @@ class NoiseOwner:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise ParameterError(
-            f"a {self.owner_noun} is not pickled: two with one noise would reveal how their data differ"
+            f"a {self._owner_noun} is not pickled: two with one noise would reveal how their data differ"
         )
 
 

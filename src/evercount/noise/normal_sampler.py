@@ -361,10 +361,7 @@ class _Output:
         for array in arrays:
             array.flags.writeable = False
         return Normals(
-            self.sign.reshape(shape),
-            self.integer.reshape(shape),
-            self.hi.reshape(shape),
-            self.lo.reshape(shape),
+            self.sign.reshape(shape), self.integer.reshape(shape), self.hi.reshape(shape), self.lo.reshape(shape)
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
+from evercount._validate import chance_outside
 from evercount.bounds import nuclear_lower
 from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.engine.build import choose_engine, make_noise
@@ -200,7 +201,7 @@ def plan(
     *,
     names: tuple[str, ...] | None = None,
     ticks: int | None = None,
-    beta: float = 0.05,
+    level: float = 0.95,
     points: int = 256,
 ) -> Plan:
     """Exact errors of every mechanism for this budget, horizon and query.
@@ -216,7 +217,7 @@ def plan(
         query: what is asked; a `Count` if left out.
         names: the mechanisms to compare; None for all that fit.
         ticks: over how many ticks a stream without a horizon is compared.
-        beta: the probability that some tick is outside the simultaneous bound.
+        level: the probability that all ticks are inside the simultaneous bound.
         points: at how many ticks errors are computed.
 
     Returns:
@@ -230,8 +231,7 @@ def plan(
     """
     query = query or Count()
     horizon = check_horizon(horizon, unbounded=True)
-    if not 0 < beta < 1:
-        raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+    beta = chance_outside(level)
     if query.publishing.kept is not None and query.discovery is None:
         raise ParameterError(
             f"{query!r} publishes a ratio, whose error depends on how many events come, and that is not known before; "

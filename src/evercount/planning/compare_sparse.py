@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evercount._validate import check_count
+from evercount._validate import chance_outside, check_count
 from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, pure_factorization
@@ -20,7 +20,7 @@ ONES = tuple(digit * 10**power for power in range(6) for digit in (1, 3))
 
 @dataclass(frozen=True)
 class SparseComparison:
-    """A sparse counter beside the plain ones. Every bound holds for all ticks together with chance 1 − beta."""
+    """A sparse counter beside the plain ones. Every bound holds for all ticks together with chance `level`."""
 
     epsilon: float
     delta: float
@@ -30,7 +30,7 @@ class SparseComparison:
     method: str
     """What a `SparseCount` of these parameters does: it takes the least of the bounds."""
     max_ones: int | None
-    beta: float
+    level: float
     guarantee: str
     threshold_epsilon: float
     tick_epsilon: float
@@ -76,7 +76,7 @@ def plan_sparse_count(
     *,
     names: tuple[str, ...] | None = None,
     ticks: int | None = None,
-    beta: float = 0.05,
+    level: float = 0.95,
 ) -> SparseComparison:
     """`SparseCount` beside the plain counters for this budget and horizon: proved simultaneous bounds of all of them.
 
@@ -96,9 +96,10 @@ def plan_sparse_count(
         raise ParameterError(
             f"ticks={ticks} is for counters without a horizon; this one is compared over its {horizon}"
         )
+    beta = chance_outside(level)
     span = check_count("ticks", REFERENCE_TICKS if ticks is None else ticks) if horizon is None else horizon
     split = plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta, "partition")
-    plain = _plain_counters(budget, horizon, span, names, beta)
+    plain = _plain_counters(budget, horizon, span, names, level)
 
     def sparse(ones: int) -> float:
         if max_ones is None:
@@ -117,7 +118,7 @@ def plan_sparse_count(
         ticks=span,
         method=plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta).method,
         max_ones=split.max_ones,
-        beta=beta,
+        level=level,
         guarantee=split.sentence(),
         threshold_epsilon=split.threshold_epsilon,
         tick_epsilon=split.tick_epsilon,
@@ -134,12 +135,13 @@ def plan_sparse_count(
 
 
 def _plain_counters(
-    budget: Budget, horizon: int | None, ticks: int, names: tuple[str, ...] | None, beta: float
+    budget: Budget, horizon: int | None, ticks: int, names: tuple[str, ...] | None, level: float
 ) -> dict[str, float]:
     """Simultaneous bounds over these ticks of the counters without partition."""
     if not budget.pure:
-        compared = plan(budget, horizon, names=names, ticks=ticks if horizon is None else None, beta=beta)
+        compared = plan(budget, horizon, names=names, ticks=ticks if horizon is None else None, level=level)
         return {row.name: row.simultaneous for row in compared.rows}
+    beta = chance_outside(level)
     if horizon is not None:
         return {name: plain_bound(budget.epsilon, horizon, 0.0, beta, name) for name in names or PURE}
     return {

@@ -13,11 +13,11 @@ from functools import lru_cache
 import numpy as np
 
 from evercount._arrays import FloatArray
-from evercount.engine.build import full_ticks
-from evercount.engine.noise_choice import candidates, choose_noise, in_one_tick
+from evercount.engine.build import choose_engine, full_ticks
+from evercount.engine.noise_choice import Candidate, candidates, choose_noise, in_one_tick, view_stds
 from evercount.engine.view_widths import view_width
 from evercount.errors import ParameterError, TooLarge
-from evercount.factorizations import Dense
+from evercount.factorizations import BUILT_IN, FACTORIZATIONS, Dense
 from evercount.factorizations.base import counting_matrix
 from evercount.factorizations.best_dense import Certificate
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
@@ -79,7 +79,11 @@ class Distance:
 
 
 def distances(
-    budget: Budget, horizon: int | None, views: Sequence[str], query: Query | None = None
+    budget: Budget,
+    horizon: int | None,
+    views: Sequence[str],
+    query: Query | None = None,
+    own: Sequence[str] = (),
 ) -> tuple[list[Distance], Certificate, float]:
     """Every mechanism that may be chosen for these views, beside the best that Gaussian noise can do.
 
@@ -88,6 +92,7 @@ def distances(
         horizon: the number of ticks, at most 1024.
         views: "running", "per-tick", "last-7".
         query: what is asked; a `Count` if omitted. An event changes its own tick alone.
+        own: registered factorizations to compare.
 
     Returns:
         The mechanisms, the certificate of the optimum, and the std that its errors are multiples of.
@@ -108,7 +113,9 @@ def distances(
     one = budget.noise_multiplier() * math.sqrt(in_one_tick(query, budget))
     chosen = choose_noise(query, budget, horizon, None, names)
     found = []
-    for each in candidates(query, budget, horizon, names, margin=math.inf):
+    engines = [choose_engine(query, budget, horizon, name, names) for name in own]
+    registered = [Candidate(budget, each, view_stds(query, budget, horizon, each, list(widths))) for each in engines]
+    for each in (*candidates(query, budget, horizon, names, margin=math.inf), *registered):
         ratio = max(std / (one * least) for std, least in zip(each.stds, best.alone, strict=True))
         same = (each.engine.name, each.budget.delta) == (chosen[1].name, chosen[0].delta)
         found.append(Distance(each.engine.name, each.budget.delta, each.stds, ratio / best.least_score - 1, same))
@@ -117,7 +124,7 @@ def distances(
 
 def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], query: Query) -> str:
     """`distances` as a table for people, with the certified gap of the optimum itself."""
-    found, best, one = distances(budget, horizon, views, query)
+    found, best, one = distances(budget, horizon, views, query, sorted(FACTORIZATIONS.keys() - set(BUILT_IN)))
     rows = [["worst std", "delta", *views, "above the least"]]
     rows.append(
         ["best matrices found", f"{budget.delta:g}", *(f"{one * own:.2f}" for own in best.errors), f"{best.gap:.1%}"]

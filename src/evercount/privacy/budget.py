@@ -182,12 +182,7 @@ class Budget:
 
     @classmethod
     def from_mu(
-        cls,
-        mu: float,
-        delta: float,
-        adjacency: Adjacency = "add-remove",
-        unit: Unit = "event",
-        **caps: Any,
+        cls, mu: float, delta: float, adjacency: Adjacency = "add-remove", unit: Unit = "event", **caps: Any
     ) -> Budget:
         """The tight budget at `delta` of a mechanism that is μ-Gaussian-DP.
 
@@ -226,12 +221,7 @@ class Budget:
 
     @classmethod
     def from_rho(
-        cls,
-        rho: float,
-        delta: float,
-        adjacency: Adjacency = "add-remove",
-        unit: Unit = "event",
-        **caps: Any,
+        cls, rho: float, delta: float, adjacency: Adjacency = "add-remove", unit: Unit = "event", **caps: Any
     ) -> Budget:
         """The tight budget at `delta` of Gaussian noise that is ρ-zCDP, ρ = Δ²/2σ².
 

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
     from evercount.privacy.budget import Budget
     from evercount.privacy.composition import Cost
 
-Enforced = Literal["evercount", "caller", "query"]
-"""Who keeps to the caps, where users are protected: evercount (a stream whose ticks name users, files, the service,
-Spark), the caller by a promise (`capped=True`), or the query, which reads ids from events and needs no cap."""
+Enforced = Literal["evercount", "caller", "query", "revised"]
+"""Who keeps to the caps, where persons are protected: evercount (a stream whose ticks name users, files, the service,
+Spark), the caller by a promise (`capped=True`), or the query, which reads ids from events and needs no cap. "revised":
+evercount, by the time of the event and not by when it is counted (`engine/revisions.proof.md`)."""
+
+
+MANUAL = "manual"
+"""The declared tick length of a stream without a schedule, whose ticks are just ticks."""
+_UNITS = {"ms": "millisecond", "s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class _Words:
     """What is protected, as a sentence and what follows from it for a person."""
 
 
-def guarantee_text(budget: Budget, enforced: Enforced = "evercount") -> GuaranteeText:
+def guarantee_text(budget: Budget, enforced: Enforced = "evercount", tick: str = MANUAL) -> GuaranteeText:
     """The guarantee of all releases of one stream together, in words.
 
     **Guarantee.** Each text speaks of the neighbours for which the sensitivity is proved and of no others: one event
@@ -77,6 +83,7 @@ def guarantee_text(budget: Budget, enforced: Enforced = "evercount") -> Guarante
     Args:
         budget: the promise.
         enforced: who keeps to the cap; without meaning for unit="event".
+        tick: the declared length of a tick, such as "1d": readers then see "day" instead of "tick".
 
     Returns:
         The texts.
@@ -85,8 +92,9 @@ def guarantee_text(budget: Budget, enforced: Enforced = "evercount") -> Guarante
     >>> guarantee_text(Budget(1.0, 1e-6, "replace")).question
     'what an event was'
     """
-    words = _event_words(budget) if budget.unit == "event" else _user_words(budget, enforced)
-    limits = _not_protected(budget, enforced, words)
+    tick = tick_word(tick)
+    words = _event_words(budget) if budget.unit == "event" else _person_words(budget, enforced, tick)
+    limits = _not_protected(budget, enforced, words, _within(budget, enforced, tick))
     sentence, letter = _sentence(budget, words), _letter(budget, words, limits)
     return GuaranteeText(sentence, words.unit, words.question, words.compared, limits, letter)
 
@@ -157,21 +165,21 @@ def _event_words(budget: Budget) -> _Words:
     )
 
 
-def _user_words(budget: Budget, enforced: Enforced) -> _Words:
-    within, cap = _within(budget), _cap(budget, enforced)
+def _person_words(budget: Budget, enforced: Enforced, tick: str) -> _Words:
+    within, cap = _within(budget, enforced, tick), _cap(budget, enforced, tick)
     several = "Someone with several ids is protected for each of them, but less well for all of them together."
     if within:
-        protected = f"everything counted under any one user id {within} ({cap})"
+        protected = f"everything counted under the id of any person {within} ({cap})"
         that, there = "everything counted under that id there", " there"
-        unit = f"Every single user id, with everything that is counted under it {within} ({cap}). {several}"
-        question, compared = f"was counted under a user id {within}", f"what was counted under the id {within}"
+        unit = f"Every id of a person, with everything that is counted under it {within} ({cap}). {several}"
+        question, compared = f"was counted under a person's id {within}", f"what was counted under the id {within}"
     else:
-        protected = f"everything under any one user id ({cap})"
+        protected = f"everything under the id of any person ({cap})"
         that, there = "everything under that id", ""
-        unit = f"Every single user id, with everything under it ({cap}). {several}"
-        question, compared = "is under a user id", "everything under the id"
+        unit = f"Every id of a person, with everything under it ({cap}). {several}"
+        question, compared = "is under a person's id", "everything under the id"
     if budget.adjacency == "add-remove":
-        asked = f"whether anything {question if within else 'under a user id is in the data at all'}"
+        asked = "whether anything " + (question if within else "under a person's id is in the data at all")
         return _Words(protected, f"if {that} had been left out", asked, f"with {compared} as without it", "", unit)
     if enforced == "query":
         return _Words(
@@ -179,52 +187,77 @@ def _user_words(budget: Budget, enforced: Enforced) -> _Words:
             f"if {that} had been anything else under one id that occurs nowhere else",
             f"what {question}, and which id that is",
             f"with {compared} as with anything else under one id of its own",
-            "That somebody was counted: this guarantee hides who it was, when and under what.",
+            "That someone was counted: this guarantee hides who it was, when and under what.",
             unit,
         )
     return _Words(
         protected,
         f"if each event counted under that id{there} had been any other legal event in its place (under the same id, "
         "at the same time and in the same order)",
-        f"what the events under a user id {within + ' ' if within else ''}were",
+        f"what the events under a person's id {within + ' ' if within else ''}were",
         "with the events under the id as with any others in their places",
         "That an id has events, how many and when: this guarantee hides what the events were.",
         unit,
     )
 
 
-def _within(budget: Budget) -> str:
-    """In which time a user id is protected; empty for all time.
+def _within(budget: Budget, enforced: Enforced = "evercount", tick: str = "tick") -> str:
+    """In which time an id is protected; empty for all time.
 
     >>> from evercount import Budget
     >>> [_within(Budget(1.0, 0, unit="user", max_per_tick=1, period=p)) for p in ("1d", "4w", 1, 30, None)]
     ['on one day', 'within one period of 4 weeks', 'in one tick', 'within one period of 30 ticks', '']
     """
-    period = budget.period
-    if period is None:
+    if budget.period is None:
         return ""
-    if isinstance(period, int):
-        return "in one tick" if period == 1 else f"within one period of {period} ticks"
-    number, unit = int(period[:-1]), {"d": "day", "w": "week"}[period[-1]]
+    number = budget.period if isinstance(budget.period, int) else int(budget.period[:-1])
+    unit = tick if isinstance(budget.period, int) else {"d": "day", "w": "week"}[budget.period[-1]]
+    if enforced == "revised":  # a period is one tick, and what is counted for it comes in several
+        return f"for one {unit if number == 1 else tick}"
     if number > 1:
-        return f"within one period of {number} {unit}s"
-    return "on one day" if unit == "day" else "in one week"
+        return f"within one period of {number} {_several(unit)}"
+    return "on one day" if unit == "day" else f"in one {unit}"
 
 
-def _counted(budget: Budget) -> str:
-    """What is counted of one user id; empty where there is no cap.
+def tick_word(tick: str) -> str:
+    """What readers call a tick of a declared length.
+
+    >>> [tick_word(tick) for tick in ("1d", "1h", "15m", "manual")]
+    ['day', 'hour', 'interval of 15 minutes', 'tick']
+    """
+    if tick == MANUAL:
+        return "tick"
+    number = tick.strip().rstrip("mshdw").strip()
+    unit = _UNITS[tick.strip().removeprefix(number).strip()]
+    return unit if int(number) == 1 else f"interval of {int(number)} {unit}s"
+
+
+def _several(tick: str) -> str:
+    """The plural, which is that of the first word.
+
+    >>> [_several(word) for word in ("day", "interval of 15 minutes")]
+    ['days', 'intervals of 15 minutes']
+    """
+    first, *rest = tick.split(" ")
+    return " ".join([f"{first}s", *rest])
+
+
+def _counted(budget: Budget, enforced: Enforced = "evercount", tick: str = "tick") -> str:
+    """What is counted of one id; empty where there is no cap.
 
     >>> from evercount import Budget
-    >>> _counted(Budget(1.0, 0, unit="user", max_per_tick=1, max_ticks=30))
-    'its first event of a tick, in the first 30 ticks in which it has one'
+    >>> _counted(Budget(1.0, 0, unit="user", max_per_tick=1, max_ticks=30), tick="day")
+    'its first event of each day, in the first 30 days in which it has one'
     """
     most, each, ticks = budget.caps
     parts = []
     if each is not None:
-        parts.append(f"its first {'event' if each == 1 else f'{each} events'} of a tick")
+        first = f"its first {'event' if each == 1 else f'{each} events'}"
+        comes = "that comes" if each == 1 else "that come"
+        parts.append(f"{first} {comes} in one {tick}" if enforced == "revised" else f"{first} of each {tick}")
     if ticks is not None:
-        where = "the first tick in which it has one" if ticks == 1 else f"the first {ticks} ticks in which it has one"
-        parts.append(f"in {where}" if parts else f"what it does in {where.replace('has one', 'has an event')}")
+        where = f"the first {tick if ticks == 1 else f'{ticks} {_several(tick)}'} in which it has"
+        parts.append(f"in {where} one" if parts else f"what it does in {where} an event")
     if most is not None:
         first = "its first event" if most == 1 else f"its first {most} events"
         scope = {True: "of a period", False: "of the whole stream"}[budget.period is not None]
@@ -232,9 +265,9 @@ def _counted(budget: Budget) -> str:
     return ", ".join(parts)
 
 
-def _cap(budget: Budget, enforced: Enforced) -> str:
+def _cap(budget: Budget, enforced: Enforced, tick: str) -> str:
     """How much of one unit is counted, and who sees to that."""
-    counted = _counted(budget)
+    counted = _counted(budget, enforced, tick)
     if not counted:
         return "however many events that is"
     anew = ", and anew in the next period" if budget.period is not None else ""
@@ -243,12 +276,13 @@ def _cap(budget: Budget, enforced: Enforced) -> str:
     return f"evercount counts at most {counted}{anew}"
 
 
-def counted_text(budget: Budget, enforced: Enforced = "evercount") -> str:
+def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = MANUAL) -> str:
     """What the published numbers and their intervals are about, where not all events are counted; else empty.
 
     Args:
         budget: the promise.
         enforced: who keeps to the caps.
+        tick: the declared length of a tick.
 
     Returns:
         One sentence, or an empty text.
@@ -258,23 +292,24 @@ def counted_text(budget: Budget, enforced: Enforced = "evercount") -> str:
 
     >>> from evercount import Budget
     >>> counted_text(Budget(1.0, 0, unit="user", max_events=5, period="1d"))
-    'Numbers and intervals are about counted events: of each user id, evercount counts at most its first 5 events ...'
+    'Numbers and intervals are about counted events: of each id, evercount counts at most its first 5 events of a ...'
     """
     if not _counted(budget):
         return ""
-    return f"Numbers and intervals are about counted events: of each user id, {_cap(budget, enforced)}."
+    return f"Numbers and intervals are about counted events: of each id, {_cap(budget, enforced, tick_word(tick))}."
 
 
 def _sentence(budget: Budget, words: _Words) -> str:
     epsilon, delta = stated(budget.epsilon), stated(budget.delta)
+    unit = "person" if budget.unit == "user" else budget.unit
     return (
         f"All releases together protect {words.protected}: the probability of any outcome is at most e^{epsilon} times "
         f"what it would be {words.changed}, plus {delta} (epsilon={epsilon}, delta={delta}, adjacency "
-        f"{budget.adjacency}, unit {budget.unit}{'' if budget.period is None else f', period {budget.period}'})."
+        f"{budget.adjacency}, unit {unit}{'' if budget.period is None else f', period {budget.period}'})."
     )
 
 
-def _not_protected(budget: Budget, enforced: Enforced, words: _Words) -> tuple[str, ...]:
+def _not_protected(budget: Budget, enforced: Enforced, words: _Words, within: str) -> tuple[str, ...]:
     several = (
         "Many events of one person taken together. For two events the guarantee is only about half as strong, and so "
         "on."
@@ -282,7 +317,6 @@ def _not_protected(budget: Budget, enforced: Enforced, words: _Words) -> tuple[s
         else "A person with several ids, taken together. For two ids the guarantee is only about half as strong, and "
         "so on."
     )
-    within = _within(budget)
     lasting = (
         f"What one id does over a longer time, taken together. For two such times ({within}) the guarantee is only "
         "about half as strong, and so on."
@@ -295,7 +329,7 @@ def _not_protected(budget: Budget, enforced: Enforced, words: _Words) -> tuple[s
         else ""
     )
     items = (
-        "Facts about everybody. If the numbers show that a disease spreads in a region, that is learned about all who "
+        "Facts about everyone. If the numbers show that a disease spreads in a region, that is learned about all who "
         "live there, in the data or not.",
         several,
         lasting,
@@ -319,11 +353,11 @@ def _letter(budget: Budget, words: _Words, limits: tuple[str, ...]) -> str:
         f"{words.question}.",
         f"Who is protected: {words.unit[0].lower()}{words.unit[1:]}",
         f'"Little" has a number. Whatever we publish is at most {factor} times as likely {words.compared}{exception} '
-        f"(epsilon {epsilon}, delta {delta}). Somebody who has to guess which of two equally likely cases is true can "
+        f"(epsilon {epsilon}, delta {delta}). Someone who has to guess which of two equally likely cases is true can "
         f"be right with a chance of at most {chance} %; blind guessing gives 50 %.",
         "The guarantee does not depend on what the reader already knows, on other data that may appear in future, or "
         "on the computers of an attacker who cannot break AES-256 encryption. It is a mathematical theorem, and "
-        "anybody can test the program that keeps it.",
+        "anyone can test the program that keeps it.",
         "The guarantee does not say that nothing can be learned. It does not cover:",
         "\n".join(f"- {item}" for item in limits),
     )

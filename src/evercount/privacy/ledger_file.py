@@ -248,11 +248,7 @@ class LedgerFile:
             raise StoreError(f"the ledger {self.path} cannot be written: {error.strerror}") from None
 
     def append(self, record: dict[str, Any]) -> None:
-        """One more line, on the disk when this returns.
-
-        Raises:
-            StoreError: nothing was recorded, or (the message says so) it was recorded and the head was not written.
-        """
+        """One more line, on the disk when this returns."""
         link = self._link
         content = self._line(record)
         try:

@@ -109,15 +109,6 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
 def query_parameters(name: str) -> Mapping[str, Parameter]:
     """The arguments of the class of a query.
 
-    Args:
-        name: a key of `QUERIES`.
-
-    Returns:
-        The arguments by name.
-
-    Raises:
-        ParameterError: the name is not known.
-
     >>> list(query_parameters("sum"))
     ['low', 'high', 'grid']
     """

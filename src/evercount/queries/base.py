@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +31,19 @@ if TYPE_CHECKING:
 else:
     V_co = TypeVar("V_co", covariant=True)
 
-__all__ = ["LARGEST_TOTAL", "Adjacency", "Query", "V_co"]
+__all__ = ["ADJACENCIES", "LARGEST_TOTAL", "Adjacency", "Query", "V_co", "listed_events"]
+
+ADJACENCIES = get_args(Adjacency)
 
 LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
+
+
+def listed_events(events: Any) -> list[Any]:
+    """The events of a tick as a list."""
+    if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
+        raise InputError(f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]")
+    return events.tolist() if isinstance(events, np.ndarray) else list(events)
 
 
 class Query(Sensitivities, Generic[V_co]):
@@ -118,33 +127,12 @@ class Query(Sensitivities, Generic[V_co]):
 
     @final
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """Published numbers of many ticks, shape (ticks, outputs), as `publishing` says.
-
-        Args:
-            first_tick: The 1-based tick of the first row.
-            noisy: The noisy running sums, shape (ticks, cells).
-
-        Returns:
-            The published numbers.
-        """
+        """Published numbers of many ticks, shape (ticks, outputs), as `publishing` says."""
         decode = self.publishing.decode
         return noisy if decode is None else decode(first_tick, noisy)
 
     def top(self, values: FloatArray, errors: RankErrors, k: int | None, level: float) -> list[TopKey]:
-        """The k largest published numbers (1 by default) with intervals and confidences: see `TopKey`.
-
-        Args:
-            values: The published numbers of one tick.
-            errors: Their errors.
-            k: How many are asked for.
-            level: The probability that all intervals hold at once.
-
-        Returns:
-            The largest numbers, the largest first.
-
-        Raises:
-            ParameterError: k is not a whole number of at least 1.
-        """
+        """The k largest published numbers (1 by default) with intervals and confidences: see `TopKey`."""
         k = min(check_count("k", 1 if k is None else k), len(values))
         return top_keys(list(self.labels), values, errors, k, level)
 
@@ -153,24 +141,11 @@ class Query(Sensitivities, Generic[V_co]):
         """The parameters with defaults under which no event is refused because of earlier ones.
 
         Anyone who sends an event to a service and is told that it is there already has learnt what somebody else sent.
-
-        Args:
-            parameters: The constructor's arguments by name, as they were declared.
-
-        Returns:
-            The same with defaults where nothing was declared.
         """
         return dict(parameters)
 
     def check_budget(self, budget: Budget) -> None:
-        """Refuse a budget whose promise the query's sensitivity does not cover.
-
-        Args:
-            budget: The budget of the stream.
-
-        Raises:
-            ParameterError: It does not fit.
-        """
+        """Refuse a budget whose promise the query's sensitivity does not cover."""
         if budget.unit == "event":
             return
         if self.people is None:
@@ -193,11 +168,7 @@ class Query(Sensitivities, Generic[V_co]):
     # -- from events to increments -----------------------------------------------------------------------------
 
     def initial_state(self) -> Any:
-        """The encoder's memory before the first tick, JSON-serialisable; None for encoders without memory.
-
-        Returns:
-            The state for the first `encode`.
-        """
+        """The encoder's memory before the first tick, JSON-serialisable; None for encoders without memory."""
         return None
 
     @abstractmethod
@@ -223,12 +194,6 @@ class Query(Sensitivities, Generic[V_co]):
 
         Encoders with a memory that `splits` override it. So a service can refuse what one sender got wrong before
         it looks at what others have sent.
-
-        Args:
-            events: The events.
-
-        Raises:
-            InputError: One of them is not legal.
         """
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
@@ -236,16 +201,6 @@ class Query(Sensitivities, Generic[V_co]):
 
         The caller promises that each event was legal (files and services check that while they add up). Queries whose
         encoder has a memory refuse.
-
-        Args:
-            state: The encoder's state.
-            totals: One whole number for each cell.
-
-        Returns:
-            The increments and the next state.
-
-        Raises:
-            InputError: The query needs the events themselves, or the totals do not fit the cells.
         """
         if self.initial_state() is not None or self.whole_ticks:
             raise InputError(f"{type(self).__name__} needs the events themselves, not their totals")
@@ -259,18 +214,7 @@ class Query(Sensitivities, Generic[V_co]):
         return array.astype(np.int64), state
 
     def encode_totals_run(self, state: Any, totals: npt.ArrayLike) -> IntArray:
-        """As `encode_totals`, for many ticks of shape (ticks, cells).
-
-        Args:
-            state: The encoder's state.
-            totals: One row of whole numbers for each tick.
-
-        Returns:
-            The increments, shape (ticks, cells).
-
-        Raises:
-            InputError: As `encode_totals`.
-        """
+        """As `encode_totals`, for many ticks of shape (ticks, cells)."""
         if not isinstance(totals, Iterable):
             raise InputError(f"totals are a sequence of ticks, not {type(totals).__name__}")
         try:
@@ -289,43 +233,15 @@ class Query(Sensitivities, Generic[V_co]):
         return array.astype(np.int64)
 
     def dump_state(self, state: Any) -> Any:
-        """The encoder's state as JSON-serialisable data.
-
-        Args:
-            state: The encoder's state.
-
-        Returns:
-            Lists, texts, numbers and dicts only.
-        """
+        """The encoder's state as JSON-serialisable data."""
         return state
 
     def load_state(self, data: Any) -> Any:
-        """The inverse of `dump_state`.
-
-        Args:
-            data: A result of `dump_state`.
-
-        Returns:
-            The state.
-
-        Raises:
-            SnapshotError: it is not a state of this query.
-        """
+        """The inverse of `dump_state`."""
         return data
 
     def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
-        """Increments of many ticks, shape ``(ticks, cells)``; subclasses override it where a block is faster.
-
-        Args:
-            state: The state after the tick before.
-            ticks: The events of each tick.
-
-        Returns:
-            The increments and the state after the last tick.
-
-        Raises:
-            InputError: An event is not legal; it names the tick.
-        """
+        """Increments of many ticks, shape ``(ticks, cells)``; subclasses override it where a block is faster."""
         rows = []
         for number, events in enumerate(ticks):
             try:
@@ -346,11 +262,7 @@ class Query(Sensitivities, Generic[V_co]):
         """
 
     def named(self) -> list[Any]:
-        """[name, parameters] with the spelling of version 1.0, from which keys of noise are derived.
-
-        Returns:
-            Both, JSON-serialisable.
-        """
+        """[name, parameters] with the spelling of version 1.0, from which keys of noise are derived."""
         return [self.name, {self.spelled_in_1_0.get(name, name): value for name, value in self.parameters().items()}]
 
     def __eq__(self, other: object) -> bool:

@@ -36,125 +36,40 @@ class Discovery(Protocol):
         """The true count that every public key has."""
 
     def touched_cells(self, budget: Budget, horizon: int | None) -> int:
-        """How many cells one protected unit can change at most: what finite arithmetic is priced for.
-
-        Args:
-            budget: What is protected.
-            horizon: The number of ticks, or None.
-
-        Returns:
-            The number of cells.
-
-        Raises:
-            ParameterError: Nothing bounds how many events of a user are counted.
-        """
+        """How many cells one protected unit can change at most: what finite arithmetic is priced for."""
 
     def own_delta(self, budget: Budget) -> float:
-        """The part of δ that discovery costs besides the noise.
-
-        Args:
-            budget: The budget of the stream.
-
-        Returns:
-            The part of δ.
-        """
+        """The part of δ that discovery costs besides the noise."""
 
     def thresholds(self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]) -> Thresholds:
-        """When a key becomes public.
-
-        Args:
-            budget: The budget of the stream.
-            horizon: The number of ticks, or None.
-            std: From ticks to the std of a cell's noise before rounding, in grid units.
-
-        Returns:
-            The thresholds.
-        """
+        """When a key becomes public."""
 
     def labels_now(self, state: Any) -> Sequence[str]:
-        """One label per number that a tick publishes now; public.
-
-        Args:
-            state: The encoder's state.
-
-        Returns:
-            The labels.
-        """
+        """One label per number that a tick publishes now; public."""
 
     def expected_names(self, state: Any, events: Any = ()) -> Iterable[str]:
-        """Names that may join soon, so that their noise can be made ready.
-
-        Args:
-            state: The encoder's state.
-            events: Events of the next tick that have come already.
-
-        Returns:
-            The names.
-        """
+        """Names that may join soon, so that their noise can be made ready."""
 
     def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
-        """The keys of rows as they are counted.
-
-        Args:
-            keys: The keys of the rows.
-
-        Returns:
-            One text for each key, or None where it is not legal.
-        """
+        """The keys of rows as they are counted."""
 
     def interval(
         self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
     ) -> tuple[FloatArray, FloatArray]:
-        """Intervals that hold given which keys are public.
-
-        Args:
-            values: The published numbers, shape (ticks, outputs).
-            sums: How many stds each key was above its threshold at the last discovery tick.
-            errors: The errors of a cell at these ticks.
-            level: The probability that an interval holds its true number.
-
-        Returns:
-            The lower and the upper ends, each in the shape of `values`.
-        """
+        """Intervals that hold given which keys are public."""
 
     def with_known_keys(self, events: Iterable[Any]) -> Query:
-        """A query whose increments are those that S speaks of, over the keys of these events; for audits.
-
-        Args:
-            events: The events of an audit.
-
-        Returns:
-            The query to be audited.
-
-        Raises:
-            EventRefused: an event is not a key.
-        """
+        """A query whose increments are those that S speaks of, over the keys of these events; for audits."""
 
 
 class QuantileReader(Protocol):
     """Quantiles of a value that are read from published numbers of values below edges."""
 
     def norms_beside(self, q: float) -> FloatArray:
-        """Std of (number below each edge) − q·(number of all), in units of a cell's std.
-
-        Args:
-            q: Which quantile, between 0 and 1.
-
-        Returns:
-            One number for each edge.
-        """
+        """Std of (number below each edge) − q·(number of all), in units of a cell's std."""
 
     def read_quantile(self, below: FloatArray, half: FloatArray, q: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(value, low, high) of the q-quantile.
-
-        Args:
-            below: Published numbers below the edges, shape (ticks, edges).
-            half: Half-widths of (number below the edge) − q·(number of all), for the level of the interval.
-            q: Which quantile, between 0 and 1.
-
-        Returns:
-            The value and the ends of its interval, one of each for a tick.
-        """
+        """(value, low, high) of the q-quantile."""
 
 
 class People(Protocol):
@@ -168,34 +83,12 @@ class People(Protocol):
         """Whether the order of a user's events within a tick changes what is counted."""
 
     def users_of(self, events: Iterable[Any]) -> list[str]:
-        """Whose events these are.
-
-        Args:
-            events: Events.
-
-        Returns:
-            One user for each event.
-
-        Raises:
-            InputError: An event is not legal.
-        """
+        """Whose events these are."""
 
     def user_sensitivity(
         self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
     ) -> float:
         """S for one user with any number of events.
-
-        Args:
-            adjacency: "add-remove" or "replace".
-            period: whether neighbours differ in one period of the user only.
-            falling: whether the Gram matrix of R falls (`Factorization.falling_gram`): S may be smaller then.
-            values: whether R is the running-count matrix, so that v² is enough (`Factorization.releases_values`).
-
-        Returns:
-            S for one user; infinite where no noise of this kind is private.
-
-        Raises:
-            UnknownName: there is no such adjacency.
 
         **Guarantee.** As for S of `Query`, with two streams as neighbours that differ in the events of one user (in one
         period). Tests:
@@ -204,18 +97,7 @@ class People(Protocol):
         """
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
-        """Δ₁ for one user with any number of events.
-
-        Args:
-            adjacency: "add-remove" or "replace".
-            period: whether neighbours differ in one period of the user only.
-
-        Returns:
-            Δ₁ for one user.
-
-        Raises:
-            UnknownName: there is no such adjacency.
-        """
+        """Δ₁ for one user with any number of events."""
 
 
 class CutReader(Protocol):
@@ -314,42 +196,15 @@ class Capabilities:
         return None
 
     def for_views(self, views: tuple[str, ...]) -> Self:
-        """The query as a stream asks it whose noise is chosen for these views.
-
-        Args:
-            views: The names of the views.
-
-        Returns:
-            This query, unless what it publishes depends on them.
-        """
+        """The query as a stream asks it whose noise is chosen for these views."""
         return self
 
     def with_keys(self, keys: Sequence[Any]) -> Query:
-        """The query with more keys. Its first cells and its first published numbers are those of this query.
-
-        Args:
-            keys: The keys that join; paths for a rollup.
-
-        Returns:
-            The larger query.
-
-        Raises:
-            ParameterError: Where the query has no list of keys, or a key is not legal or known already.
-        """
+        """The query with more keys. Its first cells and its first published numbers are those of this query."""
         raise ParameterError(f"{self.name!r} has no list of keys that others could join")
 
     def consistent(self, values: FloatArray) -> FloatArray:
-        """The nearest values that real data could have at one tick; post-processing.
-
-        Args:
-            values: The published numbers of one tick.
-
-        Returns:
-            The nearest possible ones.
-
-        Raises:
-            ParameterError: Where the query has no such form.
-        """
+        """The nearest values that real data could have at one tick; post-processing."""
         raise ParameterError(
             f"{self.name!r} has no consistent form: only degree histograms and degree sequences have one"
         )

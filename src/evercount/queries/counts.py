@@ -13,8 +13,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.errors import EventRefused, InputError, ParameterError, UnknownName
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.capabilities import EventNumber, Groups, Rows
-from evercount.queries.cell_errors import CellErrors
-from evercount.queries.fieller import fieller_interval
+from evercount.queries.cell_errors import CellErrors, fieller_interval
 from evercount.queries.publishing import KeptSums, Publishing
 
 MOST_UNITS = 2**20
@@ -79,6 +78,9 @@ class Count(Query[float]):
     """
 
     name = "count"
+    rows = Rows()
+    cells = 1
+    monotone = True
 
     def __init__(self, most_per_tick: int | None = None) -> None:
         if most_per_tick is not None and (
@@ -90,18 +92,6 @@ class Count(Query[float]):
     @property
     def event_number(self) -> EventNumber:
         return EventNumber(self.most_per_tick)
-
-    @property
-    def rows(self) -> Rows:
-        return Rows()
-
-    @property
-    def cells(self) -> int:
-        return 1
-
-    @property
-    def monotone(self) -> bool:
-        return True
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         return 1.0
@@ -157,6 +147,7 @@ class Sum(Query[float]):
     """
 
     name = "sum"
+    labels = ("sum",)
     spelled_in_1_0: ClassVar[Mapping[str, str]] = {"low": "lo", "high": "hi"}
 
     def __init__(self, low: float = 0.0, high: float = 1.0, grid: float = 1.0) -> None:
@@ -183,10 +174,6 @@ class Sum(Query[float]):
     @property
     def grid(self) -> float:
         return self._grid
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return ("sum",)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         return float((self._largest_change(adjacency) * self._grid) ** 2)
@@ -256,6 +243,9 @@ class Average(Sum):
     """
 
     name = "average"
+    outputs = 1
+    labels = ("average",)
+    monotone = False
 
     def __init__(
         self, low: float = 0.0, high: float = 1.0, grid: float = 1.0, per: Literal["tick", "event"] = "tick"
@@ -274,14 +264,6 @@ class Average(Sum):
     def cells(self) -> int:
         return 2 if self.per == "event" else 1
 
-    @property
-    def outputs(self) -> int:
-        return 1
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return ("average",)
-
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         if self.per == "tick":
             return super().squared_sensitivity(adjacency)
@@ -295,12 +277,7 @@ class Average(Sum):
         absent = self._farthest + self._one
         return float((absent if adjacency == "add-remove" else max(absent, self._high - self._low)) * self._grid)
 
-    @property
-    def monotone(self) -> bool:
-        return False
-
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
-        """Per event also the number of rows, in grid units."""
         if self.per == "tick":
             return tick, cell, units
         both = np.stack([units - self._mid * events, events * self._one], axis=1)
@@ -314,13 +291,9 @@ class Average(Sum):
 
     @property
     def publishing(self) -> Publishing:
-        """The sum over the tick, or over the number of events."""
         if self.per == "tick":
             return Publishing(
-                self._per_tick,
-                weights=lambda ticks: 1.0 / ticks,
-                no_views=NO_SUM,
-                change=self._average_between,
+                self._per_tick, weights=lambda ticks: 1.0 / ticks, no_views=NO_SUM, change=self._average_between
             )
         return Publishing(
             self._per_event,

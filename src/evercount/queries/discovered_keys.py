@@ -16,11 +16,11 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name, check_probability
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Budget
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.capabilities import Discovery, Rows
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.discovery_threshold import Reach, Thresholds
-from evercount.queries.histogram import ADJACENCIES, OTHER
+from evercount.queries.histogram import OTHER
 from evercount.queries.key_counts import KeyCounts
 from evercount.queries.publishing import KeptSums, Publishing
 from evercount.queries.sensitivities import bounded
@@ -76,6 +76,9 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
     """
 
     name: ClassVar[str] = "discovered-keys"
+    cells = 1
+    outputs = len(RESERVED)
+    labels = RESERVED
     refuses_by_itself: ClassVar[bool] = True
     first_names: ClassVar[tuple[str, ...]] = ("",)
     """The total's noise has the empty name, which no key has."""
@@ -87,11 +90,6 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
         self.share = check_probability("share", share)
 
     def for_views(self, views: tuple[str, ...]) -> Self:
-        """Keys of the day where only single ticks are published.
-
-        Raises:
-            ParameterError: It has discovery ticks of its own.
-        """
         own = views == (PER_TICK,)
         if own and self.every > 1:
             raise ParameterError(
@@ -110,29 +108,12 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
 
     @property
     def discovery(self) -> Discovery:
-        """This query."""
         return self
-
-    @property
-    def cells(self) -> int:
-        """The total. The cells of keys join while the stream runs (`KeyCounts`)."""
-        return 1
-
-    @property
-    def outputs(self) -> int:
-        """Those that every tick publishes."""
-        return len(RESERVED)
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """Those that every tick publishes; public keys follow (`labels_now`)."""
-        return RESERVED
 
     def labels_now(self, state: KeyCounts) -> Sequence[str]:
         return (*RESERVED, *state.public)
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {"every": self.every, "minimum": self.minimum, "share": self.share}
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
@@ -145,7 +126,6 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
         return 1 + bounded("events", budget, horizon) * (2 if budget.adjacency == "replace" else 1)
 
     def own_delta(self, budget: Budget) -> float:
-        """The δ that pays for discovery."""
         return self.share * budget.delta
 
     @property
@@ -164,11 +144,9 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
     # -- from events to increments -----------------------------------------------------------------------------
 
     def initial_state(self) -> KeyCounts:
-        """No key has come."""
         return KeyCounts()
 
     def encode(self, state: KeyCounts, events: Any) -> tuple[IntArray, KeyCounts]:
-        """The number of events, and the state with what they add to each key pending."""
         more = count_keys(events)
         number = sum(more.values())
         if number > LARGEST_TOTAL:
@@ -177,13 +155,11 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
         return np.asarray([number], np.int64), replace(state, pending=(*state.pending, keys))
 
     def check_events(self, events: Iterable[Any]) -> None:
-        """Whether every event is a legal key."""
         for number, key in enumerate(events):
             normal_key(number, key)
 
     @property
     def rows(self) -> Rows:
-        """A row has a key."""
         return Rows(("key",), list_keys=self._row_keys)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
@@ -195,11 +171,7 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
         return [normal if wrong is None else None for normal, wrong in checked]
 
     def expected_names(self, state: KeyCounts, events: Any = ()) -> Iterable[str]:
-        """Keys that have three quarters of the minimum; none where noise belongs to one tick and is quickly drawn.
-
-        Raises:
-            InputError: An event is not a legal key.
-        """
+        """Keys that have three quarters of the minimum; none where noise belongs to one tick and is quickly drawn."""
         if self._own_ticks:
             return ()
         least = self.minimum - self.minimum // 4
@@ -216,7 +188,6 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
 
     @property
     def publishing(self) -> Publishing:
-        """A release keeps how clearly each key is above its threshold, which follows from what is published."""
         return Publishing(change=self._between, kept=KeptSums(self._scale, self.interval), own_ticks=self._own_ticks)
 
     def _scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
@@ -284,20 +255,16 @@ class KnownKeys(Query[FloatArray]):
 
     @property
     def cells(self) -> int:
-        """The total and one for each key."""
         return 1 + len(self._keys)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """That of the query that is audited."""
         return self._of.squared_sensitivity(adjacency)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """What a tick adds to the total and to each key."""
         more = count_keys(events)
         return np.asarray([sum(more.values()), *(more.get(key, 0) for key in self._keys)], np.int64), state
 
     def parameters(self) -> dict[str, Any]:
-        """Those of the query that is audited."""
         return self._of.parameters()
 
     def __repr__(self) -> str:

@@ -10,11 +10,10 @@ import numpy as np
 from evercount._arrays import IntArray
 from evercount._validate import check_count, check_name
 from evercount.errors import InputError, ParameterError
-from evercount.queries.base import Adjacency, Query
+from evercount.queries.base import ADJACENCIES, Adjacency, Query, listed_events
 from evercount.queries.capabilities import People, Rows
 from evercount.queries.histogram import Histogram
 
-ADJACENCIES = ("add-remove", "replace")
 ONLY = ""
 """The one key of a stream without keys."""
 LONGEST_USER = 256
@@ -26,10 +25,8 @@ Seen = dict[str, list[str]]
 
 def named_pairs(events: Any, keys: Container[str], keyed: bool = True) -> list[tuple[str, str]]:
     """The events of a tick as pairs (user, key), each checked; without keys an event is its user."""
-    if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
-        raise InputError(f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]")
     pairs = []
-    for number, event in enumerate(events):
+    for number, event in enumerate(listed_events(events)):
         where = f"event {number} of the tick (from 0)"
         if not keyed:
             user, key = event, ONLY
@@ -45,7 +42,38 @@ def named_pairs(events: Any, keys: Container[str], keyed: bool = True) -> list[t
     return pairs
 
 
-class DistinctUsers(Query, People):
+class UserQuery(Query, People):
+    """What queries share whose events name their users, and keys where there are some."""
+
+    in_place = True
+    each_tick: ClassVar[bool] = False
+    refuses_by_itself: ClassVar[bool] = True
+    _legal: Mapping[str, int]
+    """The keys that an event may name."""
+
+    def __init__(self, keys: Sequence[str] | None) -> None:
+        if isinstance(keys, int):
+            raise ParameterError(f"keys must be a list of texts (or None), got {keys!r}")
+        self._keys: tuple[str, ...] | None = None if keys is None else tuple(Histogram(keys).labels)
+
+    @property
+    def people(self) -> People:
+        return self
+
+    def _pairs(self, events: Any) -> list[tuple[str, str]]:
+        return named_pairs(events, self._legal, self._keys is not None)
+
+    def users_of(self, events: Iterable[Any]) -> list[str]:
+        return [user for user, _ in self._pairs(events)]
+
+    def check_events(self, events: Iterable[Any]) -> None:
+        self._pairs(events)
+
+    def dump_state(self, state: Any) -> Any:
+        return self.load_state(state)  # a copy: the state itself goes on changing
+
+
+class DistinctUsers(UserQuery):
     """How many different users have had an event so far; with `keys`, how many under each key.
 
     An event is a user (a text of 1 to 256 characters), or with keys a pair (user, key). A user counts once, at the
@@ -77,17 +105,11 @@ class DistinctUsers(Query, People):
     """
 
     name: ClassVar[str] = "distinct-users"
-    in_place = True
-    each_tick: ClassVar[bool] = False
-    refuses_by_itself: ClassVar[bool] = True
+    monotone = True
 
     def __init__(self, keys: Sequence[str] | None = None, max_keys: int = 1, total: bool = False) -> None:
-        self._keys: tuple[str, ...] | None = None
-        if keys is not None:
-            if isinstance(keys, int):
-                raise ParameterError(f"keys must be a list of texts (or None), got {keys!r}")
-            self._keys = tuple(Histogram(keys).labels)
-        self._index = {key: cell for cell, key in enumerate(self._keys or (ONLY,))}
+        super().__init__(keys)
+        self._legal = self._index = {key: cell for cell, key in enumerate(self._keys or (ONLY,))}
         self._most = check_count("max_keys", max_keys)
         if self._most > len(self._index):
             raise ParameterError(f"max_keys={max_keys} is more than the {len(self._index)} keys")
@@ -96,40 +118,25 @@ class DistinctUsers(Query, People):
         self._total = total
 
     @property
-    def people(self) -> People:
-        """This query."""
-        return self
-
-    @property
     def order_matters(self) -> bool:
-        """Not where users count under every key."""
         return self._most < len(self._index)
 
     @property
     def cells(self) -> int:
-        """One for each key, and one for all users where that is asked for."""
         return len(self._index) + self._total
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The keys."""
         return ("users",) if self._keys is None else ((TOTAL, *self._keys) if self._total else self._keys)
 
     @property
     def rows(self) -> Rows:
-        """A row has a user, and a key where there are keys."""
         return Rows(("user",)) if self._keys is None else Rows(("user", "key"), list_keys=self._row_keys)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
         return self._keys or (), False
 
-    @property
-    def monotone(self) -> bool:
-        """Users never leave."""
-        return True
-
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S for one event: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
         more = 2.0 * self._total
         if adjacency == "add-remove" or self._keys is None:
@@ -158,16 +165,11 @@ class DistinctUsers(Query, People):
         check_name("adjacency", adjacency, ADJACENCIES)
         return float(((adjacency == "replace") + 1 + period) * (self._most + self._total))
 
-    def users_of(self, events: Iterable[Any]) -> list[str]:
-        return [user for user, _ in named_pairs(events, self._index, self._keys is not None)]
-
     def initial_state(self) -> Seen:
-        """Nobody seen."""
         return {}
 
     def encode(self, state: Seen, events: Any) -> tuple[IntArray, Seen]:
-        """New users of one tick; the state is changed in place after all events are checked."""
-        pairs = named_pairs(events, self._index, self._keys is not None)
+        pairs = self._pairs(events)
         row = np.zeros(self.cells, np.int64)
         for user, key in pairs:
             if user not in state:
@@ -179,16 +181,8 @@ class DistinctUsers(Query, People):
                 row[self._index[key] + self._total] += 1
         return row, state
 
-    def check_events(self, events: Iterable[Any]) -> None:
-        named_pairs(events, self._index, self._keys is not None)
-
     def load_state(self, data: Any) -> Seen:
-        """The inverse of `dump_state`."""
         return {user: list(keys) for user, keys in data.items()}
-
-    def dump_state(self, state: Seen) -> Seen:
-        """A copy: the state itself goes on changing."""
-        return self.load_state(state)
 
     def with_keys(self, keys: Sequence[Any]) -> DistinctUsers:
         if self._keys is None:
@@ -196,7 +190,6 @@ class DistinctUsers(Query, People):
         return type(self)(**{**self.parameters(), "keys": [*self._keys, *keys]})
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         keys = None if self._keys is None else list(self._keys)
         return {"keys": keys, "max_keys": self._most, "total": self._total}
 
@@ -238,7 +231,6 @@ class ActiveUsers(DistinctUsers):
         super().__init__(keys, max_keys)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S for one event: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
         if self._keys is None:
             return 1.0
@@ -266,13 +258,11 @@ class ActiveUsers(DistinctUsers):
         return self.user_sensitivity(adjacency)
 
     def initial_state(self) -> Any:
-        """None: it has no memory."""
         return None
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """Users of one tick."""
         today: dict[str, list[str]] = {}
-        for user, key in named_pairs(events, self._index, self._keys is not None):
+        for user, key in self._pairs(events):
             seen = today.setdefault(user, [])
             if key not in seen and len(seen) < self._most:
                 seen.append(key)
@@ -282,13 +272,9 @@ class ActiveUsers(DistinctUsers):
                 row[self._index[key]] += 1
         return row, state
 
-    def dump_state(self, state: Any) -> Any:
-        return None
-
     def load_state(self, data: Any) -> Any:
         return None
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         keys = None if self._keys is None else list(self._keys)
         return {"keys": keys, "max_keys": self._most}

@@ -5,7 +5,7 @@ Whether a letter ends a minimal occurrence depends only on one bit per episode a
 streams are a walk through pairs of them, and the largest change of a group of episodes is found by visiting all
 reachable pairs. The episodes whose letters besides the changed ones form the same set are one group where that is
 small enough, else they are treated apart. Groups alike up to a renaming are counted, so the alphabet may be large. What
-the search needs more than a second for is stored in `episode_tables.py`; longer episodes take lemma 7.
+the search needs more than a second for is stored in `APART`; longer episodes take lemma 7.
 See `episodes.proof.md`.
 """
 
@@ -17,9 +17,15 @@ from functools import cache
 from itertools import product
 from math import comb, factorial
 
-from evercount.queries.episode_tables import APART
-
 Word = tuple[int, ...]
+
+APART: dict[int, tuple[tuple[int, ...], ...]] = {
+    5: ((0, 6, 59, 53, 9), (1, 86, 138, 31, 0), (178, 1036, 956, 174, 0)),
+    6: ((0, 7, 154, 268, 109, 11), (1, 252, 787, 446, 56, 0), (492, 4584, 7122, 2848, 292, 0)),
+    7: ((0, 8, 377, 1138, 834, 194, 13), (1, 692, 3712, 3778, 1110, 89, 0), (1328, 18912, 44738, 29766, 6658, 442, 0)),
+}
+"""Length → the three lists of `apart`, where the automaton takes from a second to ten minutes; for any alphabet.
+Test: tests/queries/test_queries_episodes.py::test_stored_tables_are_computed_again."""
 
 LONGEST_JOINT = 3
 """Longest episodes whose Σ(P+N) the automaton finds; longer ones take Lemma 3."""
@@ -29,12 +35,6 @@ LONGEST_EXACT = max(APART)
 
 def episode_sensitivity(letters: int, longest: int, replace: bool, weights: Sequence[int] | None = None) -> int:
     """An upper bound of Σ_cells (P²+N²) for all episodes of length ≤ `longest` over `letters` letters.
-
-    Args:
-        letters: the size U of the alphabet.
-        longest: the largest length ℓ.
-        replace: whether a letter becomes another one or none; else it only goes.
-        weights: what one occurrence of an episode of each length 1 … ℓ counts; 1 by default.
 
     Guarantee. Theorem 6 of `episodes.proof.md`. Tests:
     tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration, ::test_known_maxima_are_met,

@@ -10,9 +10,8 @@ import numpy as np
 
 from evercount._arrays import IntArray
 from evercount._validate import check_name
-from evercount.queries.base import Adjacency
+from evercount.queries.base import ADJACENCIES, Adjacency
 from evercount.queries.episode_sensitivity import episode_absolute, episode_sensitivity
-from evercount.queries.histogram import ADJACENCIES
 from evercount.queries.word_cells import HOLE, WordQuery
 
 

@@ -14,18 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_name
+from evercount._validate import check_count, check_name, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Adjacency, Query, listed_events
 from evercount.queries.capabilities import Groups, Rows
 from evercount.queries.key_weights import KeyWeights
-from evercount.queries.memory_limit import require_fits
 from evercount.queries.publishing import SUMS, Publishing
 from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 from evercount.text_rules import check_public_text
 
 OTHER = "other"
-ADJACENCIES = ("add-remove", "replace")
 
 
 class Histogram(Query[FloatArray]):
@@ -66,10 +64,7 @@ class Histogram(Query[FloatArray]):
     """
 
     name: ClassVar[str] = "histogram"
-
-    @property
-    def single(self) -> bool:
-        return False
+    single = False
 
     def __init__(
         self,
@@ -150,7 +145,6 @@ class Histogram(Query[FloatArray]):
         return 1
 
     def top(self, values: FloatArray, errors: RankErrors, k: int | None = None, level: float = 0.95) -> list[TopKey]:
-        """The k keys with the largest noisy counts, largest first; ties go to the earlier key; never `other`."""
         k = self._checked_k(self.k if k is None else k)
         known = np.flatnonzero(np.arange(self._cells) != self._other)
         cells = errors.cells.at((slice(None), known))
@@ -183,19 +177,14 @@ class Histogram(Query[FloatArray]):
         return type(self)(**{**self.parameters(), "added": [*self._added, *keys]})
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """Increments of one tick; see the class for what a tick and an event may be."""
         counts = self._counts(events)
         return counts if self._weights is None else counts * self._weights.cells, state
 
     def _counts(self, events: Any) -> IntArray:
         """How many events of a tick name each cell."""
-        if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
-            raise InputError(
-                f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]"
-            )
         if isinstance(events, np.ndarray) and self._keys is None and events.ndim == 1 and events.dtype.kind in "iu":
             return self._count(self._integer_cells(events))
-        listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
+        listed = listed_events(events)
         cells = self._plain_cells(listed)
         if cells is None:
             cells = self._collected_cells(listed)

@@ -78,12 +78,6 @@ class KeyChanges:
     ) -> tuple[FloatArray, FloatArray]:
         """(low, high) of `combine(weights)`, each (spans,).
 
-        Args:
-            weights: as for `combine`.
-            over: the errors of one cell's change over each span.
-            end: the errors of one cell at the last tick of each span.
-            level: the probability that an interval holds its true number.
-
         **Guarantee.** Given which keys were public when the span began, the true number lies inside with probability at
         least `level`. Proof: `discovered_keys.proof.md`, Lemma 7. Assumption: as for Lemma 5. Test:
         tests/engine/test_key_views.py::test_intervals_of_changes_hold_given_discovery.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._arrays import IntArray
 from evercount._validate import check_count
 from evercount.errors import InputError, ParameterError
-from evercount.queries.publishing import Publishing
+from evercount.queries.publishing import Publishing, divided
 
 LARGEST_WEIGHT = 1000
 
@@ -59,15 +59,4 @@ class KeyWeights:
 
     @cached_property
     def publishing(self) -> Publishing:
-        """Each noisy sum over its weight."""
-        return Publishing(self._decode, self._norms, covariance=self._covariance)
-
-    def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        return noisy / self.cells
-
-    def _norms(self) -> FloatArray:
-        return 1.0 / self.cells
-
-    def _covariance(self, outputs: Iterable[int]) -> FloatArray:
-        chosen = np.asarray(list(outputs))
-        return np.asarray((chosen[:, np.newaxis] == chosen) / self.cells[chosen] ** 2)
+        return divided(self.cells)

@@ -9,16 +9,14 @@ from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_name
+from evercount._validate import check_count, require_fits
 from evercount.errors import InputError, ParameterError
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
-from evercount.queries.capabilities import Groups, Rows
-from evercount.queries.memory_limit import require_fits
+from evercount.queries.base import listed_events
+from evercount.queries.capabilities import Rows
 from evercount.queries.publishing import Publishing
-from evercount.queries.rollup import ADJACENCIES, LARGEST_WEIGHT, SEPARATOR, TOTAL, path_key
+from evercount.queries.rollup import LARGEST_WEIGHT, SEPARATOR, TOTAL, TableQuery, path_key
 from evercount.text_rules import check_public_text
 
 EVERY = "*"
@@ -27,7 +25,7 @@ Part = tuple[int, ...]
 """Some columns, by their numbers from 0, rising."""
 
 
-class Marginals(Query):
+class Marginals(TableQuery):
     """Running counts of all tables that some columns span: the total, each column, each pair of columns, and so on.
 
     An event has one value in each column, such as ("north", "60+"). A table of a part of the columns counts the events
@@ -94,53 +92,24 @@ class Marginals(Query):
 
     @property
     def cells(self) -> int:
-        """One for each combination of values of each measured table."""
         return sum(map(self._number, self._tables))
 
     @property
     def outputs(self) -> int:
-        """One for each combination of values of each table that the measured ones span."""
         return len(self._labels)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The total, then small tables before large ones."""
         return self._labels
 
     @property
-    def monotone(self) -> bool:
-        """Running counts never fall."""
-        return True
-
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S: see the class."""
-        check_name("adjacency", adjacency, ADJACENCIES)
-        if adjacency == "add-remove":
-            return float(sum(weight**2 for weight in self._weights))
-        several = zip(self._weights, self._tables, strict=True)
-        return float(2 * sum(weight**2 for weight, table in several if self._number(table) > 1))
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Δ₁: Σ w, and under replace 2·Σ w over the tables with more than one cell.
-
-        **Guarantee.** See the class. Test:
-        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
-        """
-        check_name("adjacency", adjacency, ADJACENCIES)
-        if adjacency == "add-remove":
-            return float(sum(self._weights))
-        several = zip(self._weights, self._tables, strict=True)
-        return float(2 * sum(weight for weight, table in several if self._number(table) > 1))
+    def _tables_of_events(self) -> Iterable[tuple[int, int]]:
+        return zip(self._weights, map(self._number, self._tables), strict=True)
 
     # -- from events to increments -----------------------------------------------------------------------------------
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """Increments of one tick: a sequence of events, each with one value in each column."""
-        if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
-            raise InputError(
-                f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]"
-            )
-        places = [self._places(number, event) for number, event in enumerate(events)]
+        places = [self._places(number, event) for number, event in enumerate(listed_events(events))]
         row = np.zeros(self.cells, np.int64)
         if places:
             leaves = np.ravel_multi_index(tuple(np.asarray(places, dtype=np.intp).T), self._sizes)
@@ -159,7 +128,6 @@ class Marginals(Query):
         return [index[value] for index, value in zip(self._index, event, strict=True)]
 
     def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
-        """(cells, weights) that an event of each combination of values changes, shape (leaves, tables)."""
         places = np.unravel_index(leaves, self._sizes)
         first, cells = 0, []
         for table in self._tables:
@@ -170,26 +138,13 @@ class Marginals(Query):
         table_cells = np.stack(cells, axis=1)
         return table_cells, np.broadcast_to(np.asarray(self._weights), table_cells.shape)
 
-    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """What the events of a tick add to each cell."""
-        increments, state = super().encode_totals(state, totals)
-        if increments.size and (int(increments.min()) < 0 or int(increments.max()) > LARGEST_TOTAL):
-            raise InputError("totals must lie between 0 and 2^53")
-        return increments, state
-
     @property
     def rows(self) -> Rows:
-        """A row has a value in each column."""
         return Rows(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
         """All combinations of values as texts of `path_key`."""
         return [path_key(values) for values in product(*self._columns)], False
-
-    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
-        """Here `cell` is the combination of values, which every measured table counts."""
-        cells, weights = self._cells_of(cell)
-        return np.repeat(tick, cells.shape[1]), cells.ravel(), (weights * events[:, np.newaxis]).ravel()
 
     # -- from noisy cells to estimates -------------------------------------------------------------------------------
 
@@ -205,7 +160,6 @@ class Marginals(Query):
 
     @cached_property
     def publishing(self) -> Publishing:
-        """The least-squares estimates of all tables: a fixed linear map of the cells."""
         return Publishing(self._decode, self._output_norms, self._rounding, self._joint)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
@@ -286,7 +240,6 @@ class Marginals(Query):
         return total
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {
             "columns": [list(column) for column in self._columns],
             "tables": [list(table) for table in self._tables],

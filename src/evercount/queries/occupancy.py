@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,10 +11,9 @@ import numpy as np
 from evercount._arrays import IntArray
 from evercount._validate import check_count, check_name
 from evercount.errors import ParameterError
-from evercount.queries.base import Adjacency, Query
-from evercount.queries.capabilities import People, Rows
-from evercount.queries.distinct_users import ADJACENCIES, named_pairs
-from evercount.queries.histogram import Histogram
+from evercount.queries.base import ADJACENCIES, Adjacency
+from evercount.queries.capabilities import Rows
+from evercount.queries.distinct_users import UserQuery, named_pairs
 from evercount.queries.publishing import Publishing
 
 IN, OUT = "in", "out"
@@ -27,7 +26,7 @@ Places = dict[str, dict[str, Any]]
 """`inside`: where everyone is who is inside; `events`: how many events each has had. As sensitive as the events."""
 
 
-class Occupancy(Query, People):
+class Occupancy(UserQuery):
     """How many people are inside after each tick; with `keys`, how many under each key.
 
     An event is a pair (user, where). `where` is "in" or "out"; with `keys` it is a key or "out". A person is where
@@ -60,19 +59,14 @@ class Occupancy(Query, People):
     """
 
     name: ClassVar[str] = "occupancy"
-    in_place = True
-    refuses_by_itself: ClassVar[bool] = True
-    each_tick: ClassVar[bool] = False
+    order_matters = True
+    publishing = PUBLISHED
     starts_empty: ClassVar[bool] = False  # whoever is inside when a successor starts comes in again: old data
 
     def __init__(self, keys: Sequence[str] | None = None, max_events: int | None = None) -> None:
-        self._keys: tuple[str, ...] | None = None
-        if keys is not None:
-            if isinstance(keys, int):
-                raise ParameterError(f"keys must be a list of texts (or None), got {keys!r}")
-            self._keys = tuple(Histogram(keys).labels)
-            if OUT in self._keys:
-                raise ParameterError(f"a key cannot be called {OUT!r}: that is the event of leaving")
+        super().__init__(keys)
+        if OUT in (self._keys or ()):
+            raise ParameterError(f"a key cannot be called {OUT!r}: that is the event of leaving")
         self._index = {key: cell for cell, key in enumerate(self._keys or (IN,))}
         self._legal = {**self._index, OUT: -1}
         self._most = None if max_events is None else check_count("max_events", max_events)
@@ -81,33 +75,15 @@ class Occupancy(Query, People):
         self._touched = min(2, len(self._index))
 
     @property
-    def people(self) -> People:
-        """This query."""
-        return self
-
-    @property
-    def order_matters(self) -> bool:
-        """The last event says where a person is."""
-        return True
-
-    @property
     def cells(self) -> int:
-        """One for each key."""
         return len(self._index)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The keys."""
         return ("inside",) if self._keys is None else self._keys
 
     @property
-    def publishing(self) -> Publishing:
-        """The sums as they are; their differences are no counts."""
-        return PUBLISHED
-
-    @property
     def rows(self) -> Rows:
-        """A row has a user, and as its key where the user is from now on."""
         return Rows(("user", "key"), list_keys=self._row_keys, repeats=True)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
@@ -116,7 +92,6 @@ class Occupancy(Query, People):
     # -- one event -----------------------------------------------------------------------------------------------------
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S for one event: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
         return float((2 if self._most is None else 5) * self._touched * (1 if adjacency == "add-remove" else 4))
 
@@ -147,15 +122,6 @@ class Occupancy(Query, People):
 
         With `period` neighbours differ in what one user does in a period. The cap goes on counting over all of them, so
         these are any two histories of one user: as costly as a user in place of another.
-
-        Args:
-            adjacency: "add-remove" or "replace".
-            period: whether neighbours differ in one period of the user only.
-            falling: as `People.user_sensitivity`.
-            values: as `People.user_sensitivity`.
-
-        Returns:
-            S for one user.
         """
         check_name("adjacency", adjacency, ADJACENCIES)
         replaced = adjacency == "replace" or period
@@ -172,18 +138,7 @@ class Occupancy(Query, People):
         return float(min(found))
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
-        """Δ₁ for one user with any number of events: the number of changes, twice that under replace or in a period.
-
-        Args:
-            adjacency: "add-remove" or "replace".
-            period: whether neighbours differ in one period of the user only.
-
-        Returns:
-            Δ₁ for one user.
-
-        Raises:
-            ParameterError: nothing bounds the number of changes.
-        """
+        """Δ₁ for one user with any number of events: the number of changes, twice that under replace or in a period."""
         check_name("adjacency", adjacency, ADJACENCIES)
         if self._most is None:
             raise ParameterError("a person may come and go any number of times: give max_events, or a positive delta")
@@ -196,12 +151,10 @@ class Occupancy(Query, People):
     # -- from events to increments -------------------------------------------------------------------------------------
 
     def initial_state(self) -> Places:
-        """Nobody is inside."""
         return {"inside": {}, "events": {}}
 
     def encode(self, state: Places, events: Any) -> tuple[IntArray, Places]:
-        """Changes of one tick; the state is changed in place after all events are checked."""
-        pairs = named_pairs(events, self._legal)
+        pairs = self._pairs(events)
         row = np.zeros(self.cells, np.int64)
         inside, seen = state["inside"], state["events"]
         for user, where in pairs:
@@ -217,20 +170,11 @@ class Occupancy(Query, People):
                 row[self._index[where]] += 1
         return row, state
 
-    def check_events(self, events: Iterable[Any]) -> None:
-        named_pairs(events, self._legal)
-
-    def users_of(self, events: Iterable[Any]) -> list[str]:
-        return [user for user, _ in named_pairs(events, self._legal)]
+    def _pairs(self, events: Any) -> list[tuple[str, str]]:
+        return named_pairs(events, self._legal)
 
     def load_state(self, data: Any) -> Places:
-        """The inverse of `dump_state`."""
         return {"inside": dict(data["inside"]), "events": dict(data["events"])}
 
-    def dump_state(self, state: Places) -> Places:
-        """A copy: the state itself goes on changing."""
-        return self.load_state(state)
-
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {"keys": None if self._keys is None else list(self._keys), "max_events": self._most}

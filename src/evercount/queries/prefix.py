@@ -11,11 +11,9 @@ from typing import Any, ClassVar, TypeVar, overload
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount._validate import check_count, check_name, check_positive
+from evercount._validate import check_count, check_name, check_positive, require_fits
 from evercount.errors import InputError, ParameterError
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
-from evercount.queries.histogram import ADJACENCIES
-from evercount.queries.memory_limit import require_fits
+from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Adjacency, Query
 from evercount.text_rules import check_public_text, escaped
 
 Encoder = Callable[..., Any]
@@ -142,21 +140,17 @@ class PrefixQuery(Query):
 
     @property
     def cells(self) -> int:
-        """As declared."""
         return self._cells
 
     @property
     def grid(self) -> float:
-        """As declared."""
         return self._grid
 
     @property
     def labels(self) -> Sequence[str]:
-        """As declared; without a declaration the numbers of the cells."""
         return super().labels if self._labels is None else self._labels
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S as declared; a ParameterError for an adjacency that was not declared."""
         check_name("adjacency", adjacency, ADJACENCIES)
         if adjacency not in self._sensitivity:
             raise ParameterError(
@@ -176,11 +170,9 @@ class PrefixQuery(Query):
         return min(math.sqrt(2 * self._cells * squared), squared / self._grid) * (1 + 2.0**-50)
 
     def initial_state(self) -> Any:
-        """A fresh copy of `state`."""
         return copy.deepcopy(self._initial)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """What the function makes of the tick, checked; the old state is untouched whatever the function does."""
         if self._initial is None:
             return self._checked(self._function(events)), None
         result = self._function(copy.deepcopy(state), events)
@@ -208,7 +200,6 @@ class PrefixQuery(Query):
         return array.astype(np.int64)
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments, with the function by its registered name, else as "module:name"."""
         return {
             "encode": _name_of(self._function),
             "cells": self._cells,

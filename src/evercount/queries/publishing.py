@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -125,3 +126,22 @@ class Publishing:
 
 SUMS = Publishing()
 """Each noisy running sum as it is."""
+
+
+def divided(scale: IntArray) -> Publishing:
+    """Each noisy running sum over its entry of `scale`."""
+    return Publishing(partial(_divide, scale), partial(_inverse, scale), covariance=partial(_apart, scale))
+
+
+def _divide(scale: IntArray, first_tick: int, noisy: FloatArray) -> FloatArray:
+    return noisy / scale
+
+
+def _inverse(scale: IntArray) -> FloatArray:
+    return np.asarray(1 / scale)
+
+
+def _apart(scale: IntArray, outputs: Sequence[int]) -> FloatArray:
+    """Cells are independent."""
+    chosen = np.asarray(outputs)
+    return np.asarray((chosen[:, np.newaxis] == chosen) / scale[chosen] ** 2, dtype=np.float64)

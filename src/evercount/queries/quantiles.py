@@ -78,22 +78,18 @@ class Quantiles(TreeQuery, QuantileReader):
 
     @property
     def outputs(self) -> int:
-        """One for the upper edge of each bin."""
         return self.bins
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The upper edges; all values lie below the last."""
         return (*(f"below {edge!r}" for edge in self.edges[1:-1].tolist()), "total")
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {"low": self.low, "high": self.high, "bins": self.bins, "weights": list(self.tree.weights)}
 
     # -- from values to leaves ---------------------------------------------------------------------------------------
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
-        """The bin of each value."""
         if not {bool, str, bytes, type(None)}.isdisjoint(map(type, events)):
             raise InputError("the events of a tick must be numbers: no text, no true or false")
         try:
@@ -112,7 +108,6 @@ class Quantiles(TreeQuery, QuantileReader):
 
     @property
     def rows(self) -> Rows:
-        """A row has a value, which chooses its bin."""
         bins = (self.low, self.width, self.bins)
         return Rows(("value",), range=(self.low, self.high, self.width), bins=bins, totals=self._totals_of_rows)
 
@@ -120,7 +115,6 @@ class Quantiles(TreeQuery, QuantileReader):
 
     @cached_property
     def publishing(self) -> Publishing:
-        """Sums of the bins' estimates from the left."""
         return Publishing(self._decode, self._output_norms, self._rounding, self._joint)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
@@ -156,7 +150,6 @@ class Quantiles(TreeQuery, QuantileReader):
 
     @property
     def quantiles(self) -> QuantileReader:
-        """This query."""
         return self
 
     def norms_beside(self, q: float) -> FloatArray:

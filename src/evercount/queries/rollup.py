@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
@@ -11,122 +12,95 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_name
+from evercount._validate import check_count, check_name, require_fits
 from evercount.errors import InputError, ParameterError
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Adjacency, Query, listed_events
 from evercount.queries.capabilities import Groups, Rows
 from evercount.queries.consistent_tree import ConsistentTree, Forest
-from evercount.queries.memory_limit import require_fits
 from evercount.queries.publishing import Publishing
 from evercount.text_rules import check_public_text
 
-ADJACENCIES = ("add-remove", "replace")
 OTHER = "other"
 TOTAL = "total"
 SEPARATOR = " / "
 LARGEST_WEIGHT = 1000
 
 
-class TreeQuery(Query):
-    """What queries share whose cells are the nodes of a public tree and whose events fall into one leaf each.
+class TableQuery(Query):
+    """What queries share whose events add to one cell each of several tables, such as the levels of a tree.
 
-    Guarantee. One event adds w_ℓ to one cell of each level ℓ, at one tick. So S = Σ w_ℓ² for add-remove. Under
-    replace a level changes in two cells by w_ℓ or not at all, and levels with one node never change: S = 2·Σ w_ℓ² over
-    the levels with more than one node. Proof: `rollup.proof.md`. Assumption: an event is what one person contributes.
-    Test: tests/queries/test_queries_rollup.py::test_sensitivity_is_the_exact_maximum.
+    Guarantee. One event adds w to one cell of each table, at one tick, w the table's weight. So S = Σ w² and Δ₁ = Σ w
+    for add-remove. Under replace a table changes in two cells by w or not at all, and tables with one cell never
+    change: S = 2·Σ w² and Δ₁ = 2·Σ w over the tables with more than one cell. Proofs: `rollup.proof.md` and
+    `marginals.proof.md`. Assumption: an event is what one person contributes. Tests:
+    tests/queries/test_every_sensitivity.py::test_claims_by_enumeration and
+    tests/queries/test_queries_rollup.py::test_sensitivity_is_the_exact_maximum.
+    """
+
+    monotone = True
+
+    @property
+    @abstractmethod
+    def _tables_of_events(self) -> Iterable[tuple[int, int]]:
+        """(weight, number of cells) of each table."""
+
+    @abstractmethod
+    def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
+        """(cells, weights) that an event of each kind changes, shape (kinds, tables)."""
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        return self._sensitivity(adjacency, 2)
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """**Guarantee.** See the class."""
+        return self._sensitivity(adjacency, 1)
+
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        check_name("adjacency", adjacency, ADJACENCIES)
+        if adjacency == "add-remove":
+            return float(sum(weight**power for weight, _ in self._tables_of_events))
+        return float(2 * sum(weight**power for weight, cells in self._tables_of_events if cells > 1))
+
+    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
+        increments, state = super().encode_totals(state, totals)
+        if increments.size and (int(increments.min()) < 0 or int(increments.max()) > LARGEST_TOTAL):
+            raise InputError("totals must lie between 0 and 2^53")
+        return increments, state
+
+    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
+        """Here `cell` is the kind of event, which every table counts."""
+        cells, weights = self._cells_of(cell)
+        return np.repeat(tick, cells.shape[1]), cells.ravel(), (weights * events[:, np.newaxis]).ravel()
+
+
+class TreeQuery(TableQuery):
+    """Queries whose cells are the nodes of a public tree, and whose events fall into one leaf each; see `TableQuery`.
+
+    A table is a level of the tree.
     """
 
     tree: ConsistentTree | Forest
 
     @property
     def cells(self) -> int:
-        """One for every node of a level with a weight."""
         return self.tree.cells
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S: see the class."""
-        check_name("adjacency", adjacency, ADJACENCIES)
-        if adjacency == "add-remove":
-            return float(sum(weight**2 for weight in self.tree.weights))
-        several = zip(self.tree.weights, self.tree.sizes, strict=True)
-        return float(2 * sum(weight**2 for weight, size in several if size > 1))
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Δ₁: Σ w_ℓ, and under replace 2·Σ w_ℓ over the levels with more than one node.
-
-        **Guarantee.** See the class. Test:
-        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
-        """
-        check_name("adjacency", adjacency, ADJACENCIES)
-        if adjacency == "add-remove":
-            return float(sum(self.tree.weights))
-        several = zip(self.tree.weights, self.tree.sizes, strict=True)
-        return float(2 * sum(weight for weight, size in several if size > 1))
-
     @property
-    def monotone(self) -> bool:
-        """Running counts never fall."""
-        return True
+    def _tables_of_events(self) -> Iterable[tuple[int, int]]:
+        return zip(self.tree.weights, self.tree.sizes, strict=True)
+
+    def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
+        return self.tree.cells_of_leaves(leaves)
 
     # -- from events to increments ---------------------------------------------------------------------------------
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
-        """The leaf of each event, or InputError.
-
-        Args:
-            events: The events of one tick.
-
-        Returns:
-            The number of the leaf of each event, from 0.
-
-        Raises:
-            InputError: An event belongs to no leaf.
-        """
+        """The leaf of each event, or InputError."""
         raise NotImplementedError
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """Increments of one tick: a sequence of events, each in one leaf."""
-        if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
-            raise InputError(
-                f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]"
-            )
-        listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
-        leaves = np.bincount(self.leaves_of(listed), minlength=self.tree.leaves)
+        leaves = np.bincount(self.leaves_of(listed_events(events)), minlength=self.tree.leaves)
         return self.tree.cell_totals(leaves[np.newaxis])[0], state
-
-    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """What the events of a tick add to each cell; `leaf_totals` computes it from counts of leaves."""
-        increments, state = super().encode_totals(state, totals)
-        if increments.size and (int(increments.min()) < 0 or int(increments.max()) > LARGEST_TOTAL):
-            raise InputError("totals must lie between 0 and 2^53")
-        return increments, state
-
-    def leaf_totals(self, counts: npt.ArrayLike) -> IntArray:
-        """What counts per leaf, shape (ticks, leaves), add to the cells: for `Stream.run_totals`.
-
-        Args:
-            counts: The number of events of each leaf at each tick.
-
-        Returns:
-            The totals, shape (ticks, cells).
-
-        Raises:
-            InputError: not whole numbers from 0 to 2^40, or of another shape.
-        """
-        array = np.asarray(counts)
-        if array.ndim != 2 or array.shape[1] != self.tree.leaves or array.dtype.kind not in "iu":
-            raise InputError(
-                f"counts must be whole numbers of shape (ticks, {self.tree.leaves}), got {array.dtype} of shape "
-                f"{array.shape}"
-            )
-        if array.size and not 0 <= int(array.min()) <= int(array.max()) <= 2**40:
-            raise InputError("counts must lie between 0 and 2^40")
-        return self.tree.cell_totals(array.astype(np.int64))
-
-    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
-        """Here `cell` is the leaf, and every level above it counts the rows too."""
-        cells, weights = self.tree.cells_of_leaves(cell)
-        return np.repeat(tick, cells.shape[1]), cells.ravel(), (weights * events[:, np.newaxis]).ravel()
 
 
 class Rollup(TreeQuery):
@@ -205,17 +179,14 @@ class Rollup(TreeQuery):
 
     @property
     def outputs(self) -> int:
-        """One for every node."""
         return self.tree.nodes
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The total, then the paths of all nodes, level by level."""
         return self._labels
 
     @cached_property
     def publishing(self) -> Publishing:
-        """The least-squares estimate of all nodes."""
         part = self.tree.part if isinstance(self.tree, Forest) else None
         return Publishing(self._decode, self._output_norms, self._rounding, self.tree.covariance, part=part)
 
@@ -233,7 +204,6 @@ class Rollup(TreeQuery):
         return self.tree.rounding
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
-        """The leaf of each event, which is a path."""
         other = None if self._other is None else self._leaf[self._other]
         leaves = []
         for number, event in enumerate(events):
@@ -253,7 +223,6 @@ class Rollup(TreeQuery):
 
     @property
     def rows(self) -> Rows:
-        """A row has a path."""
         return Rows(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
@@ -275,7 +244,6 @@ class Rollup(TreeQuery):
         return Rollup(**{**self.parameters(), "added": [*self._added, keys]})
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {
             "paths": [list(path) for path in self._paths],
             "weights": list(self.tree.weights),

@@ -43,25 +43,10 @@ class Sensitivities(Capabilities, ABC):
 
     @abstractmethod
     def initial_state(self) -> Any:
-        """The encoder's memory before the first tick; None for encoders without memory.
-
-        Returns:
-            The state for the first tick.
-        """
+        """The encoder's memory before the first tick; None for encoders without memory."""
 
     def protected_l1(self, budget: Budget, horizon: int | None) -> float:
         """Δ₁ for what the budget protects: one event, or what is counted of a user.
-
-        Args:
-            budget: What is protected.
-            horizon: The number of ticks, or None.
-
-        Returns:
-            Δ₁ for one protected unit.
-
-        Raises:
-            ParameterError: no Δ₁ of the query is known, so it has no noise for δ = 0; or nothing bounds what is counted
-                of a user.
 
         **Guarantee.** The change of a user's events is a sum of single changes, so ‖D‖₁ is at most their number times
         that of one event. A query's own user-level Δ₁ is taken only where the budget protects users. Tests:

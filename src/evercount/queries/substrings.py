@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount._validate import check_count, check_name
+from evercount._validate import check_name
 from evercount.errors import InputError
-from evercount.queries.base import Adjacency
-from evercount.queries.histogram import ADJACENCIES
+from evercount.queries.base import ADJACENCIES, Adjacency
 from evercount.queries.word_cells import HOLE, WordQuery
 
 
@@ -69,36 +68,6 @@ class Substrings(WordQuery):
         replaced = adjacency == "replace"
         return float(sum(weight * (2 * j - 1 + replaced) for j, weight in self._by_length()))
 
-    def exact_sensitivity(self, gram: Callable[[int, int], float], horizon: int) -> float:
-        """Largest ‖R(X−X′)‖² over replace-neighbours when every tick is exactly one letter, U ≥ 2.
-
-        `gram(a, b)` is ⟨R[:,a], R[:,b]⟩ for 1-based ticks a, b ≤ horizon, symmetric and nonnegative. At most
-        c²·S, usually less, because the changed ticks are not the same tick. It is not a bound for streams with
-        several letters in a tick; calibrate to `squared_sensitivity` there.
-
-        Args:
-            gram: The inner product of two columns of R.
-            horizon: The number of ticks.
-
-        Returns:
-            The squared sensitivity.
-
-        Raises:
-            ParameterError: the horizon is not a whole number above 0.
-
-        Guarantee. Proposition 4 of `substrings.proof.md`; test
-        tests/queries/test_queries_substrings.py::test_exact_sensitivity_matches_brute_force.
-        """
-        horizon = check_count("horizon", horizon)
-        return max(self._exact_at(gram, horizon, changed) for changed in range(1, horizon + 1))
-
-    def _exact_at(self, gram: Callable[[int, int], float], horizon: int, changed: int) -> float:
-        total = 0.0
-        for length, weight in self._by_length():
-            ends = range(max(changed, length), min(changed + length - 1, horizon) + 1)
-            total += weight**2 * (sum(gram(a, b) for a in ends for b in ends) + sum(gram(a, a) for a in ends))
-        return total
-
     # -- from events to increments -----------------------------------------------------------------------------
 
     def initial_state(self) -> list[int]:
@@ -106,7 +75,6 @@ class Substrings(WordQuery):
         return []
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """Increments of one tick of any number of letters; the old state stays as it was."""
         new = self._words.read(events)
         increments = np.zeros(self.cells, np.int64)
         if len(new) == 1:  # the usual tick, without the cost of small arrays
@@ -124,7 +92,6 @@ class Substrings(WordQuery):
         return self._weighted(increments), self._next(state, new)
 
     def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
-        """Increments of many ticks at once; the same numbers as `encode` tick by tick."""
         letters: list[int] = []
         sizes: list[int] = []
         for number, events in enumerate(ticks):

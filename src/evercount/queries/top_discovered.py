@@ -29,18 +29,6 @@ def top_discovered(
     every c, with probability at least c all keys whose confidence is at least c belong to the k largest of the public
     keys. Keys that are not public are not compared. Proof: `discovered_keys.proof.md`, "The largest keys". Test:
     tests/queries/test_top_discovered.py::test_intervals_and_confidences_hold_given_discovery.
-
-    Args:
-        found: how keys are discovered.
-        labels: of all published numbers: `total`, `other`, then keys.
-        values: the published numbers.
-        evidence: how many stds each is above its threshold.
-        errors: the errors of one cell.
-        k: how many keys; fewer are returned where fewer are public.
-        level: the probability that all intervals hold at once.
-
-    Raises:
-        ParameterError: k is not a whole number of at least 1, or the level is not a probability.
     """
     k, miss = check_count("k", k), 1 - check_probability("level", level)
     first = len(RESERVED)

@@ -148,14 +148,6 @@ def cap_per_user(
 def last_turns(user: IntArray, time: IntArray, order: IntArray) -> IntArray:
     """For each event how many events of its user stand at or before its (time, order).
 
-    Args:
-        user: a number for each user.
-        time: when the event happened.
-        order: the declared order of events of one user and one time.
-
-    Returns:
-        The turn of each event, from 1. Events of a user at one (time, order) have the turn of the last of them.
-
     **Guarantee.** At most k events of a user have a turn of at most k, and the turn of an event depends on the places
     of its own user's events alone: `user_cap.proof.md`, Order. Tests:
     tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and

@@ -16,11 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count
+from evercount._validate import check_count, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import Query
-from evercount.queries.memory_limit import require_fits
-from evercount.queries.publishing import SUMS, Publishing
+from evercount.queries.publishing import SUMS, Publishing, divided
 from evercount.text_rules import check_public_text, shown
 
 HOLE = -1
@@ -151,11 +150,8 @@ class WordQuery(Query[FloatArray]):
     """
 
     splits: ClassVar[bool] = True
-
-    @property
-    def single(self) -> bool:
-        """An array, whatever its length."""
-        return False
+    single = False
+    monotone = True
 
     def __init__(self, alphabet: Sequence[str] | int, max_length: int, weights: Sequence[int] | None = None) -> None:
         self._words = Words(alphabet, max_length)
@@ -175,54 +171,23 @@ class WordQuery(Query[FloatArray]):
 
     @cached_property
     def publishing(self) -> Publishing:
-        """Numbers of occurrences: running sums over the weight of their length."""
-        return SUMS if self.weights is None else Publishing(self._decode, self._norms, covariance=self._joint)
-
-    def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        return noisy / self._scale
-
-    def _norms(self) -> FloatArray:
-        return np.asarray(1 / self._scale)
-
-    def _joint(self, outputs: Sequence[int]) -> FloatArray:
-        """Cells are independent."""
-        chosen = np.asarray(outputs)
-        return np.asarray((chosen[:, np.newaxis] == chosen) / self._scale[chosen] ** 2, dtype=np.float64)
+        return SUMS if self.weights is None else divided(self._scale)
 
     @property
     def cells(self) -> int:
-        """One per word: U + U² + … + U^ℓ."""
         return self._words.cells
 
     @property
     def labels(self) -> Sequence[str]:
-        """The words, shorter ones first, each length in alphabetical order of the given alphabet."""
         return self._words.labels
 
     def cell(self, word: Iterable[Any]) -> int:
-        """The cell of one word.
-
-        Args:
-            word: The letters of the word.
-
-        Returns:
-            The number of the cell, from 0.
-
-        Raises:
-            InputError: It is not a word of the query.
-        """
+        """The cell of one word."""
         return self._words.cell(word)
 
     def check_events(self, events: Iterable[Any]) -> None:
-        """Each event is a letter of the alphabet or None."""
         self._words.read(events)
 
-    @property
-    def monotone(self) -> bool:
-        """Occurrences only add up."""
-        return True
-
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         own = {"alphabet": self._words.alphabet, "max_length": self._words.longest}
         return own if self.weights is None else own | {"weights": list(self.weights)}

@@ -238,7 +238,7 @@ def _draw(rows: list[Row], delta: float) -> Figure:
     figure, axes = panels(1, 1, 9.0, 3.8)
     y = np.arange(len(rows))[::-1]
     for place, row in zip(y, rows, strict=True):  # a log axis has no zero: points, not bars
-        colour, marker = ("#2e8b57", "o") if row["what"] == OURS else ("#c44e52", "s")
+        colour, marker = ("#14647f", "o") if row["what"] == OURS else ("#d55e00", "s")
         reached, error = max(row["delta reached"], 0.0), 2 * row["standard error"]
         low = max(reached - error, delta / 50)
         axes[0].plot([low, reached + error], [place, place], color=colour, linewidth=2.5, solid_capstyle="butt")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PURE_TREES = ("bridge", "pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid", "endless-bridge")
 GAUSSIAN = ("binary-tree", "square-root", "balanced")
-COLUMNS = ("#c44e52", "#4c72b0", "#2e8b57")
+COLUMNS = ("#d55e00", "#4a6fe3", "#14647f")
 """Binary trees, the next better mechanisms, the best ones."""
 
 
@@ -122,7 +122,7 @@ def sparse(parameters: Mapping[str, Any], context: Context) -> Result:
             one.plot(
                 horizons, [next(r["plain"] for r in part if r["horizon"] == T) for T in horizons], "k-", label="plain"
             )
-            for shade, ones in zip(("#4c72b0", "#dd8452", "#2e8b57"), parameters["ones"], strict=False):
+            for shade, ones in zip(("#4a6fe3", "#009e73", "#14647f"), parameters["ones"], strict=False):
                 line = [(r["horizon"], r["sparse"]) for r in part if r["ones"] == ones]
                 one.plot(*zip(*line, strict=True), "-o", markersize=3, color=shade, label=f"sparse, {ones:,} events")
             one.set_xscale("log", base=2)

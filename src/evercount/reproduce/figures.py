@@ -8,23 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evercount.errors import MissingExtra
-from evercount.plotting import MOST_PLOTTED_TICKS
+from evercount.plotting import COLOURS as PALETTE
+from evercount.plotting import MOST_PLOTTED_TICKS, label_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS: Mapping[str, str] = {
-    "binary-tree": "#c44e52",
-    "square-root": "#4c72b0",
-    "balanced": "#2e8b57",
-    "unbounded": "#8172b3",
-    "anytime": "#64b5cd",
-    "normalized": "#dd8452",
-    "honaker": "#937860",
-    "honaker-full": "#da8bc3",
-    "optimal": "#000000",
-    "true": "#333333",
-}
+COLOURS: Mapping[str, str] = dict(
+    zip(
+        ("balanced", "binary-tree", "normalized", "unbounded", "honaker-full", "square-root", "honaker", "true"),
+        PALETTE,
+        strict=True,
+    ),
+    optimal="#000000",
+)
 """One colour per mechanism, the same in every figure."""
 
 
@@ -39,6 +36,7 @@ def panels(rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 
     for panel in axes:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25)
+        panel.set_prop_cycle(color=PALETTE)
     return figure, axes
 
 
@@ -47,7 +45,9 @@ def finish(axes: Any, x: str, y: str, title: str, legend: bool = True) -> None:
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, fontsize=9, loc="left")
     axes.tick_params(labelsize=8)
-    if legend:
+    if legend and len(axes.get_figure().axes) == 1 and axes.get_lines():
+        label_lines(axes)
+    elif legend:
         axes.legend(frameon=False, fontsize=8)
 
 

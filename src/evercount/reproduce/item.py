@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from evercount.factorizations import BUILT_IN, FACTORIZATIONS
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -52,7 +54,8 @@ class Result:
 class Item:
     """One figure, table or remark of the paper.
 
-    `full` are the parameters; `quick` are those that differ in a quick run. "repetitions" can be overridden.
+    `full` are the parameters; `quick` are those that differ in a quick run. "repetitions" can be overridden;
+    "registered" are the names of the user's own factorizations.
     """
 
     name: str
@@ -66,4 +69,6 @@ class Item:
         chosen = {**self.full, **self.quick} if quick else dict(self.full)
         if repetitions is not None and "repetitions" in chosen:
             chosen["repetitions"] = repetitions
+        if "registered" in chosen:
+            chosen["registered"] = sorted(FACTORIZATIONS.keys() - set(BUILT_IN))
         return chosen

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BUCKETS = 64
-SHADES = ("#2e8b57", "#4c72b0", "#c44e52", "#937860")
+SHADES = ("#14647f", "#4a6fe3", "#d55e00", "#882255")
 FORMS = ("hierarchical", "one-counter", "two-counter (the paper's)", "one point per client (baseline)")
 
 

@@ -11,6 +11,7 @@ from evercount import bounds
 from evercount.bounds.norms import BINARY_FACTOR
 from evercount.factorizations import factorization
 from evercount.factorizations.anytime_bound import anytime_lower_bound
+from evercount.factorizations.dense import LARGEST_OWN_HORIZON
 from evercount.reproduce.figures import COLOURS, finish, panels, powers
 from evercount.reproduce.item import Context, Item, Result, Row
 from evercount.reproduce.simulate import simulate_item
@@ -77,7 +78,7 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
     looks = {
         "paper's Ψ (no upper bound)": ("#888888", "--"),
         "square root, true norm": (COLOURS["square-root"], "-"),
-        "Haagerup, Kraus": ("#937860", "-."),
+        "Haagerup, Kraus": ("#882255", "-."),
         "normalized": (COLOURS["normalized"], "-"),
         "balanced": (COLOURS["balanced"], "-"),
     }
@@ -205,6 +206,8 @@ def constants(parameters: Mapping[str, Any], context: Context) -> Result:
         )
         row["binary-tree"] = norm("binary-tree", T) - log
         row["honaker"] = norm("honaker", T) - log
+        for name in parameters["registered"]:
+            row[name] = norm(name, T) - log if T <= LARGEST_OWN_HORIZON else None
         rows.append(row)
     endless: list[Row] = []
     unbounded = factorization("unbounded", None)
@@ -306,6 +309,7 @@ CONSTANTS = Item(
         "optimal up to": 10,
         "unbounded exponents": list(range(4, 25, 2)),
         "endless up to": [16, 64, 256, 512],
+        "registered": [],
     },
     {
         "exponents": [4, 6, 8, 10, 12, 14, 16, 20],

@@ -257,10 +257,10 @@ def local_row(parameters: Mapping[str, Any], seed: int) -> Row:
         "row": "local learning",
         "case": f"n = {n} clients, {estimate.plan.w} buckets; error of the risk at every θ, which lies in [0, 1]",
         PAPER_BOUND: estimate.paper_bound(),
-        "corrected bound": estimate.bound(BETA),
+        "corrected bound": estimate.bound(1 - BETA),
         "2/3 of the runs below": float(np.quantile(errors, 2 / 3)),
         "largest of all runs": float(errors.max()),
-        "share within corrected bound": float(np.mean(errors <= estimate.bound(BETA))),
+        "share within corrected bound": float(np.mean(errors <= estimate.bound(1 - BETA))),
         "runs": len(errors),
     }
 
@@ -275,7 +275,7 @@ def sparse_row(parameters: Mapping[str, Any], seed: int) -> Row:
     truth = np.cumsum(counts)
     errors = np.empty(parameters["repetitions"])
     for number in range(len(errors)):
-        counter = SparseCount(epsilon, ticks, delta, ones, beta=BETA, secret=_secret(f"sparse {seed} {number}"))
+        counter = SparseCount(epsilon, ticks, delta, ones, level=1 - BETA, secret=_secret(f"sparse {seed} {number}"))
         released = np.array([release.value for release in counter.run(counts.tolist())])
         errors[number] = np.abs(released - truth).max()
     bound = counter.plan.bound()
@@ -311,7 +311,7 @@ def _draw(rows: list[Row], others: list[Row]) -> Figure:
         axes[0].plot(x + 0.12 * (place - 1.5), heights, "os^D"[place], color=colour, label=label)
     for at, row in enumerate(others, len(rows)):  # mechanisms of their own
         own = [(PAPER_BOUND, "#bbbbbb", "o", -0.12), ("corrected bound", "#555555", "s", 0.0)]
-        own.append(("2/3 of the runs below", "#8172b3", "P", 0.12))
+        own.append(("2/3 of the runs below", "#aa4499", "P", 0.12))
         for column, colour, mark, shift in own:
             legend = "own mechanism, measured" if mark == "P" and at == len(rows) else None
             axes[0].plot([at + shift], [row[column] / row["corrected bound"]], mark, color=colour, label=legend)

@@ -103,7 +103,7 @@ def top_one(parameters: Mapping[str, Any], context: Context) -> Result:
 
 def _draw(shown: Mapping[str, FloatArray], truth: FloatArray, law: FloatArray, epsilon: float) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.0)
-    axes[0].bar(np.arange(1, len(law) + 1), law, color="#9db4d0")
+    axes[0].bar(np.arange(1, len(law) + 1), law, color="#14647f")
     axes[0].set_xticks(range(1, len(law) + 1, 3))
     finish(axes[0], "rank of the item", "probability", "Zipf's law", legend=False)
     ticks = np.arange(1, len(truth) + 1)

@@ -76,7 +76,7 @@ class Access:
             raise Problem(401, "Unauthorized", "the Authorization header must be: Bearer TOKEN")
         role = self._role_of(digest)
         if role is None:
-            raise Problem(401, "Unauthorized", "the token is not known")
+            raise Problem(401, "Unauthorized", "unknown token")
         return role
 
     def _role_of(self, digest: bytes) -> str | None:

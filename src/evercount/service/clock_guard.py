@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
-from evercount.declare.schedule import SECOND, parse_tick
+from evercount.declarations.schedule import SECOND, parse_tick
 from evercount.errors import ParameterError
 from evercount.service.wall_clock import Clock
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from evercount.declare.schedule import instant_of
+from evercount.declarations.schedule import instant_of
 from evercount.errors import AlreadyReleased, Busy, CatchingUp, EvercountError, InputError, StoreError
 from evercount.service.catch_up import CELLS_PER_PAGE, SLICE_SECONDS, CatchUp, Publish, ticks_left
 from evercount.service.clock_guard import ClockGuard

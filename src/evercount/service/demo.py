@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import SECOND
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import SECOND
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import EvercountError
 from evercount.examples import flu

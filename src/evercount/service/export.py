@@ -6,13 +6,17 @@ import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from fastapi.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
-from evercount.engine.release_table import ReleaseTable
+from evercount.declarations.public_facts import public_facts
+from evercount.engine.press_table import describe_csv
+from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.write_table import MEDIA_TYPES, Kind, write_tables
 from evercount.store import EndedStream, LiveStream
+from evercount.store.reader import Reading
 
 
 def write_export(live: LiveStream | EndedStream, tables: Iterable[ReleaseTable], kind: Kind) -> Path:
@@ -28,11 +32,21 @@ def write_export(live: LiveStream | EndedStream, tables: Iterable[ReleaseTable],
     return Path(name)
 
 
-class ExportResponse(FileResponse):
-    """A file that is removed when it was sent, or when its reader went away."""
+def describe_export(
+    store: Reading, live: LiveStream | EndedStream, tables: Iterable[ReleaseTable], full_digits: bool, url: str
+) -> dict[str, Any]:
+    """What readers of a CSV of these tables must know: the same as next to a CSV of `evercount release`."""
+    facts = public_facts(live.declaration, live.guarantee, store.marks(live.id), full_digits=full_digits)
+    return describe_csv(url, list(next(iter(tables)).columns()), facts, LEVEL)
 
-    def __init__(self, file: Path, name: str, kind: Kind) -> None:
-        super().__init__(file, media_type=MEDIA_TYPES[kind], filename=f"{name}.{kind}")
+
+class ExportResponse(FileResponse):
+    """A file that is removed when it was sent, or when its reader went away. A CSV says where its description is."""
+
+    def __init__(self, file: Path, name: str, kind: Kind, query: str = "") -> None:
+        where = f"releases.csv-metadata.json?{query}" if query else "releases.csv-metadata.json"
+        link = {"Link": f'<{where}>; rel="describedby"; type="application/csvm+json"'} if kind == "csv" else None
+        super().__init__(file, media_type=MEDIA_TYPES[kind], filename=f"{name}.{kind}", headers=link)
         self._file = file
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

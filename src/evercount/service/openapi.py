@@ -7,7 +7,8 @@ import shlex
 from importlib import resources
 from typing import Any
 
-from evercount.declare.declaration import declaration_schema
+from evercount.declarations.declaration import MODEL
+from evercount.declarations.field_types import COMPUTED, budget_fields
 
 ERROR: dict[str, Any] = {
     "type": "object",
@@ -192,3 +193,13 @@ def complete(described: dict[str, Any]) -> None:
         for status, answer in operation["responses"].items():
             if status.startswith("2") and (example := recorded.get(f"{method.upper()} {path}")) is not None:
                 answer["content"] = {"application/json": {"schema": {}, "example": example}}
+
+
+def declaration_schema() -> dict[str, Any]:
+    """The JSON schema of a declaration, its tables under `$defs`, with references as OpenAPI has them."""
+    schema = MODEL.json_schema(ref_template="#/components/schemas/{model}")
+    fields = schema["$defs"]["Budget"]["properties"]
+    del fields[COMPUTED]
+    for name, field_schema in fields.items():
+        field_schema["description"] = budget_fields()[name]
+    return schema

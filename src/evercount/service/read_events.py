@@ -7,8 +7,8 @@ from datetime import tzinfo
 from typing import Any
 
 from evercount._validate import strict_json
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import parse_instant, parse_plain_instants, zone_named
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import parse_instant, parse_plain_instants, zone_named
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.queries import Query
 from evercount.store import Batch

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from evercount.declare.tick_marks import with_marks
-from evercount.declare.view_names import QUANTILE, check_views, newest_spans, view_table
+from evercount.declarations.tick_marks import with_marks
+from evercount.declarations.view_names import QUANTILE, check_views, newest_spans, view_table
 from evercount.engine.key_views import needed_columns
 from evercount.engine.notebook_chart import without_trend
-from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
+from evercount.engine.table_ticks import described
 from evercount.engine.view_widths import PER_TICK, RUNNING
 from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
@@ -56,7 +57,7 @@ def _read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> Relea
         return _published(store, live, outputs, min(asked.limit, numbers // len(outputs)))
     quantile = QUANTILE.fullmatch(asked.view)
     if quantile and (asked.cells or asked.minus is not None):
-        raise ParameterError(f"the view {asked.view!r} is read from all cells at once: leave cell and minus out")
+        raise ParameterError(f"the view {asked.view!r} is read from all cells at once: omit cell and minus")
     if asked.minus is None:
         view = _view(store, live, asked.view, outputs, asked.limit, numbers)
         return view_table(view, asked.view, declaration.schedule, postprocess=declaration.view_postprocess)
@@ -72,7 +73,7 @@ def _read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> Relea
     difference = Difference(*_aligned(live, view, asked.minus_stream, other))
     table = view_table(difference.one, asked.view, declaration.schedule)
     parts = [difference.values, difference.std, *difference.interval(LEVEL)]
-    return ReleaseTable.of(table.ticks, table.starts, (f"{asked.cells[0]} − {asked.minus}",), parts, table.first)
+    return table_of(table.ticks, table.starts, (f"{asked.cells[0]} − {asked.minus}",), parts, table.first)
 
 
 def describe_view(live: Shown, name: str, table: ReleaseTable) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def describe_view(live: Shown, name: str, table: ReleaseTable) -> dict[str, Any]
         "level": LEVEL,
         "guarantee": live.guarantee,
         "flat": flat,
-        "releases": table.described(live.declaration.schedule.show),
+        "releases": described(table, live.declaration.schedule.show),
     }
 
 
@@ -133,7 +134,7 @@ def _aligned(live: Shown, view: View, other: Shown, theirs: View) -> tuple[View,
     if not both:
         raise ParameterError(f"{live.name!r} and {other.name!r} have no span of this view in common")
     here, there = (np.asarray(side, dtype=np.intp) for side in zip(*both, strict=True))
-    return view.spans_at(here), theirs.spans_at(there)
+    return view._spans_at(here), theirs._spans_at(there)
 
 
 def _moments(live: Shown, view: View) -> list[tuple[int, int]]:

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
 import evercount
-from evercount.declare.cautions import published_line
-from evercount.declare.declaration import declared_budget
-from evercount.declare.schedule import format_utc, instant_of
-from evercount.declare.tick_marks import NewMark
-from evercount.declare.view_names import noise_views, offered_views
+from evercount.declarations.cautions import declared_text, published_line
+from evercount.declarations.field_types import declared_budget
+from evercount.declarations.schedule import format_utc, instant_of
+from evercount.declarations.tick_marks import NewMark
+from evercount.declarations.view_names import offered_views
 from evercount.engine.user_counting import enforced_by
 from evercount.errors import Problem, StoreError
-from evercount.privacy import Budget, counted_text, guarantee_text
-from evercount.queries import Query
+from evercount.privacy import counted_text
 from evercount.service.access import Access, Buckets, Limits
 from evercount.service.catch_up import CELLS_PER_PAGE, ticks_left
 from evercount.service.commit_loop import Writer
@@ -46,14 +43,10 @@ log = logging.getLogger("evercount.service")
 
 READERS, PLANNERS, BUILDERS, ENCODERS = 8, 2, 2, 2
 """Threads that read the database, compute plans, build declared streams, and read bodies of requests."""
-KEPT_PLANS = 32
-"""Plans that are kept, in the service: each has some hundred kilobytes."""
 BEHIND_SECONDS = 0.5
 """A stream with several ticks to close is called catching up once the oldest is this late."""
 MOST_GAUGES = 100
 """Cells of a public stream whose released numbers are metrics; wider streams have an API of their own."""
-UNBOUNDED_PLAN = 2**20
-"""How far ahead the error of a stream without horizon is shown."""
 
 
 class Service:
@@ -91,6 +84,9 @@ class Service:
     def declare(self, declarations: list[StreamDeclaration]) -> None:
         """Declare streams before `start`."""
         for declaration in declarations:
+            ended = self.store.ended.get(declaration.name)
+            if ended is not None and ended.ending == "quarantined":
+                continue  # the store has told the operator what can be done, and the other streams go on
             self.declare_one(declaration)
             if self.store.streams[declaration.name].waiting == HISTORY:
                 log.warning(
@@ -304,7 +300,9 @@ class Service:
             "labels": list(live.labels[:CELLS_PER_PAGE]),
             "budget": declared_budget(declaration.budget),
             "guarantee": live.guarantee,
-            "counted": counted_text(declaration.budget, enforced_by(declaration.query, None)),
+            "counted": counted_text(
+                declaration.budget, enforced_by(declaration.released_query, None), declaration.tick
+            ),
             "tick": schedule.tick,
             "start": format_utc(schedule.begin),
             "zone": schedule.zone,
@@ -322,7 +320,7 @@ class Service:
             "open_since": None,
             "closes": None,
             "level": 0.95,
-            "notes": [mark.facts(schedule) for mark in live.marks],
+            "notes": [mark.facts(schedule) for mark in live.marks if mark.hides is None],
         }
         if isinstance(live, EndedStream):
             state = {"state": live.ending, "reason": live.reason, "successor": live.successor, "ticks_left": 0}
@@ -341,7 +339,7 @@ class Service:
     @staticmethod
     def explained(live: LiveStream | EndedStream) -> dict[str, Any]:
         """The guarantee in plain words; the sentence is a fact of its own. The service itself keeps to the cap."""
-        texts = asdict(guarantee_text(live.declaration.budget, enforced_by(live.declaration.query, None)))
+        texts = asdict(declared_text(live.declaration))
         return {name: text for name, text in texts.items() if name != "sentence"}
 
     def _state(self, live: LiveStream) -> str:
@@ -384,25 +382,6 @@ class Service:
             {"cell": cell, "label": label, "since": since} for cell, (label, since) in enumerate([*declared, *keys])
         ]
 
-    def plan(self, live: LiveStream | EndedStream, points: int) -> dict[str, Any]:
-        """The stream's own error over its ticks, of what it shows."""
-        # the errors of an ended stream are those of its declaration; there is no noise left to ask
-        stream = live.declaration.build(replay=True) if isinstance(live, EndedStream) else live.stream
-        last = live.declaration.horizon or UNBOUNDED_PLAN
-        ticks = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64))
-        std = stream.std(ticks, *noise_views([live.declaration.shown], live.declaration.schedule))
-        known = stream.thresholds
-        public = {} if known is None else {"thresholds": {t: known.at(t) for t in ticks.tolist() if known.discovers(t)}}
-        return {
-            **public,
-            "stream": live.name,
-            "view": live.declaration.shown,
-            "ticks": ticks.tolist(),
-            "std": np.asarray(std).max(axis=1).tolist(),
-            "sigma": stream.sigma,
-            "factorization": stream.factorization.name,
-        }
-
 
 def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a query without lists that are longer than a page; their names are listed instead.
@@ -419,32 +398,3 @@ async def _disconnect(request: Request) -> None:
     """Returns when the client goes away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-@lru_cache(maxsize=KEPT_PLANS)
-def all_plans(budget: Budget, horizon: int | None, query: Query | None = None) -> dict[str, Any]:
-    """The errors of all mechanisms for a budget and a horizon, from `evercount.planning.compare`."""
-    from evercount.planning.compare import plan
-
-    plans = finite(plan(budget, horizon, query).to_dict())
-    assert isinstance(plans, dict)
-    return plans
-
-
-@lru_cache(maxsize=KEPT_PLANS)
-def view_plans(budget: Budget, horizon: int | None, views: tuple[str, ...]) -> dict[str, Any]:
-    """The errors of each view with every noise that a stream could run on, from `evercount.planning.plan_views`."""
-    from evercount.planning import plan_views
-
-    plans = finite(plan_views(budget, horizon, views).to_dict())
-    assert isinstance(plans, dict)
-    return plans
-
-
-def finite(data: Any) -> Any:
-    """The same data with None where a number is not finite: JSON has no other."""
-    if isinstance(data, dict):
-        return {key: finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -15,19 +15,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import SECOND
-from evercount.declare.view_names import shown_tables
+from evercount.declarations.cautions import declared_text
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import SECOND
+from evercount.declarations.view_names import shown_tables
 from evercount.engine.cell_range import can_be_cut, cut_cells
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
-from evercount.engine.user_counting import enforced_by
 from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modules
 from evercount.errors import InputError, ParameterError, StoreError
 from evercount.noise import Secret
-from evercount.privacy import Ledger, guarantee_text
+from evercount.privacy import Ledger
 from evercount.queries.capabilities import rows_of
 from evercount.spark.check_source import check_parquet_times, check_source
 from evercount.spark.count_events import (
@@ -40,10 +40,9 @@ from evercount.spark.count_events import (
     named_rows,
     refuse_bad,
 )
-from evercount.spark.failures import first_line
 from evercount.spark.place_rows import BAD
 from evercount.spark.run_secret import new_run, proof_of, run_secret
-from evercount.spark.session import check_pandas
+from evercount.spark.session import check_pandas, first_line
 from evercount.store.named_events import Part, as_tick, by_tick
 
 SCHEMA = "tick bigint, start string, cell string, value double, std double, low double, high double"
@@ -169,7 +168,7 @@ def release_batch(
         ledger.check(entry, cost)
     job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)), level)
     named = has_names(declaration) or declaration.query.discovery is not None
-    guarantee = guarantee_text(declaration.budget, enforced_by(declaration.query, None)).sentence
+    guarantee = declared_text(declaration).sentence
     grouped = named_history if named else capped_groups if declaration.budget.unit == "user" else group_events
     groups = grouped(events, declaration, ticks, ticks).persist()
     try:

@@ -1,9 +1,9 @@
-"""What Spark's readers of files do to events without a word, refused: old files skipped, and times shifted."""
+"""What Spark's readers of files do to events without a word, refused: files and rows skipped, and times shifted."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +11,16 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, types
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import InputError, ParameterError
 from evercount.files.event_sql import columns_of
-from evercount.spark.failures import first_line
+from evercount.spark.session import first_line
 
 TEXT_FORMATS = ("json", "csv", "xml")
 TIMESTAMPS = (types.TimestampType, types.TimestampNTZType)
 EVERY_AGE = "36500d"
 """A `maxFileAge` that no file has."""
+SKIPPING = ("ignoreCorruptFiles", "ignoreMissingFiles")
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,9 @@ class FileSource:
 
     def inferred(self, session: SparkSession, files: Sequence[str]) -> types.StructType:
         """The columns as the files themselves say, all of them; they must agree."""
-        reader = session.read.format("parquet").options(**{**self.options, "mergeSchema": "true"})
-        return reader.load(list(files or self.files) or None).schema
+        paths = list(files or self.files)
+        options = {name: value for name, value in self.options.items() if not paths or name != "path"}
+        return session.read.format("parquet").options(**options, mergeSchema="true").load(paths or None).schema
 
 
 def file_sources(events: DataFrame) -> Iterator[FileSource]:
@@ -56,13 +58,17 @@ def file_sources(events: DataFrame) -> Iterator[FileSource]:
             yield FileSource(source.className(), dict(as_java(source.options())), schema)
         elif kind == "LogicalRelation" and leaf.relation().getClass().getSimpleName() == "HadoopFsRelation":
             relation: Any = leaf.relation()
-            yield FileSource(relation.fileFormat().toString(), {}, schema, tuple(relation.inputFiles()))
+            options = dict(as_java(relation.options()))
+            yield FileSource(relation.fileFormat().toString(), options, schema, tuple(relation.inputFiles()))
 
 
 def check_source(events: DataFrame, declaration: StreamDeclaration) -> None:
     """Refuse what can be known before anything is read."""
     time = check_columns(events, declaration)
+    conf = events.sparkSession.conf
+    refuse_skipping({name: conf.get(f"spark.sql.files.{name}", "false") or "" for name in SKIPPING})
     for source in file_sources(events):
+        refuse_skipping(source.options)
         if isinstance(time, types.TimestampType) and source.has_text_times():
             raise ParameterError(
                 f"Spark reads a TIMESTAMP from {source.form.upper()} in the session's time zone where the text has no "
@@ -74,6 +80,19 @@ def check_source(events: DataFrame, declaration: StreamDeclaration) -> None:
                 "Spark skips files that are more than 7 days older than the newest it has seen, without a word: give "
                 f"the reader the option maxFileAge, such as .option('maxFileAge', '{EVERY_AGE}') for files of every age"
             )
+
+
+def refuse_skipping(options: Mapping[str, str]) -> None:
+    """Refuse readers that leave out files or rows which they cannot read."""
+    given = {name.lower(): value.lower() for name, value in options.items()}
+    found = [name for name in SKIPPING if given.get(name.lower()) == "true"]
+    if given.get("mode") == "dropmalformed":
+        found.append("mode DROPMALFORMED")
+    if found:
+        raise ParameterError(
+            f"Spark would leave out what it cannot read without a word ({found[0]}): take the option back. Rows that "
+            "cannot be read are then said, and left out with a count where you allow it (skip_bad, --skip-bad)"
+        )
 
 
 def check_columns(events: DataFrame, declaration: StreamDeclaration) -> types.DataType:

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from evercount.errors import StoreError
-from evercount.spark.failures import first_line
+from evercount.spark.session import first_line
 
 
 def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int]:

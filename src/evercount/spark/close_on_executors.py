@@ -13,8 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from evercount.errors import ParameterError, StoreError
-from evercount.spark.failures import first_line
-from evercount.spark.session import check_pandas
+from evercount.spark.session import check_pandas, first_line
 from evercount.store import Store, key_from_environment
 from evercount.store.close_shards import Run, ShardWork, close_shard
 

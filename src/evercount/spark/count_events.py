@@ -11,13 +11,14 @@ from pyspark.sql import DataFrame, Observation, Window
 from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.unit_periods import sql_period
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.unit_periods import sql_period
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import InputError, ParameterError
 from evercount.files.event_sql import columns_of
 from evercount.queries.capabilities import rows_of
 from evercount.spark.place_rows import BAD, event_rows, place_events, with_legal_keys
+from evercount.store.fed_stream import check_fed
 from evercount.store.named_events import NamedEvents
 from evercount.store.user_events import UserEvents
 
@@ -50,25 +51,8 @@ class CountedEvents:
 
 def check_declaration(declaration: StreamDeclaration) -> None:
     """ParameterError for what Spark cannot serve; it needs no session."""
-    columns = columns_of(declaration)
-    if declaration.schedule.manual:
-        raise ParameterError("Spark closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
-    people, name = declaration.query.people, declaration.query.name
-    if declaration.revise_for is not None and (declaration.budget.unit == "user" or has_names(declaration)):
-        raise ParameterError(
-            "late = 'revise' counts an event by how late it came, and what Spark hands over of persons and names "
-            "does not say that: use `evercount release`"
-        )
-    if people is not None and rows_of(declaration.query).repeats:
-        raise ParameterError(
-            f"{name!r} follows each user from event to event, so every event must be there in its order when its tick "
-            "closes; Spark hands over what each user did in a tick at most once: use `evercount release` or the service"
-        )
-    if people is not None and declaration.budget.caps[:2] != (None, None):
-        raise ParameterError(
-            f"{name!r} counts a user once, however many events there are, and Spark hands over each user once a tick: "
-            "leave max_events and max_per_tick out (max_ticks and period are served), or use `evercount release`"
-        )
+    columns, people, name = columns_of(declaration), declaration.query.people, declaration.query.name
+    check_fed(declaration, "Spark")
     if people is not None:
         if people.order_matters and columns.order is None:
             raise ParameterError(
@@ -85,18 +69,13 @@ def check_declaration(declaration: StreamDeclaration) -> None:
         )
 
 
-def count_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> CountedEvents:
-    """Add up the events of a DataFrame: rows of ticks after `last` are bad, rows after the horizon are ignored.
+def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
+    """Add up rows of `place_events`, which may be a micro-batch of a stream of them.
 
     **Guarantee.** One row adds to one cell of one tick, by its own time, key and value alone: the promise of
     `files.count_rows.count`, with the same rules. Test:
     tests/spark/test_count_events.py::test_spark_and_the_file_door_agree_row_by_row.
     """
-    return count_placed(place_events(events, declaration, last, horizon), declaration)
-
-
-def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
-    """Add up rows of `place_events`, which may be a micro-batch of a stream of them."""
     if has_names(declaration):
         return _count_named(named_groups(rows, declaration), declaration)
     if declaration.budget.unit == "user":
@@ -107,10 +86,8 @@ def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     order = np.lexsort((cell, place))
     order = order[place[order] > 0]
     tick, cell, total = rows_of(declaration.query).totals(place[order], cell[order], events[order], units[order])
-    first, end = (int(tick[0]), int(tick[-1]) + 1) if len(tick) else (1, 1)
-    return CountedEvents(
-        TickTotals(first, end - first, declaration.query.cells, tick, cell, total), bad=bad, rows=int(events.sum())
-    )
+    totals = TickTotals.of(declaration.query.cells, tick, cell, total)
+    return CountedEvents(totals, bad=bad, rows=int(events.sum()))
 
 
 def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
@@ -132,7 +109,7 @@ def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     tick, time, order = (_numbers(events, name) for name in ("place", "us", "o"))
     users = UserEvents(tick, names, time, order, cell, units, at, keys)
     bad = {text: int(found[str(reason)]) for reason, text in BAD.items() if found[str(reason)]}
-    return CountedEvents(_no_totals(declaration), users, bad=bad, rows=int(found["rows"]))
+    return CountedEvents(TickTotals.none(declaration.query.cells), users, bad=bad, rows=int(found["rows"]))
 
 
 def _count_named(groups: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
@@ -142,7 +119,7 @@ def _count_named(groups: DataFrame, declaration: StreamDeclaration) -> CountedEv
     bad = {BAD[-row["place"]]: int(row["rows"]) for row in sizes if (row["place"] or 0) < 0}
     ticks = sorted((row["place"], row["groups"]) for row in sizes if (row["place"] or 0) > 0)
     rows = sum(int(row["rows"]) for row in sizes)
-    return CountedEvents(_no_totals(declaration), None, _parts(groups, ticks), groups, bad, rows)
+    return CountedEvents(TickTotals.none(declaration.query.cells), None, _parts(groups, ticks), groups, bad, rows)
 
 
 def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedEvents]:
@@ -161,11 +138,6 @@ def named_rows(part: Any) -> NamedEvents:
     columns = [name for name in part.schema.names if name not in ("place", "name", "events")]
     numbers = np.stack([_numbers(part, name) for name in columns], axis=1)
     return NamedEvents(_numbers(part, "place"), part.column("name").to_pylist(), numbers)
-
-
-def _no_totals(declaration: StreamDeclaration) -> TickTotals:
-    none = np.empty(0, np.int64)
-    return TickTotals(1, 0, declaration.query.cells, none, none, none)
 
 
 def _distinct(table: Any, name: str) -> tuple[list[str], IntArray]:

@@ -1,4 +1,4 @@
-"""Times of events in Spark: a column of any type → microseconds since 1970, by the rules of `declare/schedule.py`."""
+"""Times in Spark: a column of any type → microseconds since 1970, by the rules of `declarations/schedule.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from pyspark.sql import Column, types
 from pyspark.sql import functions as fn
 
-from evercount.declare.schedule import (
+from evercount.declarations.schedule import (
     EARLIEST_NUMBER,
     INSTANT_PATTERN,
     LATEST_NUMBER,

@@ -16,9 +16,9 @@ from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.functions import arrow_udf
 
-from evercount.declare.columns import Columns
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import UNITS
+from evercount.declarations.columns import Columns
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import UNITS
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError
 from evercount.files.event_sql import LONGEST_UNLISTED, NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed

@@ -1,4 +1,4 @@
-"""The Spark session: what must be installed, and the settings that this door needs."""
+"""The Spark session: what must be installed, the settings that it needs, and what its errors say."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from pyspark.sql import SparkSession
 from evercount.errors import EvercountError, MissingExtra, ParameterError
 
 OLDEST_JAVA = 17
+NAMED = re.compile(r"\[[A-Z0-9_.]+\] .*")
+"""What a line says from the name of Spark's error on, such as [FAILED_READ_FILE.NO_HINT]."""
 
 
 def open_session(master: str | None = None, name: str = "evercount") -> SparkSession:
@@ -82,3 +84,11 @@ def check_pandas() -> None:
         raise MissingExtra("Spark's Arrow functions", "spark") from error
     if int(installed.split(".")[0]) >= 3:
         raise ParameterError(f"Spark needs pandas below 3, this is {installed}: pip install 'pandas<3'")
+
+
+def first_line(error: BaseException) -> str:
+    """What Spark says, without its stack: our own error on an executor, else a named one, else the first line."""
+    lines = str(error).strip().splitlines()
+    ours = [line.split(": ", 1)[-1] for line in lines if line.startswith("evercount.errors.")]
+    named = [found[0] for line in lines if (found := NAMED.search(line))]
+    return (ours[-1:] + named + lines + [type(error).__name__])[0][:400]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -21,19 +22,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import inheritable_thread_target
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import SECOND
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import SECOND
 from evercount.errors import Conflict, EvercountError, InputError, ParameterError
-from evercount.files.lake_table import open_lake
+from evercount.files.lake_table import append_new, open_lake
 from evercount.spark.check_source import check_parquet_times, check_source
 from evercount.spark.checkpoint import read_checkpoint
+from evercount.spark.close_on_executors import executors_of
 from evercount.spark.count_events import check_declaration, count_placed, refuse_bad
-from evercount.spark.failures import first_line
 from evercount.spark.place_rows import place_events
-from evercount.spark.progress import Progress
-from evercount.spark.store_door import StoreDoor, append_released
-from evercount.store import Store
+from evercount.spark.session import first_line
+from evercount.store import Store, key_from_environment
 from evercount.store.accept_totals import CountedBatch
+from evercount.store.fed_stream import FedStream
 
 Clock = Callable[[], int]
 """The instant now, in microseconds since 1970."""
@@ -61,6 +62,28 @@ class StreamOutcome:
     """Whether the horizon is reached."""
     bad: dict[str, int] = field(default_factory=dict)
     """Rows that were left out, for each reason. For the operator only."""
+
+
+class Progress:
+    """Says what a round does. Row counts are raw: the lines are for the operator, not for publication."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def counted(self, batch: int, rows: int, seconds: float) -> None:
+        """Say how many rows a micro-batch had."""
+        self._say(f"micro-batch {batch}: {rows} rows, {rows / seconds:.0f} rows/s")
+
+    def closed(self, ticks: range, behind: int) -> None:
+        """Say which ticks were released, and how many more have ended since."""
+        released = f"ticks {ticks[0]} to {ticks[-1]} released" if ticks else "no tick had ended"
+        self._say(f"{released}; {behind} behind the clock")
+
+
+def append_released(store: Store, name: str, lake: str) -> int:
+    """Append what a stream shows to a Delta or Iceberg table that lacks it: `files/lake_table.py`."""
+    declaration, tables = store.tables_of(name)
+    return append_new(lake, name, tables, declaration.schedule, store.streams[name].guarantee)
 
 
 def wall_clock() -> int:
@@ -133,26 +156,29 @@ def release_stream(
     if lake is not None:
         open_lake(lake)  # fails now, and not after a round, if there can be no such table
     now = clock()
-    with StoreDoor(store, declaration, now, shards, events.sparkSession) as door:
-        round_ = _Round(door, checkpoint, skip_bad, new_checkpoint, progress)
-        if not door.finished:
+    with nullcontext(store) if isinstance(store, Store) else closing(Store(store, key_from_environment())) as opened:
+        fed = FedStream(opened, declaration, now, shards)
+        if fed.live.cut is not None:
+            fed.run = executors_of(events.sparkSession, opened)
+        round_ = _Round(fed, checkpoint, skip_bad, new_checkpoint, progress)
+        if not fed.finished:
             round_.check_checkpoint(events.sparkSession)
             round_.read(events)
-        ticks = door.close_due(now - max(0, wait - door.declaration.waits))
+        ticks = fed.close_due(now, wait)
         if lake is not None:
-            append_released(door.store, declaration.name, lake)
+            append_released(opened, declaration.name, lake)
         if progress is not None:
-            progress.closed(ticks, door.due(clock()))
-        return StreamOutcome(ticks, round_.batches, door.finished, round_.bad)
+            progress.closed(ticks, fed.due(clock()))
+        return StreamOutcome(ticks, round_.batches, fed.finished, round_.bad)
 
 
 class _Round:
     """One streaming query that reads all there is."""
 
     def __init__(
-        self, door: StoreDoor, checkpoint: str, skip_bad: bool, new_checkpoint: bool, progress: Progress | None
+        self, fed: FedStream, checkpoint: str, skip_bad: bool, new_checkpoint: bool, progress: Progress | None
     ) -> None:
-        self.door, self.checkpoint = door, checkpoint.rstrip("/")
+        self.fed, self.checkpoint = fed, checkpoint.rstrip("/")
         self.skip_bad, self.new_checkpoint, self.progress = skip_bad, new_checkpoint, progress
         self.batches = 0
         self.bad: dict[str, int] = {}
@@ -164,11 +190,11 @@ class _Round:
 
     def check_checkpoint(self, session: SparkSession) -> None:
         """Refuse a checkpoint that would give old events again, or has batches that the store lacks."""
-        known, (query, coming) = self.door.queries, read_checkpoint(session, self.checkpoint)
+        known, (query, coming) = self.fed.last_batches(), read_checkpoint(session, self.checkpoint)
         if known and query not in known and not self.new_checkpoint:
             lost = f"there is none at {self.checkpoint}" if query is None else f"{self.checkpoint} is another one"
             raise Conflict(
-                f"stream {self.door.declaration.name!r} was fed from a checkpoint before, and {lost}: the source would "
+                f"stream {self.fed.declaration.name!r} was fed from a checkpoint before, and {lost}: the source would "
                 "give all its events again, and the store cannot tell them from new ones. Put the old checkpoint back; "
                 "or, if the source holds new events only, say so with new_checkpoint (--new-checkpoint)"
             )
@@ -177,7 +203,7 @@ class _Round:
             has = f"{counted} batches of it" if counted else "none of its batches"
             raise Conflict(
                 f"the checkpoint {self.checkpoint} is ahead of the store: Spark goes on with batch {coming}, and "
-                f"stream {self.door.declaration.name!r} has counted {has}, so events would be lost. Put back the store "
+                f"stream {self.fed.declaration.name!r} has counted {has}, so events would be lost. Put back the store "
                 "and the stream that belong to the checkpoint, or start with a new checkpoint"
             )
 
@@ -186,8 +212,8 @@ class _Round:
 
         Another thread waits for Spark: one that is interrupted in a call of the JVM cannot stop the query.
         """
-        declaration = self.door.declaration
-        placed = place_events(events, declaration, self.door.last_tick, declaration.horizon)
+        declaration = self.fed.declaration
+        placed = place_events(events, declaration, self.fed.last_tick, declaration.horizon)
         inheritable = inheritable_thread_target(events.sparkSession)
         with ThreadPoolExecutor(1) as pool:
             started = pool.submit(inheritable(lambda: self._start(events, placed)))
@@ -207,8 +233,8 @@ class _Round:
     def _start(self, events: DataFrame, placed: DataFrame) -> StreamingQuery:
         def take(batch: DataFrame, number: int) -> None:
             try:
-                if self.door.declaration.schedule.zone != "UTC":
-                    check_parquet_times(events, self.door.declaration, batch.inputFiles())
+                if self.fed.declaration.schedule.zone != "UTC":
+                    check_parquet_times(events, self.fed.declaration, batch.inputFiles())
                 self._count(batch, number)
             except BaseException as error:
                 self.failure = error
@@ -216,7 +242,7 @@ class _Round:
 
         query = (
             placed.writeStream.foreachBatch(take)
-            .queryName(f"evercount {self.door.declaration.name}")
+            .queryName(f"evercount {self.fed.declaration.name}")
             .option("checkpointLocation", self.checkpoint)
             .trigger(availableNow=True)
             .start()
@@ -225,8 +251,8 @@ class _Round:
         return query
 
     def _count(self, batch: DataFrame, number: int) -> None:
-        door, begin = self.door, perf_counter()
-        counted = count_placed(batch, door.declaration)
+        begin = perf_counter()
+        counted = count_placed(batch, self.fed.declaration)
         try:
             if not self.skip_bad:
                 refuse_bad(counted.bad)
@@ -236,7 +262,7 @@ class _Round:
                 one = CountedBatch(
                     self.query.result(), number, counted.totals, self.new_checkpoint, counted.users, named=counted.named
                 )
-                if door.accept(one):
+                if self.fed.accept(one):
                     self.batches += 1
                     for reason, rows in counted.bad.items():
                         self.bad[reason] = self.bad.get(reason, 0) + rows

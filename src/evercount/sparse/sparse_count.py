@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from evercount._validate import chance_outside
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
 from evercount.mechanisms.calibrate import Noise
@@ -69,7 +70,7 @@ class SparseCount(NoiseOwner):
         horizon: The number of ticks, or None for a counter without end.
         delta: 0 for pure privacy; else the counter has Gaussian noise.
         max_ones: The promise, or None.
-        beta: The chance that the stated bounds may fail.
+        level: The probability with which the stated bounds hold.
         method: "partition", "plain" or "constant"; None takes the one of the least proved bound.
         secret: The source of the noise; None draws a new one.
 
@@ -88,7 +89,7 @@ class SparseCount(NoiseOwner):
     tests/sparse/test_sparse_count.py::test_privacy_of_thresholds_that_grow_by_exact_enumeration.
     """
 
-    owner_noun: ClassVar[str] = "counter"
+    _owner_noun: ClassVar[str] = "counter"
 
     def __init__(
         self,
@@ -97,11 +98,11 @@ class SparseCount(NoiseOwner):
         delta: float = 0.0,
         max_ones: int | None = None,
         *,
-        beta: float = 0.05,
+        level: float = 0.95,
         method: str | None = None,
         secret: Secret | None = None,
     ) -> None:
-        self.plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, method)
+        self.plan = plan_sparse(epsilon, horizon, delta, max_ones, chance_outside(level), method)
         if not (secret is None or isinstance(secret, Secret)):
             raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
         key = (Secret.generate() if secret is None else secret).derive(f"evercount/sparse/2/{self.plan!r}")

@@ -92,7 +92,7 @@ class SparsePlan:
         delta: The whole δ.
         horizon: The number of ticks, or None.
         max_ones: The promised largest number of events, or None.
-        beta: The chance that the stated bounds may fail.
+        beta: The chance that the stated bounds may fail, 1 − level: the letter of the proof.
         threshold_epsilon: The rate of the noise of thresholds.
         tick_epsilon: The rate of the noise of ticks.
         counter_epsilon: The ε of the counter.

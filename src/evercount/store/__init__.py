@@ -9,7 +9,7 @@ from evercount.errors import MissingExtra
 if importlib.util.find_spec("sqlalchemy") is None:
     raise MissingExtra("The durable store", "store")
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import Conflict, StreamStopped, TooEarly
 from evercount.store.ended_stream import EndedStream
 from evercount.store.open_stream import Accepted, Batch, LiveStream

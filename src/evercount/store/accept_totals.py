@@ -14,8 +14,8 @@ import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select
 
 from evercount._arrays import AnyArray, BoolArray, IntArray
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import UNITS
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import UNITS
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError, StreamStopped
 from evercount.store.early_events import add_totals, stored_totals

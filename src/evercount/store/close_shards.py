@@ -13,19 +13,21 @@ import numpy as np
 from sqlalchemy import Connection, Row, insert, select, update
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.cell_range import cut_cells
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
+from evercount.engine.table_ticks import each_tick
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, StoreError
 from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.database import Database, insert_rows
-from evercount.store.reader import Reading, declared, read_identity
+from evercount.store.reader import Reading, read_identity
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
+from evercount.store.stored_rows import declared
 
 NUMBERS_PER_COMMIT = 200_000
 """Numbers that one transaction of a shard releases."""
@@ -146,7 +148,7 @@ def release_rows(stream: int, table: ReleaseTable, first_cell: int = 0) -> Itera
     if np.isnan(table.numbers).any():
         return (
             (stream, tick, cell, *row)
-            for tick, places, numbers in table.each_tick()
+            for tick, places, numbers in each_tick(table)
             for cell, row in zip((places + first_cell).tolist(), numbers.T.tolist(), strict=True)
         )
     ticks, parts, cells = table.numbers.shape

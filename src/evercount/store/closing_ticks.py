@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlalchemy import Connection, delete
 
-from evercount.declare.tick_marks import DROP, NEXT, missing_ticks
+from evercount.declarations.tick_marks import DROP, NEXT, missing_ticks
 from evercount.engine.release_table import ReleaseTable
+from evercount.engine.table_ticks import among, each_tick
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.store import schema
 from evercount.store.accept_totals import CountedTicks
@@ -182,8 +183,8 @@ class ClosingTicks:
         self.labels = [*self.labels, *(label for _, _, label, _ in keys)] if keys else self.labels
         own_ticks = live.declaration.query.publishing.own_ticks
         if own_ticks:
-            table = table.among(self.labels)
-        for tick, places, numbers in table.each_tick():
+            table = among(table, self.labels)
+        for tick, places, numbers in each_tick(table):
             if own_ticks:
                 named = [self.labels[place] for place in places.tolist()]
             else:

@@ -16,7 +16,7 @@ from evercount.queries.user_cap import Caps, UserState, cap_per_user
 from evercount.store import schema
 from evercount.store.database import insert_rows
 from evercount.store.early_events import Kept, add_totals, keep_early
-from evercount.store.known_users import KnownUsers
+from evercount.store.known_users import DAY_BYTES, KnownUsers, day_key
 from evercount.store.open_stream import Accepted, Batch, LiveStream, Placed
 from evercount.store.saturation import Totals, add_exactly
 from evercount.store.sealing import Sealer
@@ -106,8 +106,7 @@ class Group:
         adds_up = not live.declaration.remembers and batch.users is None
         self._count_open(live, batch, placed.ticks.get(live.open_tick, []))
         for lag, places in placed.revised.items():
-            row = live.encode([batch.payloads[place] for place in places], lag)
-            self.totals[live.name] = add_exactly(self.totals.get(live.name, live.totals), row)
+            self._count_open(live, batch, places, lag)
         for tick, places in later.items():
             events = [batch.payloads[place] for place in places]
             if adds_up:
@@ -124,12 +123,12 @@ class Group:
         batch = Batch(live.name, [event for event, _ in kept], users=users)
         self._count_open(live, batch, list(range(batch.size)))
 
-    def _count_open(self, live: LiveStream, batch: Batch, places: list[int]) -> None:
-        """The events at these places of a batch, into the first open tick."""
+    def _count_open(self, live: LiveStream, batch: Batch, places: list[int], lag: int = 0) -> None:
+        """The events at these places of a batch, into the first open tick; of a revised stream for one `lag` ago."""
         changes: UserState = {}
         if batch.users is not None:
             users = [batch.users[place] for place in places]
-            before = self._used_by(live, users)
+            before = self._used_by(live, users, lag)
             caps = Caps.of(live.declaration.budget)
             places, changes = cap_per_user(zip(users, places, strict=True), caps, before, live.open_tick)
         kept = [batch.payloads[place] for place in places]
@@ -138,14 +137,14 @@ class Group:
             live.offer(kept, places, pending)
             pending.extend(kept)
         elif places:
-            row = live.encode(kept, row=batch.row if len(kept) == batch.size else None)
+            row = live.encode(kept, lag, batch.row if len(kept) == batch.size else None)
             self.totals[live.name] = add_exactly(self.totals.get(live.name, live.totals), row)
         if changes:
-            self._known(live).change(dict(zip(user_hashes(live, changes), changes.values(), strict=True)))
+            self._known(live).change(dict(zip(user_hashes(live, changes, lag), changes.values(), strict=True)))
 
-    def _used_by(self, live: LiveStream, users: list[str]) -> UserState:
+    def _used_by(self, live: LiveStream, users: list[str], lag: int) -> UserState:
         names = list(set(users))
-        hashes = dict(zip(names, user_hashes(live, names), strict=True))
+        hashes = dict(zip(names, user_hashes(live, names, lag), strict=True))
         seen = self._known(live).read(self.connection, set(hashes.values()))
         return {user: seen[hashed] for user, hashed in hashes.items()}
 
@@ -218,8 +217,10 @@ class Mark:
         return cls(live.id, key, digest)
 
 
-def user_hashes(live: LiveStream, users: Iterable[str]) -> list[bytes]:
-    """Keyed hashes of the ids of users: an id itself is never stored."""
+def user_hashes(live: LiveStream, users: Iterable[str], lag: int = 0) -> list[bytes]:
+    """Keyed hashes of the ids of users: an id itself is never stored.
+
+    Where ticks are revised, of users for the tick that is `lag` ticks ago: they begin with its number."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/users").hex())
     keyed = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.user")
     hashes = []
@@ -227,4 +228,6 @@ def user_hashes(live: LiveStream, users: Iterable[str]) -> list[bytes]:
         one = keyed.copy()
         one.update(user.encode())
         hashes.append(one.digest())
+    if live.declaration.revise_for is not None:
+        return [day_key(live.open_tick - lag) + one[DAY_BYTES:] for one in hashes]
     return hashes

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.tick_marks import TickMark
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.tick_marks import TickMark
 
 Ending = Literal["retired", "quarantined"]
 

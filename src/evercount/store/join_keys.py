@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +14,15 @@ from evercount.engine.stream import Stream
 from evercount.errors import ParameterError, TooLarge
 from evercount.store import schema
 from evercount.store.saturation import Totals, pack_totals, unpack_totals
+from evercount.store.tick_marks import read_marks, write_hidden
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
     from evercount.store.sealing import Sealer
     from evercount.store.writer import Store
 
+FOR_EVER = 2**40
+"""The last tick of a key that is not shown again."""
 Joined = list[tuple[int, list[Any]]]
 """(the last tick before they joined, the keys) of each joining."""
 
@@ -65,9 +68,47 @@ def join_keys(store: Store, name: str, keys: Sequence[Any], most: int) -> list[s
     except BaseException:
         live.stream = Stream.restore(live.blob, live.declaration.period_of)
         raise
+    again = {label_of(key) for key in keys} & {label for label, _, last in _hidden_of(live) if last == FOR_EVER}
+    if again:
+        _show(store, live, again)
     live.totals = _widened(live.totals, query.cells)
     live.blob, live.encoder, live.declaration = blob, None, live.declaration.with_query(query)
+    return [*new, *sorted(again)]
+
+
+def hide_keys(store: Store, name: str, labels: Sequence[str]) -> list[str]:
+    """Show no numbers of these labels from the open tick on; `join_keys` shows them again.
+
+    **Guarantee.** They are counted and stored as before, and no reader sees them: post-processing. Test:
+    tests/store/test_store_join_keys.py::test_removed_keys_are_not_shown.
+    """
+    live = store.find(name)
+    gone = {label for label, _, last in _hidden_of(live) if last == FOR_EVER}
+    if unknown := [label for label in labels if label not in live.labels]:
+        raise ParameterError(f"there is no key {', '.join(map(repr, unknown))} in the list of this stream")
+    if live.declaration.query.discovery is not None:
+        raise ParameterError("keys that nobody listed come by themselves, and cannot be removed")
+    if not set(live.labels) - gone - set(labels):
+        raise ParameterError("nothing would be left to show; end the stream instead")
+    new = [label for label in labels if label not in gone]
+    _write_hidden(store, live, [*_hidden_of(live), *((label, live.open_tick, FOR_EVER) for label in new)])
     return new
+
+
+def _hidden_of(live: LiveStream) -> list[tuple[str, int, int]]:
+    return [(one.hides, one.first, one.last) for one in live.marks if one.hides is not None]
+
+
+def _show(store: Store, live: LiveStream, labels: Collection[str]) -> None:
+    last = live.open_tick - 1
+    ended = [(label, first, last if label in labels else until) for label, first, until in _hidden_of(live)]
+    _write_hidden(store, live, [one for one in ended if one[1] <= one[2]])
+
+
+def _write_hidden(store: Store, live: LiveStream, hidden: Sequence[tuple[str, int, int]]) -> None:
+    with store.database.transaction() as connection:
+        write_hidden(connection, live.id, hidden)
+        live.marks = read_marks(connection, live.id)
 
 
 def _widened(totals: Totals, cells: int) -> Totals:

@@ -29,6 +29,8 @@ HASH = np.dtype("S32")
 BLOCK = np.dtype([("user", HASH), ("used", "<i8", 4)])
 PART = 500
 """Users that are read with one statement."""
+DAY_BYTES = 8
+"""Of the 32 bytes of a user, where ticks are revised: the number of the tick. The others are those of the hash."""
 BLOCK_KEYS = 2**32
 """The key of a block is a number below this in eight bytes, four zeros first; the key of a user has 32 bytes."""
 
@@ -187,10 +189,22 @@ class KnownUsers:
 
 
 def forget_users(connection: Connection, live: LiveStream, closing: range) -> None:
-    """Forget the users of a period that ends with one of the ticks that are about to close."""
-    caps = live.declaration.user_caps
+    """Forget the users of a period, or of a revised tick, that ends with one of the ticks that are about to close.
+
+    **Guarantee.** No cap looks at them any more. Test:
+    tests/contracts/test_late_rules.py::test_every_door_publishes_the_same_table.
+    """
+    caps, revise_for = live.declaration.user_caps, live.declaration.revise_for
     if caps is not None and any(map(caps.forgets_after, closing)):
         connection.execute(delete(users).where(users.c.stream == live.id))
+    elif caps is not None and revise_for is not None and closing.stop > revise_for:
+        final = users.c.user < day_key(closing.stop - revise_for)
+        connection.execute(delete(users).where((users.c.stream == live.id) & final))
+
+
+def day_key(tick: int) -> bytes:
+    """How the keys of users for a revised tick begin; those of earlier ticks are smaller."""
+    return (2**56 + tick).to_bytes(DAY_BYTES, "big")  # beyond the keys of blocks
 
 
 def _key(number: int) -> bytes:

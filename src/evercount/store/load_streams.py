@@ -18,10 +18,10 @@ from evercount.store.early_events import early_ticks
 from evercount.store.ended_stream import EndedStream
 from evercount.store.late_rules import with_stored_rules
 from evercount.store.open_stream import LiveStream
-from evercount.store.reader import Reading, declared
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
 from evercount.store.spending import states
+from evercount.store.stored_rows import declared, labels_of
 from evercount.store.tick_marks import read_marks
 
 
@@ -67,7 +67,7 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
         blob,
         head,
         unpack_totals(totals, stream.query.cells),
-        labels=Reading.labels_of(connection, number, declaration),
+        labels=labels_of(connection, number, declaration),
         cut=cut,
     )
     live.closed = tick
@@ -102,6 +102,6 @@ def load_retired(connection: Connection, row: Any, retired: Mapping[str, Any], d
         facts["noise"],
         facts["readable"] and not doubtful,
         retired["successor"],
-        Reading.labels_of(connection, row["id"], declared(row)),
+        labels_of(connection, row["id"], declared(row)),
         read_marks(connection, row["id"]),
     )

@@ -15,7 +15,7 @@ import numpy as np
 from sqlalchemy import Connection, func, select
 
 from evercount._arrays import IntArray
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.queries.capabilities import rows_of
 from evercount.store.database import insert_rows
 from evercount.store.schema import counted_events

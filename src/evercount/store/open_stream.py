@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import SECOND, format_utc, instant_of
-from evercount.declare.tick_marks import TickMark
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import SECOND, format_utc, instant_of
+from evercount.declarations.tick_marks import TickMark
 from evercount.engine.stream import Stream
 from evercount.errors import Conflict, EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
 from evercount.noise import Secret
@@ -125,7 +125,7 @@ class LiveStream:
     @property
     def guarantee(self) -> str:
         """What its releases promise."""
-        return self.stream.guarantee
+        return self.stream.guarantee_by(self.declaration.tick)
 
     @property
     def open_tick(self) -> int:

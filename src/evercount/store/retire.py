@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, insert, update
 
 from evercount._validate import stated
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import instant_of
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.same_stream import declares_again
+from evercount.declarations.schedule import instant_of
 from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.privacy import compose
 from evercount.store import schema
@@ -138,7 +139,7 @@ def _check_successor(
         if ended.successor not in (None, following.name):
             raise Conflict(f"stream {ended.name!r} is retired already, and its successor is {ended.successor!r}")
         heir = store.streams.get(following.name)
-        if heir is not None and heir.declaration.same_as(following.unstarted()):
+        if heir is not None and declares_again(heir.declaration, following.unstarted()):
             return  # it was declared before an interruption
     if following.name in store.streams or store.name_is_spent(following.name):
         raise Conflict(f"there is a stream {following.name!r} already: choose another name for the successor")

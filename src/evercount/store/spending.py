@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import format_utc
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import format_utc
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Cost, compose
 from evercount.privacy.accounts import Filter

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
-from evercount.declare.tick_marks import NEXT, TickMark
+from evercount.declarations.tick_marks import NEXT, TickMark, check_mark
 from evercount.errors import AlreadyReleased, Conflict, ParameterError
 from evercount.store import schema
-from evercount.text_rules import check_public_text
 
 if TYPE_CHECKING:
     from evercount.store.writer import Store
-
-LONGEST_NOTE = 500
-MOST_MARKS = 10_000
 
 
 def read_marks(connection: Connection, stream: int) -> tuple[TickMark, ...]:
     """The remarks of a stream, in the order in which they were made."""
     marks = schema.tick_marks
     rows = connection.execute(select(marks).where(marks.c.stream == stream).order_by(marks.c.number)).mappings()
-    return tuple(TickMark(row["first"], row["last"], row["text"], row["missing"]) for row in rows)
+    said = [TickMark(row["first"], row["last"], row["text"], row["missing"]) for row in rows]
+    return (*said, *(TickMark(first, last, "", None, label) for label, first, last in read_hidden(connection, stream)))
+
+
+def read_hidden(connection: Connection, stream: int) -> list[tuple[str, int, int]]:
+    """(label, first, last tick) of keys that are not shown."""
+    text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == f"hidden {stream}")).scalar()
+    return [] if text is None else [(label, first, last) for label, first, last in json.loads(text)]
+
+
+def write_hidden(connection: Connection, stream: int, hidden: Sequence[tuple[str, int, int]]) -> None:
+    connection.execute(delete(schema.meta).where(schema.meta.c.key == f"hidden {stream}"))
+    connection.execute(insert(schema.meta).values(key=f"hidden {stream}", value=json.dumps(hidden)))
 
 
 def mark_ticks(store: Store, name: str, mark: TickMark) -> TickMark:
@@ -37,20 +47,7 @@ def mark_ticks(store: Store, name: str, mark: TickMark) -> TickMark:
     live, known = store.streams.get(name), store.streams.get(name) or store.ended.get(name)
     if known is None:
         raise ParameterError(f"the store has no stream {name!r}")
-    horizon = known.declaration.horizon
-    if not 1 <= mark.first <= mark.last <= (horizon or 2**40):
-        raise ParameterError(
-            f"the ticks {mark.first} to {mark.last} are not ticks of {name!r}: the first is 1"
-            + ("" if horizon is None else f", the last {horizon}")
-        )
-    if mark.text:
-        check_public_text("the note", mark.text)
-    elif mark.missing is None:
-        raise ParameterError("a note needs a text")
-    if len(mark.text) > LONGEST_NOTE:
-        raise ParameterError(f"a note has at most {LONGEST_NOTE} characters")
-    if len(known.marks) >= MOST_MARKS:
-        raise ParameterError(f"a stream has at most {MOST_MARKS} notes")
+    check_mark(known.declaration, mark, len(known.marks))
     if mark in known.marks:
         return mark  # a retry
     if mark.missing is not None:

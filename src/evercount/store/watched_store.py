@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from sqlalchemy import func, select
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.stream_facts import StreamFacts
 from evercount.errors import StoreError
 from evercount.noise import Secret
 from evercount.store import schema
@@ -20,10 +21,12 @@ from evercount.store.late_rules import with_stored_rules
 from evercount.store.load_streams import load_retired
 from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import LiveStream
-from evercount.store.reader import TICKS_PER_PAGE, Reading, declared, read_identity
+from evercount.store.reader import Reading, read_identity
 from evercount.store.rollback_guard import HeadFile, default_path
 from evercount.store.sealing import Sealer
 from evercount.store.spending import retired_rows
+from evercount.store.stored_releases import TICKS_PER_PAGE
+from evercount.store.stored_rows import declared
 from evercount.store.writer import Store
 
 
@@ -71,6 +74,10 @@ class WatchedStore(Store):
     ) -> LiveStream:
         """Refused."""
         raise StoreError("this store was opened for reading only")
+
+    def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
+        """From what is stored: keys may have joined since the stream was seen first."""
+        return Reading.facts_of(self, declaration)
 
     def look(self, cells: range | None = None) -> list[tuple[str, list[dict[str, Any]]]]:
         """Streams and releases that are new since the last look: (name of the stream, releases of these cells)."""

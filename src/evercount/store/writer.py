@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -13,21 +12,16 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from evercount.declare.declaration import StreamDeclaration, changed_noise
-from evercount.declare.schedule import SECOND, instant_of
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import (
-    BudgetExceeded,
     Conflict,
     EvercountError,
-    ParameterError,
     StoreError,
     StreamStopped,
-    TooLarge,
 )
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
@@ -36,29 +30,24 @@ from evercount.store.close_shards import Run
 from evercount.store.closing_ticks import ClosingTicks, counted_ticks, keep_left, make_ready, next_totals, place_given
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
+from evercount.store.declare_stream import declare_stream
 from evercount.store.ended_stream import EndedStream
 from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
 from evercount.store.known_users import forget_users
-from evercount.store.late_rules import change_rules
 from evercount.store.load_streams import load_live, load_retired
 from evercount.store.named_events import ticks_at_a_time
 from evercount.store.noise_ahead import NoiseAhead
-from evercount.store.open_stream import FILES, HISTORY, Accepted, Batch, LiveStream
+from evercount.store.open_stream import FILES, Accepted, Batch, LiveStream
 from evercount.store.reader import PROBE, Reading
-from evercount.store.release_chain import genesis
 from evercount.store.rollback_guard import HeadFile, default_path
 from evercount.store.sealing import Sealer
-from evercount.store.shard_writer import close_by_shards, cut_stream
-from evercount.store.spending import Spending, refuse_beyond_cap, retired_rows
+from evercount.store.shard_writer import close_by_shards
+from evercount.store.spending import retired_rows
 
 REMEMBER_SECONDS = 30 * 86400.0
 """How long an idempotency key is remembered."""
 FORGET_SECONDS = 60.0
 """How often keys that are older are looked for."""
-MOST_CELLS = 100_000
-"""Cells of one stream: each is a row per tick."""
-MOST_MISSED = 100_000
-"""Ticks that a newly declared stream may have missed already."""
 NUMBERS_PER_COMMIT = 50_000
 """Numbers that one transaction releases when missed ticks are closed together."""
 
@@ -187,96 +176,7 @@ class Store(Reading):
         and ticks: they would have the same noise, and the difference of their releases would be that of their data.
         Test: `tests/store/test_store_secrets.py`.
         """
-        if self.name_is_spent(declaration.name):
-            raise Conflict(
-                f"stream {declaration.name!r} is over and its name is not used again: readers and the head file know "
-                "the old stream by it. Declare the new stream under another name"
-            )
-        if declaration.carry_caps:
-            raise ParameterError("carry_caps is for `evercount release` with a state file: a store hands no caps on")
-        known = self.streams.get(declaration.name)
-        if known is not None:
-            if known.declaration.same_as(declaration):
-                change_rules(self.database, known, declaration)
-                if shards is not None:
-                    cut_stream(self, known, shards)
-                return known
-            raise Conflict(
-                f"stream {declaration.name!r} is declared in another way, and a declared stream is immutable: its "
-                f"noise is calibrated to its declaration{changed_noise(known.declaration, declaration)}. Declare a new "
-                "stream under another name: it is charged as a second one, or as a successor if it starts when this "
-                "one is over (`evercount store retire --successor`)"
-            )
-        lags = (declaration.revise_for or 0) + 1
-        if max(declaration.query.cells, declaration.query.outputs) * lags > MOST_CELLS * (shards or 1):
-            raise TooLarge(
-                f"a stream of a store has at most {MOST_CELLS:,} cells, or {MOST_CELLS:,} in each of its shards; this "
-                "query has more"
-            )
-        text = declaration.canonical()
-        start = declaration.schedule.opened(instant_of(now)).begin / SECOND
-        declaration = declaration.started(instant_of(start))  # as it is read back: the start is part of the noise's key
-        schedule = declaration.schedule
-        if secret is not None:  # before the stream is built: a live twin in this process would be refused first
-            self._refuse_twin(declaration.build(secret=secret, replay=True), secret)
-        secret = secret or Secret.generate()
-        if not schedule.manual and schedule.tick_of(instant_of(now)) > MOST_MISSED:
-            raise ParameterError(f"start lies more than {MOST_MISSED} ticks in the past: start the stream later")
-        if self.noise == "exact":
-            stream = declaration.build(secret=secret)
-        else:
-            stream = declaration.build(self.noise, seed=int(secret.derive("seed").hex()[:15], 16))
-        line = Spending(declaration.name, stream.cost, declaration.public)
-        try:
-            refuse_beyond_cap(self.database, line)
-        except BudgetExceeded:
-            stream.close()
-            raise
-        identity = bytes.fromhex(identify(stream, secret))
-        head = genesis(text, start)
-        blob = stream.snapshot()
-        totals = np.zeros(stream.query.cells, np.int64)
-        with self.database.transaction() as connection:
-            number = connection.execute(
-                insert(schema.streams)
-                .values(name=declaration.name, declaration=text, start=start, created=time.time(), genesis=head)
-                .returning(schema.streams.c.id)
-            ).scalar_one()
-            live = LiveStream(
-                number, declaration, secret, stream, blob, head, totals, labels=self.first_labels(stream, declaration)
-            )
-            missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
-            if waits_for == FILES or (waits_for == HISTORY and missed):
-                live.waiting = waits_for
-                connection.execute(insert(schema.waiting_streams).values(stream=number, reason=waits_for))
-            hidden = self.sealer.seal(secret.hex().encode(), "secret", number)
-            connection.execute(insert(schema.secrets).values(stream=number, sealed=hidden))
-            connection.execute(insert(schema.noise_identities).values(stream=number, identity=identity))
-            connection.execute(
-                insert(schema.states).values(stream=number, tick=0, sealed=self.sealer.seal(blob, "state", number))
-            )
-            connection.execute(
-                insert(schema.accumulators).values(
-                    stream=number, tick=1, sealed=live.pack_totals(self.sealer, totals, 1)
-                )
-            )
-            connection.execute(
-                insert(schema.ledger).values(stream=number, cost=json.dumps(line.cost.to_dict()), spent=time.time())
-            )
-            if before_commit is not None:
-                before_commit(live)
-        self.streams[declaration.name] = live
-        self.heads.spend(line, identity)
-        self.write_head()
-        if shards is not None:
-            cut_stream(self, live, shards)
-        self.noise_ahead.draw_block(live)
-        return live
-
-    @staticmethod
-    def first_labels(stream: Stream, declaration: StreamDeclaration) -> Sequence[str]:
-        """One label per number of a tick as readers see it."""
-        return stream.labels if declaration.revise_for is None else declaration.query.labels
+        return declare_stream(self, declaration, now, secret, shards, before_commit, waits_for)
 
     def open_history(self, name: str) -> LiveStream:
         """The operator says that the past of a stream is loaded, or that there is none: its ticks close from now on.
@@ -293,19 +193,6 @@ class Store(Reading):
                 connection.execute(delete(table).where(table.c.stream == live.id))
             live.waiting = None
         return live
-
-    def _refuse_twin(self, stream: Stream, secret: Secret) -> None:
-        """Refuse a stream that would have the noise of another one of this store. This store has one writer: us."""
-        identity = bytes.fromhex(identify(stream, secret))
-        table = schema.noise_identities
-        with self.database.reading() as connection:
-            twin = connection.execute(select(table.c.stream).where(table.c.identity == identity)).first()
-        if twin is not None or self.heads.lost_identity(identity):
-            raise Conflict(
-                "another stream of this store has the same secret, query, budget, horizon, start and ticks, and so the "
-                "same noise: the difference of their releases would reveal how their data differ. Declare it with "
-                "another secret, or without one"
-            )
 
     def find(self, name: str) -> LiveStream:
         """The stream of that name that can go on; StreamStopped if it is over, KeyError if there is none."""

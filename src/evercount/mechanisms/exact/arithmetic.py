@@ -10,16 +10,7 @@ import numpy as np
 
 from evercount._validate import check_count
 from evercount.errors import ParameterError
-from evercount.factorizations import (
-    BinaryTree,
-    Dense,
-    Direct,
-    Factorization,
-    Honaker,
-    HonakerFull,
-    Optimal,
-    SquareRoot,
-)
+from evercount.factorizations import BinaryTree, Dense, Direct, Factorization, Honaker, HonakerFull, Optimal, SquareRoot
 from evercount.factorizations.row_weighted import Weighted
 from evercount.mechanisms.exact.filter_kernel import FilterKernel
 from evercount.mechanisms.exact.filter_numbers import DRAW_BITS, MOST_TICKS, SIGMAS

@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +25,6 @@ from evercount.factorizations.blas_threads import blas_threads
 from evercount.mechanisms.exact.arithmetic import BITS_STEP, check_scale, kernel, numeric_horizon
 from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS, MOST_TICKS, MOST_TICKS_AT_ONCE, SIGMAS
 from evercount.mechanisms.exact.slices import cut, power_above, product, two_sum
-from evercount.mechanisms.keep_memory import keep_freed_memory
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import ExactNoise, Normals, Secret
 from evercount.noise.prf import CELLS
@@ -71,7 +70,7 @@ class ExactStream(NoiseStream):
         limit: int | None = None,
         names: Sequence[str] | None = None,
     ) -> None:
-        keep_freed_memory()
+        _keep_freed_memory()
         self.factorization = factorization
         self.scale = check_scale(scale)
         self.cells = check_count("cells", cells)
@@ -329,3 +328,15 @@ def of_bytes(packed: Any, *layout: tuple[str, tuple[int, int]]) -> list[AnyArray
     if damaged:
         raise SnapshotError(f"the state of the noise is damaged: numbers of the shapes {layout} were expected")
     return arrays
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Let the C library keep freed blocks of up to 4 MB for the next ones. It acts once in a process.
+
+    Every block of noise allocates and frees arrays of some hundred KB. glibc gives blocks of more than 128 KB back to
+    the system at once, which clears their pages again for the next ones. The limit rises to the size of the largest
+    such block that was freed (`mallopt`, M_MMAP_THRESHOLD), so one of 4 MB is freed here. The process keeps up to 8 MB
+    more. Other C libraries have other rules; nothing happens there.
+    """
+    np.empty(4 << 20, dtype=np.uint8)

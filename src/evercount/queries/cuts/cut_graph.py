@@ -11,8 +11,7 @@ from numbers import Integral
 import numpy as np
 
 from evercount._arrays import FloatArray
-from evercount._validate import check_count, check_number, check_probability
-from evercount.bounds.table1 import cuts_paper
+from evercount._validate import chance_outside, check_count, check_number, check_probability
 from evercount.errors import ParameterError
 from evercount.queries.cuts.cut_noise import CutNoise
 from evercount.queries.cuts.extreme_cuts import candidate_cuts, least_by_size, objective
@@ -136,8 +135,8 @@ class CutGraph:
         value = float(self.weights[np.ix_(first, second)].sum())
         return CutValue(value, self.std * sqrt(len(first) * len(second)))
 
-    def bound(self, sizes: tuple[int, int], ticks: int = 1, beta: float = 0.05, every_size: bool = False) -> float:
-        """With probability ≥ 1 − beta no cut of these sizes is off by more, at any of `ticks` ticks like this one.
+    def bound(self, sizes: tuple[int, int], ticks: int = 1, level: float = 0.95, every_size: bool = False) -> float:
+        """With probability ≥ `level` no cut of these sizes is off by more, at any of `ticks` ticks like this one.
 
         The union bound runs over all choices of S and P, and over ticks, with the tails of `noise`: exact normal ones,
         or Chernoff's bound for Laplace noise (δ = 0). With `every_size` the bounds for all sizes hold together. For
@@ -150,7 +149,7 @@ class CutGraph:
         Args:
             sizes: The numbers of vertices in S and in P.
             ticks: Over how many ticks the bound holds.
-            beta: The probability that it may fail.
+            level: The probability that it holds.
             every_size: Whether the bounds for all sizes hold together.
 
         Returns:
@@ -163,26 +162,7 @@ class CutGraph:
         events = check_count("ticks", ticks) * _cuts_of_size(self.vertices, a, b)
         if every_size:
             events *= sum(self.vertices - 2 * small + 1 for small in range(1, self.vertices // 2 + 1))
-        return self._noise.of_many(a * b, events, check_probability("beta", beta))
-
-    def paper_bound(self, sizes: tuple[int, int], ticks: int, multiplier: float) -> float:
-        """The paper's bound 3·C·|S|·Ψ(T)·√((|S|+|P|)·ln(|S|+|P|)·ln 6T), |S| ≤ |P|, claimed with probability 2/3.
-
-        `multiplier` is its C_{ε,δ}. Quoted for comparison: its Ψ is too small, and nothing rests on it.
-
-        Args:
-            sizes: The numbers of vertices in S and in P.
-            ticks: T.
-            multiplier: C_{ε,δ}.
-
-        Returns:
-            The bound.
-
-        Raises:
-            ParameterError: the sizes are not those of two disjoint sets of vertices, or the multiplier is not a number.
-        """
-        small, large = sorted(self._sizes(sizes))
-        return cuts_paper(ticks, check_number("multiplier", multiplier), small, large)
+        return self._noise.of_many(a * b, events, chance_outside(level))
 
     # -- extreme cuts --------------------------------------------------------------------------------------------
 

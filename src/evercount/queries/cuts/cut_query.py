@@ -12,13 +12,12 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_name, check_positive
+from evercount._validate import check_count, check_name, check_positive, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError, TooLarge
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.capabilities import CutReader
 from evercount.queries.cuts.cut_graph import CutGraph
 from evercount.queries.cuts.cut_noise import CutNoise
-from evercount.queries.memory_limit import require_fits
 
 MOST_VERTICES = 2**31
 
@@ -53,15 +52,12 @@ class Cuts(Query[FloatArray]):
     """
 
     name: ClassVar[str] = "cuts"
+    single = False
 
     vertices: int
     weights: Weights = "unit"
     grid: float = 2.0**-10
     swap: Swap = "any edge"
-
-    @property
-    def single(self) -> bool:
-        return False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "vertices", check_count("vertices", self.vertices))
@@ -84,7 +80,6 @@ class Cuts(Query[FloatArray]):
 
     @cached_property
     def labels(self) -> Sequence[str]:
-        """The pairs, u < v, in lexicographic order."""
         return tuple(f"{u}-{v}" for u in range(self.vertices) for v in range(u + 1, self.vertices))
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
@@ -108,7 +103,6 @@ class Cuts(Query[FloatArray]):
         return 2.0 if elsewhere or self.weights == "signed" else 1.0
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """Sum of the weights of one tick, edge by edge, in units of the grid."""
         if isinstance(events, str | bytes) or not isinstance(events, Iterable):
             raise InputError(f"a tick is a sequence of updates (u, v, weight), got {events!r}")
         updates = list(events)
@@ -123,16 +117,7 @@ class Cuts(Query[FloatArray]):
         return self
 
     def graph(self, noisy: FloatArray, std: float, noise: CutNoise | None = None) -> CutGraph:
-        """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge.
-
-        Args:
-            noisy: The published numbers, one for each pair of vertices.
-            std: The std of one of them.
-            noise: Its tails; normal ones where it is left out.
-
-        Returns:
-            The graph, which answers all cuts.
-        """
+        """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge."""
         return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit", noise=noise)
 
     def parameters(self) -> dict[str, Any]:

@@ -11,18 +11,12 @@ from typing import ClassVar
 import numpy as np
 
 from evercount._arrays import FloatArray
-from evercount._validate import check_whole
+from evercount._validate import check_whole, require_fits
 from evercount.queries.base import Adjacency, V_co
-from evercount.queries.graphs.change_bounds import (
-    ChangeBound,
-    ProjectedChange,
-    ValueChangeBound,
-    alternating_bound,
-)
+from evercount.queries.graphs.change_bounds import ChangeBound, ProjectedChange, ValueChangeBound, alternating_bound
 from evercount.queries.graphs.edge_rules import StreamKind
 from evercount.queries.graphs.graph_query import GraphQuery, OneStepQuery
 from evercount.queries.graphs.graph_state import Tracker
-from evercount.queries.memory_limit import require_fits
 from evercount.queries.publishing import Publishing
 
 
@@ -60,7 +54,6 @@ class HighDegree(GraphQuery[float]):
     Guarantee: see GraphQuery. The paper's l2-sensitivity of the differences, √6, is too small: S is 8 (add-remove).
 
     Args:
-        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
         tau: the least degree that counts.
 
     >>> HighDegree(3, tau=1).encode(HighDegree(3, tau=1).initial_state(), [(0, 1)])[0].tolist()
@@ -120,20 +113,14 @@ class DegreeHistogram(GraphQuery[FloatArray]):
     S = 8D − 4 where counting the degrees themselves would cost 24D − 16. Guarantee: see GraphQuery. In a mixed stream
     values are bounded whatever the degree: without `max_degree` all degrees up to vertices − 1 are published.
 
-    Args:
-        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
-
     >>> DegreeHistogram(100, max_degree=3).labels
     ('degree 0', 'degree 1', 'degree 2', 'degree 3')
     """
 
     name: ClassVar[str] = "degree-histogram"
+    single = False
     needs_degree: ClassVar[bool] = True
     needs_degree_if_mixed: ClassVar[bool] = False
-
-    @property
-    def single(self) -> bool:
-        return False
 
     def _check(self) -> None:
         require_fits(self.degree_bound, "this histogram", "Choose a smaller max_degree, with enforce_degree=True.")
@@ -155,7 +142,6 @@ class DegreeHistogram(GraphQuery[FloatArray]):
 
     @property
     def publishing(self) -> Publishing:
-        """Differences of the numbers of vertices of degree ≥ 0 (public: all), ≥ 1, …, ≥ D."""
         return replace(super().publishing, norms=self._norms, rounding=self._rounding)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
@@ -241,9 +227,6 @@ class MinDegree(OneStepQuery):
 
     Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
 
-    Args:
-        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
-
     >>> MinDegree(3).squared_value_sensitivity("add-remove")
     1.0
     """
@@ -282,18 +265,12 @@ class DegreeSequence(GraphQuery[FloatArray]):
 
     Guarantee: see GraphQuery. One edge moves two places of the sequence by one each: v² = 2.
 
-    Args:
-        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
-
     >>> DegreeSequence(3).squared_value_sensitivity("add-remove")
     2.0
     """
 
     name: ClassVar[str] = "degree-sequence"
-
-    @property
-    def single(self) -> bool:
-        return False
+    single = False
 
     def _check(self) -> None:
         require_fits(self.vertices, "this sequence", "Use fewer vertices.")

@@ -18,9 +18,8 @@ from evercount.queries.base import Adjacency
 from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound
 from evercount.queries.graphs.edge_rules import StreamKind
 from evercount.queries.graphs.graph_query import GraphQuery
-from evercount.queries.graphs.graph_state import Tracker
+from evercount.queries.graphs.graph_state import Tracker, UnionFind
 from evercount.queries.graphs.maximum_matching import MatchingTracker
-from evercount.queries.graphs.union_find import UnionFind
 
 
 class _ComponentTracker(Tracker):
@@ -127,7 +126,6 @@ class SpanningForest(GraphQuery[float]):
     Guarantee: see GraphQuery.
 
     Args:
-        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
         max_weight: the largest weight W of an edge.
 
     >>> SpanningForest(4, max_weight=3).squared_sensitivity("add-remove")
@@ -166,9 +164,6 @@ class SpanningForest(GraphQuery[float]):
 class Components(GraphQuery[float]):
     """Number of connected components; starts at the number of vertices. Guarantee: see GraphQuery.
 
-    Args:
-        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
-
     >>> Components(4).encode(Components(4).initial_state(), [(0, 1), (1, 2)])[0].tolist()
     [-2]
     """
@@ -176,7 +171,6 @@ class Components(GraphQuery[float]):
     name: ClassVar[str] = "components"
 
     def _new_tracker(self) -> Tracker:
-        """Union-find, or a forest if edges go."""
         return _ForestTracker(-1, removals=True) if self.deletes or self.stream == "mixed" else _ComponentTracker()
 
     def _empty_value(self) -> int:
@@ -207,9 +201,6 @@ class Matching(GraphQuery[float]):
     Guarantee: see GraphQuery. The effect of one edge can go and come back with every new pair, so S grows with
     the square of the largest matching m: 2m², or m² + (m−1)² for ``delete`` (m is public there). Coming and going take
     turns, so where the Gram matrix falls (all factorizations here) 2m is enough, or 4m − 6 for replace (m ≥ 3).
-
-    Args:
-        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
 
     >>> Matching(4).encode(Matching(4).initial_state(), [(0, 1), (2, 3)])[0].tolist()
     [2]

@@ -19,7 +19,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_name, check_whole
 from evercount.errors import ParameterError, SnapshotError, TooLarge
 from evercount.privacy import Budget
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, V_co
+from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Adjacency, Query, V_co
 from evercount.queries.graphs.change_bounds import (
     ChangeBound,
     ValueChangeBound,
@@ -183,18 +183,20 @@ class GraphQuery(Query[V_co]):
             )
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        check_name("adjacency", adjacency, get_args(Adjacency))
+        check_name("adjacency", adjacency, ADJACENCIES)
         if self.stream == "mixed":  # an edge may come and go for ever
             return inf
-        parts = self._change_bounds(self.stream)
-        if not self.enforce_degree or self.deletes:
-            return float(sum(part.squared(adjacency) for part in parts))
-        inserted = self._change_bounds("insert")
-        return float(sum(part.squared(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
+        return float(sum(part.squared(adjacency, edge) for part, edge in self._bounds))
+
+    @property
+    def _bounds(self) -> Iterable[tuple[ChangeBound, ChangeBound | None]]:
+        """The bounds of one update, each with that of an inserted edge where the projection runs."""
+        parts, projected = self._change_bounds(self.stream), self.enforce_degree and not self.deletes
+        return zip(parts, self._change_bounds("insert") if projected else [None] * len(parts), strict=True)
 
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 10. Not offered where the projection runs."""
-        check_name("adjacency", adjacency, get_args(Adjacency))
+        check_name("adjacency", adjacency, ADJACENCIES)
         if self.enforce_degree and not self.deletes:
             return None
         bound = self._value_change_bound()
@@ -215,17 +217,13 @@ class GraphQuery(Query[V_co]):
         Raises:
             ParameterError: In a mixed stream nothing bounds it.
         """
-        check_name("adjacency", adjacency, get_args(Adjacency))
+        check_name("adjacency", adjacency, ADJACENCIES)
         if self.stream == "mixed":
             raise ParameterError(
                 "in a mixed stream one event can change the increments again and again, so it has no l1 sensitivity, "
                 "which pure privacy (delta=0) needs; choose a small positive delta and a horizon"
             )
-        parts = self._change_bounds(self.stream)
-        if not self.enforce_degree or self.deletes:
-            return float(sum(part.absolute(adjacency) for part in parts))
-        inserted = self._change_bounds("insert")
-        return float(sum(part.absolute(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
+        return float(sum(part.absolute(adjacency, edge) for part, edge in self._bounds))
 
     @property
     def degree_bound(self) -> int:
@@ -243,7 +241,6 @@ class GraphQuery(Query[V_co]):
         return self._build(edges, dropped, load)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, GraphState]:
-        """The change of every cell by the updates of one tick, (u, v) or (u, v, weight) each."""
         updates, dropped, load = self._read_updates(state, events)
         row = [0] * self.cells
         tracker = state.tracker
@@ -292,7 +289,6 @@ class GraphQuery(Query[V_co]):
         return values | {"initial_edges": [list(edge) for edge in self.initial_edges]}
 
     def dump_state(self, state: GraphState) -> dict[str, Any]:
-        """The state as JSON; what can be rebuilt from the edges is left out."""
         return {
             "edges": [[u, v, weight] for (u, v), weight in state.edges.items()],
             "dropped": sorted(map(list, state.dropped)),
@@ -300,7 +296,6 @@ class GraphQuery(Query[V_co]):
         }
 
     def load_state(self, data: Any) -> GraphState:
-        """The state that `dump_state` wrote: it continues with the same increments."""
         try:
             edges = {(int(u), int(v)): int(weight) for u, v, weight in data["edges"]}
             dropped = {(int(u), int(v)) for u, v in data["dropped"]}
@@ -310,7 +305,6 @@ class GraphQuery(Query[V_co]):
         return self._build(edges, dropped, load)
 
     def check_events(self, events: Iterable[Any]) -> None:
-        """Vertices, loops and weights. Which edges are there is not looked at."""
         weighted = not self.deletes and self.weight_limit is not None
         for number, event in enumerate(events):
             self.rules.parse(number, event, weighted, signed=self.stream == "mixed")

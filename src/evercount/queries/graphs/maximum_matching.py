@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator
 
-from evercount.queries.graphs.graph_state import Edge, Tracker
-from evercount.queries.graphs.union_find import UnionFind
+from evercount.queries.graphs.graph_state import Edge, Tracker, UnionFind
 
 
 class MatchingTracker(Tracker):

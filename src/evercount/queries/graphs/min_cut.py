@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from evercount._validate import require_fits
 from evercount.queries.cuts.extreme_cuts import objective, stoer_wagner_cuts
 from evercount.queries.graphs.graph_query import OneStepQuery
 from evercount.queries.graphs.graph_state import Tracker
-from evercount.queries.memory_limit import require_fits
 
 
 class _MinCutTracker(Tracker):
@@ -42,9 +42,6 @@ class MinCut(OneStepQuery):
 
     A tick costs O(n³) operations on arrays (n = 100: tens of milliseconds), however many updates it holds.
     Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
-
-    Args:
-        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
 
     >>> MinCut(3).encode(MinCut(3).initial_state(), [(0, 1), (1, 2), (0, 2)])[0].tolist()
     [2]

@@ -31,9 +31,6 @@ class _EdgeTracker(Tracker):
 class Edges(GraphQuery[float]):
     """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both adjacencies.
 
-    Args:
-        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
-
     >>> Edges(3).encode(Edges(3).initial_state(), [(0, 1), (1, 2)])[0].tolist()
     [2]
     """
@@ -93,7 +90,6 @@ class _SubgraphCount(GraphQuery[float]):
         return most if self.max_per_edge is None else min(most, self.max_per_edge)
 
     def _check(self) -> None:
-        """The promise must be one about edges that come, and the public start must keep it."""
         if self.max_per_edge is not None:
             check_whole("max_per_edge", self.max_per_edge, 1, LARGEST_TOTAL)
             if self.deletes or self.enforce_degree:
@@ -202,7 +198,6 @@ class Triangles(_SubgraphCount):
     in at most min(D − 1, K) triangles.
 
     Args:
-        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
         max_per_edge: the promise K; None for none.
 
     >>> Triangles(1000, max_per_edge=3).squared_sensitivity("add-remove")
@@ -213,7 +208,6 @@ class Triangles(_SubgraphCount):
     subgraphs: ClassVar[str] = "triangles"
 
     def _check(self) -> None:
-        """A triangle needs three vertices, and degree 2."""
         super()._check()
         if self.vertices < 3 or self.degree_bound < 2:
             raise ParameterError(
@@ -277,7 +271,6 @@ class KStars(_SubgraphCount):
     see GraphQuery; one edge lies in at most min(2·C(D−1, k−1), K) stars.
 
     Args:
-        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
         k: the number of edges of a star, at least 2.
         max_per_edge: the promise K; None for none.
 
@@ -293,7 +286,6 @@ class KStars(_SubgraphCount):
     k: int = field(kw_only=True)
 
     def _check(self) -> None:
-        """A star of k edges needs degree k."""
         check_whole("k", self.k, 2, self.vertices - 1)
         super()._check()
         if self.degree_bound < self.k:
@@ -313,7 +305,6 @@ class KStars(_SubgraphCount):
         return degree
 
     def _new_tracker(self) -> Tracker:
-        """Degrees, and how many stars one more edge adds."""
         return _StarTracker(self._gain, counted=self.max_per_edge is not None)
 
     @cached_property
@@ -330,7 +321,6 @@ class KStars(_SubgraphCount):
         return self.vertices * comb(self.degree_bound, self.k)
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments; a promise that is not made is omitted."""
         values = super().parameters()
         if self.max_per_edge is None:
             del values["max_per_edge"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -17,11 +18,12 @@ from evercount.engine.write_table import Kind
 from evercount.errors import Problem
 from evercount.privacy import Budget
 from evercount.service.catch_up import CELLS_PER_PAGE
-from evercount.service.export import ExportResponse, write_export
+from evercount.service.export import ExportResponse, describe_export, write_export
 from evercount.service.http_errors import Json
+from evercount.service.plans import all_plans, own_plan, view_plans
 from evercount.service.read_views import Asked, describe_view, read_view
 from evercount.service.routes.stream_path import LARGEST_TICK, After, Cells, FirstCell, Name, cell_page, visible
-from evercount.service.runtime import Service, all_plans, view_plans
+from evercount.service.runtime import Service
 from evercount.service.sse import LiveResponse
 
 View = Annotated[
@@ -67,7 +69,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
             table = await service.read(read_view, service.store, live, asked, service.limits.numbers)
             return Json(describe_view(live, view, table))
         if cell or minus is not None or minus_stream is not None:
-            raise Problem(422, "ParameterError", "cell and minus go with a view", "Add view=running, for example.")
+            raise Problem(422, "ParameterError", "cell and minus need a view", "Add view=running, for example.")
         releases = await service.read(service.read_page, live, after, limit, first_cell, cells)
         return Json({**cell_page(live, first_cell, cells), "view": live.declaration.shown, "releases": releases})
 
@@ -82,7 +84,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
     async def export_releases(
         request: Request,
         name: Name,
-        kind: Kind,
+        kind: Kind | Literal["csv-metadata.json"],
         limit: Annotated[int, Query(ge=1, le=1000, description="spans of a view")] = 1000,
         view: View = None,
         cell: Labels = None,
@@ -90,7 +92,10 @@ def add_releases(app: FastAPI, service: Service) -> None:
         minus_stream: OtherStream = None,
         full_digits: Annotated[bool, Query(description="all digits, instead of as many as the error allows")] = False,
     ) -> Response:
-        """Every release as a file, one row per tick and cell: csv, json, jsonl or parquet; or the newest of a view."""
+        """Every release as a file, one row per tick and cell: csv, json, jsonl or parquet; or the newest of a view.
+
+        `csv-metadata.json` describes the CSV, as CSV on the Web has it: its columns, ε, δ, and what they protect.
+        """
         live = visible(service, request, name)
         service.check_readable(live)
         if view is None:
@@ -98,8 +103,12 @@ def add_releases(app: FastAPI, service: Service) -> None:
         else:
             asked = ask(request, view, cell, minus, minus_stream, limit)
             tables = [await service.read(read_view, service.store, live, asked, service.limits.numbers)]
+        if kind == "csv-metadata.json":
+            query = f"?{request.url.query}" * bool(request.url.query)
+            said = await service.read(describe_export, service.store, live, tables, full_digits, f"releases.csv{query}")
+            return Response(json.dumps(said), media_type="application/csvm+json")
         file = await service.read(write_export, live, tables if full_digits else map(round_table, tables), kind)
-        return ExportResponse(file, live.name if view is None else f"{live.name}.{view}", kind)
+        return ExportResponse(file, live.name if view is None else f"{live.name}.{view}", kind, request.url.query)
 
     @app.get("/v1/streams/{name}/cells", tags=["releases"])
     async def get_cells(request: Request, name: Name) -> Response:
@@ -126,7 +135,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         live = visible(service, request, name)
         if last_event_id is not None:
             if not (last_event_id.isascii() and last_event_id.isdigit()):
-                raise Problem(422, "ParameterError", "Last-Event-ID must be the number of a tick", "Leave it away.")
+                raise Problem(422, "ParameterError", "Last-Event-ID must be the number of a tick", "Omit it.")
             after = min(int(last_event_id), LARGEST_TICK)
         begin = live.closed if after is None else after
 
@@ -152,7 +161,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """The stream's own error over its ticks; with epsilon, delta or horizon also what others would give."""
         live = visible(service, request, name)
-        plans = await service.compute(request, service.plan, live, points)
+        plans = await service.compute(request, own_plan, live, points)
         if epsilon is not None or delta is not None or horizon is not None:
             own = live.declaration
             budget = replace(own.budget, epsilon=epsilon or own.budget.epsilon, delta=delta or own.budget.delta)

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import FastAPI, Header, Query, Request
 from starlette.responses import Response
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import Problem
 from evercount.service import openapi
 from evercount.service.access import read_body

@@ -1,6 +1,6 @@
 // uPlot charts in the page's colours: the focus chart, the small multiples and the planner's curves.
 
-import { axisNumber, timeLabels, zoned } from "./format.js";
+import { axisNumber, tickWord, timeLabels, zoned } from "./format.js";
 
 /** A colour of the style sheet, as it is in the present theme. */
 export function colour(name) {
@@ -238,7 +238,7 @@ export function planChart(box, curves, floor, logarithmic) {
       },
       series: [{}, ...curves.map((curve) => line(curve.style, curve.best ? 2.8 : 1.5)), { stroke: () => colour("ink"), dash: [3, 5], width: 1.4, points: NO_POINTS }],
       axes: [
-        axis({ label: "tick", labelFont: FONT, labelSize: 20, size: 26, space: 60, values: labels, ...lines([1]) }),
+        axis({ label: tickWord(false), labelFont: FONT, labelSize: 20, size: 26, space: 60, values: labels, ...lines([1]) }),
         axis({ size: 64, values: labels, ...lines([1, 2, 5]) }),
       ],
     },

@@ -15,7 +15,7 @@ const percent = (share) => `${number(share * 100, share > 0.995 && share < 1 ? 2
 
 function duration(facts, tick) {
   if (facts.horizon === null || facts.horizon === undefined) {
-    return "All releases together, for ever. This stream has no end, and the promise does not wear out with time.";
+    return "All releases together, for as long as it runs. This stream has no end, and the promise does not wear out with time.";
   }
   const left = facts.horizon - tick;
   const all = `All ${ticks(facts.horizon)} together, not each one separately. `;
@@ -83,7 +83,7 @@ export function renderGuarantee(box, facts, tick, ledger) {
     ...part("Who is protected", words(explained.who)),
     ...part(
       "From what",
-      words(`From anybody who reads all the published numbers, now and later, even if they know everything else and have any computers, as long as they cannot break AES-256 encryption. How much they can find out about ${explained.question} is limited, as follows.`),
+      words(`From anyone who reads all the published numbers, now and later, even if they know everything else and have any computers, as long as they cannot break AES-256 encryption. How much they can find out about ${explained.question} is limited, as follows.`),
     ),
     ...part(
       "How strongly",

@@ -170,8 +170,8 @@ export class Planner {
       ),
     );
     setText(byId("views-summary"), plan.reason);
-    setText(byId("views-caption"), `Worst std of one number in each view, ${length(plan)}. The last column: what this stream and a second one over the same events cost together. ${plan.counted}`);
-    setText(byId("views-guarantee"), plan.guarantee);
+    setText(byId("views-caption"), `Worst std of one number in each view, ${length(plan)}. The last column: what this stream and a second one over the same events cost together. ${inDays(plan.counted)}`);
+    setText(byId("views-guarantee"), inDays(plan.guarantee));
   }
 
   /** A mechanism keeps its colour and dash while the page is open, whatever its rank. */
@@ -235,6 +235,9 @@ export class Planner {
     );
   }
 }
+
+/** A text of the plan, which knows ticks only, in the reader's word for them. */
+const inDays = (text) => text.replace(/\bticks\b/g, tickWord()).replace(/\btick\b/g, tickWord(false));
 
 const length = (plan) => (plan.horizon === null ? "a stream without end" : ticks(plan.horizon));
 

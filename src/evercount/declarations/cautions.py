@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import SECOND, UNITS
-from evercount.declare.view_names import noise_views
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import SECOND, UNITS
+from evercount.declarations.view_names import noise_views
 from evercount.engine.noise_choice import REFERENCE_TICKS, worst_std
+from evercount.engine.user_counting import enforced_by
 from evercount.engine.view_widths import PER_TICK, RUNNING, view_width
+from evercount.privacy import GuaranteeText, guarantee_text
 
 WEAK_EPSILON = 10.0
 """Above this an outcome may be more than 22,000 times as likely with an event as without it."""
+
+
+def declared_text(declaration: StreamDeclaration) -> GuaranteeText:
+    """The guarantee of a declared stream, in whose words a tick is a day where the schedule says so."""
+    return guarantee_text(declaration.budget, enforced_by(declaration.released_query, None), declaration.tick)
 
 
 def cautions(declaration: StreamDeclaration) -> list[str]:
@@ -50,7 +57,7 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True) -> str:
     'Published: new events per tick (std 1.36), the last 7 ticks (std 3.59). Noise: fresh, Laplace, chosen for them.'
     """
     asked, stream = declaration.asked, declaration.build(replay=True)
-    model, kind = stream.error_model, "Laplace" if stream.budget.pure else "Gaussian"
+    model, kind = stream._errors, "Laplace" if stream.budget.pure else "Gaussian"
     if declaration.revise_for is not None:
         first, last = model.errors([1])[0][0][[0, -1]]
         return (

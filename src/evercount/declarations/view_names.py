@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.declare.schedule import Schedule, microseconds, zone_named
+from evercount.declarations.schedule import Schedule, microseconds, zone_named
 from evercount.engine import take_views
 from evercount.engine.press_table import postprocess_table
 from evercount.engine.release import Releases
-from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
 from evercount.engine.revisions import RevisedReleases, by_day, with_revisions_left
 from evercount.engine.stream import Stream
 from evercount.engine.view_widths import LAST, PER_TICK, RUNNING, view_width
@@ -73,17 +73,17 @@ def view_table(
     the first tick of the next one would begin, so no number of it changes later.
 
     **Guarantee.** Post-processing of published numbers; which rows there are depends on the released ticks alone. Test:
-    tests/declare/test_view_names.py::test_days_and_weeks_follow_the_calendar.
+    tests/declarations/test_view_names.py::test_days_and_weeks_follow_the_calendar.
     """
     match = QUANTILE.fullmatch(name)
     begin = view.last if match or name == RUNNING else view.first
     starts = None if schedule.manual else [schedule.start_of(tick) for tick in begin.tolist()]
     if match is None:
-        table = postprocess_table(view.table(level, starts), postprocess, counts=view.errors.query.monotone)
+        table = postprocess_table(view.table(level, starts), postprocess, counts=view._errors.query.monotone)
         return with_revisions_left(table, view)
     value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
     numbers = [value, np.full_like(value, np.nan), low, high]
-    table = ReleaseTable.of(view.last, starts, (match[1],), numbers, begin, noise=view.noise)
+    table = table_of(view.last, starts, (match[1],), numbers, begin, noise=view.noise)
     return with_revisions_left(table, view)
 
 

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from evercount.declare import schedule
-from evercount.declare.schedule import EPOCH, UNITS, Schedule, microseconds, parse_tick, parse_time
+from evercount.declarations import schedule
+from evercount.declarations.schedule import EPOCH, UNITS, Schedule, microseconds, parse_tick, parse_time
 from evercount.errors import ParameterError
 
 HOUR, DAY = UNITS["h"], UNITS["d"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evercount.declare.schedule import UNITS, Schedule, parse_time, zone_named
+from evercount.declarations.schedule import UNITS, Schedule, parse_time, zone_named
 from evercount.engine.user_counting import PeriodOf
 from evercount.errors import ParameterError
 from evercount.privacy import Budget
@@ -20,7 +20,7 @@ def with_period_ticks(budget: Budget, schedule: Schedule) -> Budget:
     """The budget with the most ticks that a period of the calendar has; refused where a tick would be cut.
 
     **Guarantee.** Every period consists of whole ticks, and none has more than `period_ticks`. Test:
-    tests/declare/test_unit_periods.py::test_periods_are_whole_ticks_and_none_is_longer.
+    tests/declarations/test_unit_periods.py::test_periods_are_whole_ticks_and_none_is_longer.
     """
     if not isinstance(budget.period, str):
         return budget
@@ -68,7 +68,7 @@ def periods_named(budget: Budget, schedule: Schedule) -> str:
     Empty where there are none, or where no clock says when they begin.
 
     **Guarantee.** Two streams have the same text only if each period of one that lies after both starts is a period of
-    the other. Test: tests/declare/test_unit_periods.py::test_periods_with_one_name_are_the_same.
+    the other. Test: tests/declarations/test_unit_periods.py::test_periods_with_one_name_are_the_same.
     """
     if budget.period is None or schedule.manual:
         return ""
@@ -82,7 +82,7 @@ def sql_period(budget: Budget, schedule: Schedule, tick: str, division: str = "/
     """SQL: the number of the period of a tick that begins before the instant `until`; 0 where there are no periods.
 
     `division` is the dialect's whole division. Test:
-    tests/declare/test_unit_periods.py::test_periods_in_sql_are_those_of_python.
+    tests/declarations/test_unit_periods.py::test_periods_in_sql_are_those_of_python.
     """
     if budget.period is None:
         return "0"

@@ -217,7 +217,7 @@ class Schedule:
 
     **Guarantee.** Which tick an event belongs to depends on its own time and on public parameters, never on other
     events. For every instant i ≥ start: start_of(tick_of(i)) ≤ i < start_of(tick_of(i) + 1). `sql_tick` computes
-    `tick_of`. Tests: tests/declare/test_schedule.py.
+    `tick_of`. Tests: tests/declarations/test_schedule.py.
 
     >>> hours = Schedule.of("1h", "2026-01-31T08:00", "UTC")
     >>> hours.tick_of(hours.start_of(3)), hours.show(hours.start_of(3))

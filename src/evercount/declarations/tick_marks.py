@@ -7,18 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from evercount.declare.schedule import Schedule, parse_time, zone_named
-from evercount.declare.table import table
-from evercount.declare.view_names import DAYS
+from evercount.declarations.schedule import Schedule, parse_time, zone_named
+from evercount.declarations.table import table
+from evercount.declarations.view_names import DAYS
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.view_widths import RUNNING
 from evercount.errors import ParameterError
+from evercount.text_rules import check_public_text
 
+if TYPE_CHECKING:
+    from evercount.declarations.declaration import StreamDeclaration
+
+LONGEST_NOTE = 500
+MOST_MARKS = 10_000
 DROP, NEXT = "drop", "next"
 """What becomes of the events of a missing tick: nobody counts them, or the next tick does."""
 
@@ -32,6 +38,8 @@ class TickMark:
     text: str
     missing: str | None = None
     """DROP or NEXT for ticks that are missing."""
+    hides: str | None = None
+    """The label of a key that is not shown at these ticks; then it is no remark."""
 
     def holds(self, tick: int) -> bool:
         return self.first <= tick <= self.last
@@ -66,6 +74,24 @@ class NewMark:
         return TickMark(first, last, self.text.strip(), self.missing)
 
 
+def check_mark(declaration: StreamDeclaration, mark: TickMark, number: int) -> None:
+    """Refuse a remark that is not about ticks of the stream, or not a text for the public; `number` are there."""
+    horizon = declaration.horizon
+    if not 1 <= mark.first <= mark.last <= (horizon or 2**40):
+        raise ParameterError(
+            f"the ticks {mark.first} to {mark.last} are not ticks of {declaration.name!r}: the first is 1"
+            + ("" if horizon is None else f", the last {horizon}")
+        )
+    if mark.text:
+        check_public_text("the note", mark.text)
+    elif mark.missing is None:
+        raise ParameterError("a note needs a text")
+    if len(mark.text) > LONGEST_NOTE:
+        raise ParameterError(f"a note has at most {LONGEST_NOTE} characters")
+    if number >= MOST_MARKS:
+        raise ParameterError(f"a stream has at most {MOST_MARKS} notes")
+
+
 def tick_named(text: str, schedule: Schedule) -> int:
     """The tick that an operator names: its number, or a day or time in it.
 
@@ -92,6 +118,8 @@ def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> Rel
     A number of several ticks is shown where one of them is there, unless it is released at a missing one: a total or
     the last seven days have a number at the next tick. A week has not, so its number is shown.
     """
+    shown = _without_hidden(shown, [one for one in marks if one.hides is not None])
+    marks = [one for one in marks if one.hides is None]
     if not marks:
         return shown
     numbers, notes = shown.numbers, []
@@ -106,3 +134,15 @@ def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> Rel
                 numbers = numbers.copy()
             numbers[place] = np.nan
     return replace(shown, numbers=numbers, notes=notes)
+
+
+def _without_hidden(shown: ReleaseTable, hidden: Sequence[TickMark]) -> ReleaseTable:
+    """The table without numbers of keys that were removed when these were published."""
+    places = {label: place for place, label in enumerate(shown.cells)}
+    inside = [one for one in hidden if one.hides in places]
+    if not inside:
+        return shown
+    numbers, ticks = shown.numbers.copy(), shown.ticks if shown.as_of is None else shown.as_of
+    for one in inside:
+        numbers[(ticks >= one.first) & (ticks <= one.last), :, places[str(one.hides)]] = np.nan
+    return replace(shown, numbers=numbers)

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Count, Histogram, Quantiles, Stream
-from evercount.declare.declaration import StreamDeclaration, read_declarations
-from evercount.declare.schedule import Schedule
-from evercount.declare.view_names import check_views, newest_spans, next_spans, view_spans, view_table
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.same_stream import declares_again, differences
+from evercount.declarations.schedule import Schedule
+from evercount.declarations.streams_file import read_declarations
+from evercount.declarations.view_names import check_views, newest_spans, next_spans, view_spans, view_table
 from evercount.engine.release import Releases
 from evercount.errors import ParameterError, UnknownName
 
@@ -124,8 +126,8 @@ def test_declared_views_are_kept_and_make_no_other_stream(tmp_path: Any) -> None
     viewed = StreamDeclaration.from_dict({**plain, "views": ["per-day", "last-24"]})
     assert without.to_dict()["views"] == []
     assert viewed.views == ("per-day", "last-24")
-    assert without.differences(viewed) == []
-    assert without.same_as(viewed)
+    assert differences(without, viewed) == []
+    assert declares_again(without, viewed)
     path = tmp_path / "streams.toml"
     path.write_text(viewed.to_toml(), "utf-8")
     assert read_declarations(path) == [viewed]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, Strict
 
-from evercount.declare.table import table
+from evercount.declarations.table import table
 
 Text = Annotated[str, Field(min_length=1)]
 Place = Annotated[Text | None, Field(description="a text")]

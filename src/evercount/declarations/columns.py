@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict, model_serializer
 
-from evercount.declare.table import table
+from evercount.declarations.table import table
 from evercount.errors import ParameterError
+from evercount.privacy import Budget
+from evercount.queries import Query
 
 Column = Annotated[str, Field(min_length=1)]
 OptionalColumn = Annotated[Column | None, Field(description="the name of a column")]
@@ -56,6 +58,29 @@ class Columns:
     @property
     def key_columns(self) -> tuple[str, ...]:
         return self.key if isinstance(self.key, tuple) else () if self.key is None else (self.key,)
+
+    def check_fit(self, query: Query, budget: Budget) -> None:
+        """Refuse columns that the events of a query do not have, and miss none that they have."""
+        rows = query.rows
+        if rows is None:
+            raise ParameterError(
+                f"the events of {query.name!r} (edges, letters, your own) are not rows of a table: stream them in "
+                "Python, or send them to a service"
+            )
+        for name, column in (("key", self.key), ("value", self.value), ("levels", self.levels or None)):
+            if name in rows.columns and column is None:
+                raise ParameterError(f"the query {query.name!r} needs the column of the {name}")
+            if name not in rows.columns and column is not None:
+                raise ParameterError(f"the query {query.name!r} has no {name}: omit its column")
+        if len(self.levels) != rows.levels:
+            raise ParameterError(
+                f"events of {query.name!r} have {rows.levels} names, and levels has {len(self.levels)} columns"
+            )
+        if (self.user is not None) != (budget.unit == "user" or query.people is not None):
+            raise ParameterError(
+                "the column `user` is for budgets of unit 'user' and for queries that count users; they need it, and "
+                "nothing else has it"
+            )
 
     @model_serializer(mode="wrap")
     def _named(self, write: Any) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from evercount import Budget, Count
-from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import Schedule
-from evercount.declare.unit_periods import period_of, periods_named, sql_period, with_period_ticks
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import Schedule
+from evercount.declarations.unit_periods import period_of, periods_named, sql_period, with_period_ticks
 from evercount.engine.user_counting import UserCaps
 from evercount.errors import ParameterError
 

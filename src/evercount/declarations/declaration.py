@@ -6,117 +6,45 @@ One TOML form (`streams.toml`, an array of tables named `stream`), one JSON form
 from __future__ import annotations
 
 import json
-import re
-import tomllib
 from contextlib import suppress
 from copy import copy
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, Strict, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, TypeAdapter
 
-from evercount.declare.columns import Columns
-from evercount.declare.file_places import FilePlaces
-from evercount.declare.schedule import MANUAL, TICK_TEXT, Schedule, format_utc, parse_length
-from evercount.declare.table import table
-from evercount.declare.unit_periods import period_of, periods_named, with_period_ticks
-from evercount.declare.view_names import QUANTILE, check_views, noise_views
-from evercount.engine.build import POSTPROCESSES, Spec, check_postprocess
+from evercount.declarations.columns import Columns
+from evercount.declarations.field_types import (
+    BudgetTable,
+    Description,
+    Name,
+    Postprocess,
+    QueryTable,
+    Sums,
+    Tick,
+    Views,
+    declared_budget,
+    like,
+    read_budget,
+    read_query,
+)
+from evercount.declarations.schedule import MANUAL, TICK_TEXT, Schedule, format_utc, parse_length
+from evercount.declarations.table import table
+from evercount.declarations.unit_periods import period_of, periods_named, with_period_ticks
+from evercount.declarations.view_names import QUANTILE, check_views, noise_views
+from evercount.engine.build import Spec, check_postprocess
 from evercount.engine.build_parameters import choose_revised
 from evercount.engine.carried_caps import check_hands_on
 from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.revised_query import MOST_LAGS, Revisions
 from evercount.engine.stream import Stream
 from evercount.engine.user_counting import PeriodOf, UserCaps
-from evercount.engine.view_widths import LAST, PER_TICK, RUNNING
-from evercount.errors import MissingExtra, ParameterError, UnknownName
+from evercount.engine.view_widths import PER_TICK, RUNNING
+from evercount.errors import ParameterError
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger, TimeRange
-from evercount.queries import QUERIES, Query, build_query
-from evercount.text_rules import check_public_text
-
-
-@table("query", "query.")
-class QueryTable:
-    """What is asked of the stream."""
-
-    name: Annotated[str, Field(description="the name of a query")]
-    parameters: Annotated[dict[str, Any], Field(description="a table")] = field(default_factory=dict)
-
-    def built(self) -> Query:
-        """The query, with defaults under which no event is refused because of earlier ones."""
-        parameters = self.parameters
-        if self.name in QUERIES:
-            parameters = QUERIES[self.name].quiet_parameters(parameters)
-        try:
-            return build_query(self.name, dict(parameters))
-        except ParameterError:
-            raise
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-            # a parameter of a wrong type that a query's own checks did not foresee
-            raise ParameterError(f"parameters of {self.name!r}: {type(error).__name__}: {error!s:.200}") from None
-
-
-def _members(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("not a table")  # the field's description says what it must be
-    return value
-
-
-def _query(value: Any) -> Query:
-    if isinstance(value, Query):
-        return value
-    return QueryTable(**({"name": value} if isinstance(value, str) else _members(value))).built()
-
-
-BudgetTable = table("budget", "budget.")(Budget)  # strict, and with the names of the fields
-
-
-COMPUTED = "period_ticks"
-"""The field of a budget that nobody declares: the schedule says it."""
-
-
-def _budget(value: Any) -> Budget:
-    if type(value) is Budget:
-        return value
-    if COMPUTED in _members(value):
-        raise UnknownName("field of budget", COMPUTED, [name for name in budget_fields() if name != COMPUTED])
-    return Budget(**BudgetTable(**value).to_dict())
-
-
-def declared_budget(budget: Budget) -> dict[str, Any]:
-    """The fields as they are declared."""
-    return {name: value for name, value in budget.to_dict().items() if name != COMPUTED}
-
-
-def budget_fields() -> dict[str, str]:
-    """What each field of a budget is, from its docstring."""
-    listed = (Budget.__doc__ or "").partition("Args:")[2].partition("Raises:")[0]
-    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", listed, re.M)
-    return {name: " ".join(text.split()) for name, text in found}
-
-
-def _public(description: str) -> str:
-    lines = description.split("\n")
-    for line in lines if len(lines) == 1 else map(str.strip, lines):  # lines may be indented
-        if line:
-            check_public_text("description:", line)
-    return description
-
-
-def _like(pattern: str) -> Any:
-    """For the schema alone: the checks that follow know the nearest right name."""
-    return Field(json_schema_extra={"pattern": f"^({pattern})$"})
-
-
-SUMS = f"{RUNNING}|{PER_TICK}|{LAST.pattern}"
-Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Description = Annotated[str, Field(max_length=2000), AfterValidator(_public)]
-Tick = Annotated[str, _like(f"{MANUAL}|{TICK_TEXT.pattern}")]
-Sums = Annotated[tuple[Annotated[str, _like(SUMS)], ...], Strict(False)]
-Views = Annotated[tuple[Annotated[str, _like(f"{SUMS}|per-day|per-week|{QUANTILE.pattern}")], ...], Strict(False)]
-Postprocess = Annotated[tuple[Annotated[str, _like("|".join(POSTPROCESSES))], ...], Strict(False)]
+from evercount.queries import Query
 
 
 class Asked(NamedTuple):
@@ -142,13 +70,13 @@ class StreamDeclaration:
     ]
     query: Annotated[
         Query,
-        PlainValidator(_query, json_schema_input_type=str | QueryTable),
+        PlainValidator(read_query, json_schema_input_type=str | QueryTable),
         PlainSerializer(lambda query: {"name": query.name, "parameters": query.parameters()}),
         Field(description='a name, or a table such as {name = "histogram", parameters = {keys = ["North", "South"]}}'),
     ]
     budget: Annotated[
         Budget,
-        PlainValidator(_budget, json_schema_input_type=BudgetTable),
+        PlainValidator(read_budget, json_schema_input_type=BudgetTable),
         PlainSerializer(declared_budget),
         Field(description="a table such as {epsilon = 1.0, delta = 1e-9}, with epsilon above 0 and delta below 1"),
     ]
@@ -163,7 +91,7 @@ class StreamDeclaration:
     description: Annotated[Description, Field(description="a text of at most 2000 characters")] = ""
     horizon: Annotated[
         Annotated[int, Field(ge=1, le=2**40)] | None,
-        Field(description="a whole number of ticks from 1 to 2^40, or null for none"),
+        Field(description="a whole number of ticks from 1 to 2^40, or null for a stream without end"),
     ] = None
     factorization: Annotated[Spec | None, Field(description="a name, or null for the default")] = None
     """None for the best for `noise_for`. It is settled here: the budget is then what the noise keeps, with δ = 0 for
@@ -180,7 +108,7 @@ class StreamDeclaration:
         Field(description=f"a whole number of ticks from 1 to {MOST_LAGS - 1}, with late = 'revise'"),
     ] = None
     """For how many ticks the number of a tick is published again, with late = "revise"."""
-    wait: Annotated[str, _like(TICK_TEXT.pattern), Field(description="a length of time such as 30s or 12h")] = "0s"
+    wait: Annotated[str, like(TICK_TEXT.pattern), Field(description="a length of time such as 30s or 12h")] = "0s"
     """How long after its end a tick is closed, for events that take a while to arrive. It may change at any time."""
     carry_caps: Annotated[bool, Field(description="true or false")] = False
     """Whether what persons have used of their caps stays used in the stream that goes on for this one."""
@@ -207,12 +135,12 @@ class StreamDeclaration:
         if schedule.calendar and self.zone is None:
             raise ParameterError(
                 f'tick = {self.tick!r} follows the calendar of a time zone: add zone = "Europe/Vienna" or '
-                'zone = "UTC"; for ticks of 86,400 seconds sharp write 24h'
+                'zone = "UTC"; for ticks of exactly 86,400 seconds write 24h'
             )
         self._schedule_is(schedule)
         self._check_late(schedule)
         if self.columns is not None:
-            self._check_columns(self.columns)
+            self.columns.check_fit(self.query, self.budget)
         check_views(self.views, self.query.for_views(()), schedule, self.stream_postprocess)
         self._settle_noise()
         if self.view_postprocess and (
@@ -239,31 +167,33 @@ class StreamDeclaration:
 
     def _schedule_is(self, schedule: Schedule) -> None:
         start = None if schedule.start is None else format_utc(schedule.start)
-        for name, value in (("schedule", schedule), ("start", start), ("tick", schedule.tick), ("zone", schedule.zone)):
+        self._set(schedule=schedule, start=start, tick=schedule.tick, zone=schedule.zone)
+
+    def _set(self, **fields: Any) -> None:
+        """Complete a declaration that is being made; afterwards nothing in it changes."""
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     def _settle_noise(self) -> None:
         """Choose the noise, once: the declaration that is stored says which."""
-        object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
+        self._set(asked=Asked(self.budget, self.factorization, bool(self.noise_for)))
         if self.revise_for is not None:
             if self.carry_caps:
                 raise ParameterError("caps are not carried over with late = 'revise': omit one of the two")
+            protected = with_period_ticks(self.budget, self.schedule)
             budget, spec = choose_revised(
-                self.query, self.budget, self.factorization, self.stream_postprocess, self.noise_for, self.revise_for
+                self.query, protected, self.factorization, self.stream_postprocess, self.noise_for, self.revise_for
             )
-            object.__setattr__(self, "budget", budget)
-            object.__setattr__(self, "factorization", spec.spec)
-            object.__setattr__(self, "noise_for", (RUNNING,))
+            self._set(budget=budget, factorization=spec.spec, noise_for=(RUNNING,))
             return
         asked = self.noise_for or noise_views(self.views, self.schedule) or self._default_views
         views = check_noise_for(self.query, asked)
-        object.__setattr__(self, "noise_for", views)
-        object.__setattr__(self, "query", self.query.for_views(views))
+        self._set(noise_for=views, query=self.query.for_views(views))
         check_views(self.views, self.query, self.schedule, self.stream_postprocess)
-        object.__setattr__(self, "budget", with_period_ticks(self.budget, self.schedule))
+        self._set(budget=with_period_ticks(self.budget, self.schedule))
         self.query.check_budget(self.budget)
         kept, engine = choose_noise(self.query, self.budget, self.horizon, self.factorization, views)
-        object.__setattr__(self, "budget", kept)
+        self._set(budget=kept)
         if self.carry_caps:
             check_hands_on(engine, self.query, kept, self.horizon)
         if isinstance(engine.spec, dict) and "left" in engine.spec:
@@ -271,7 +201,7 @@ class StreamDeclaration:
                 "a declaration names its factorization: register matrices of your own (register_factorization)"
             )
         if self.factorization is not None or views != (RUNNING,) or not isinstance(engine.spec, str):
-            object.__setattr__(self, "factorization", engine.spec)
+            self._set(factorization=engine.spec)
 
     @property
     def _default_views(self) -> tuple[str, ...]:
@@ -311,37 +241,6 @@ class StreamDeclaration:
         """Whether the main output shows what the stream releases: running totals, keys of the day, or revised days."""
         return self.shown == RUNNING or self.query.publishing.own_ticks or self.revise_for is not None
 
-    def as_known(self, known: StreamDeclaration) -> StreamDeclaration:
-        """This declaration with the noise of a stream that is known, where it does not say what its noise is for."""
-        asked = self.asked
-        if asked.noise_for or self.noise_for == known.noise_for or self.revise_for != known.revise_for:
-            return self
-        fitted = known.factorization if isinstance(known.factorization, dict) else None
-        name = fitted if fitted is not None and asked.factorization in (None, "blend", "best") else asked.factorization
-        return replace(self, budget=asked.budget, factorization=name, noise_for=known.noise_for)
-
-    def _check_columns(self, columns: Columns) -> None:
-        rows = self.query.rows
-        if rows is None:
-            raise ParameterError(
-                f"the events of {self.query.name!r} (edges, letters, your own) are no rows of a table: stream them in "
-                "Python, or send them to a service"
-            )
-        for name, column in (("key", columns.key), ("value", columns.value), ("levels", columns.levels or None)):
-            if name in rows.columns and column is None:
-                raise ParameterError(f"the query {self.query.name!r} needs the column of the {name}")
-            if name not in rows.columns and column is not None:
-                raise ParameterError(f"the query {self.query.name!r} has no {name}: omit its column")
-        if len(columns.levels) != rows.levels:
-            raise ParameterError(
-                f"events of {self.query.name!r} have {rows.levels} names, and levels has {len(columns.levels)} columns"
-            )
-        if (columns.user is not None) != (self.budget.unit == "user" or self.query.people is not None):
-            raise ParameterError(
-                "a column of the user goes with a budget of unit 'user' and with queries that count users, and with no "
-                "other"
-            )
-
     # -- one JSON form, one TOML form ------------------------------------------------------------------------------
 
     @classmethod
@@ -352,7 +251,7 @@ class StreamDeclaration:
 
     def to_dict(self) -> dict[str, Any]:
         """The inverse of `from_dict`, with every default written out; without keys that joined later."""
-        written: dict[str, Any] = _MODEL.dump_python(self.as_declared, mode="json")
+        written: dict[str, Any] = MODEL.dump_python(self.as_declared, mode="json")
         return written
 
     @property
@@ -371,51 +270,24 @@ class StreamDeclaration:
         if query == self.query or self.revise_for is not None:  # no keys join a revised stream, whose query has lags
             return self
         other = copy(self)
-        object.__setattr__(other, "_first_query", self.declared_query)
-        object.__setattr__(other, "query", query)
+        other._set(_first_query=self.declared_query, query=query)
         return other
 
     def to_toml(self) -> str:
         """The declaration as a `[[stream]]` table of `streams.toml`; `read_declarations` is the inverse."""
-        try:
-            import tomli_w
-        except ImportError as error:
-            raise MissingExtra("A declaration as TOML", "cli") from error
-        return tomli_w.dumps({"stream": [_without_none(self.to_dict())]})
+        from evercount.declarations.streams_file import write_stream
+
+        return write_stream(self)
 
     @classmethod
     def from_toml(cls, source: str | Path) -> StreamDeclaration:
         """The inverse of `to_toml`: the stream of a TOML text, or of a file with one stream."""
-        if isinstance(source, Path):
-            found = read_declarations(source)
-        else:
-            found = [declaration for declaration, _ in _streams_of(source, "the text", Path())]
-        if len(found) != 1:
-            raise ParameterError(f"there must be one [[stream]] table, and there are {len(found)}")
-        return found[0]
+        from evercount.declarations.streams_file import read_stream
+
+        return read_stream(source)
 
     def canonical(self) -> str:
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
-
-    def differences(self, other: StreamDeclaration) -> list[str]:
-        """What makes `other` another stream, in words; empty where it declares this stream again.
-
-        A start may be left open by either. Names, descriptions, views, who may read, and what becomes of late events
-        do not matter here.
-        """
-        mine, theirs = self.to_dict(), other.as_known(self).to_dict()
-        if self.query.name == other.query.name:
-            differences = _changes(mine["query"]["parameters"], theirs["query"]["parameters"])
-        else:
-            differences = _changes(mine, theirs, ["query"])
-        differences += _changes(mine["budget"], theirs["budget"])
-        told = ("name", "description", "public", "views", "late", "wait", "query", "budget", "tick", "start", "zone")
-        differences += _changes(mine, theirs, [name for name in mine if name not in told])
-        if not self.schedule.same_ticks(other.schedule):
-            differences += _changes(mine, theirs, ["tick", "start", "zone"])
-        if self.stream_postprocess != other.stream_postprocess and self.postprocess == other.postprocess:
-            differences += _changes(mine, theirs, ["views"])  # with views they are post-processed, and not the releases
-        return differences
 
     # -- the engine ------------------------------------------------------------------------------------------------
 
@@ -482,7 +354,7 @@ class StreamDeclaration:
     @property
     def user_caps(self) -> UserCaps | None:
         """What is counted of a user, where users are protected."""
-        return UserCaps.of(self.query, self.budget, self.period_of)
+        return UserCaps.of(self.query, self.budget, self.period_of, self.revise_for)
 
     @property
     def period_of(self) -> PeriodOf | None:
@@ -497,7 +369,7 @@ class StreamDeclaration:
         """The declaration on another schedule, with the noise that it has."""
         other = copy(self)
         other._schedule_is(schedule)
-        object.__setattr__(other, "budget", with_period_ticks(self.budget, schedule))
+        other._set(budget=with_period_ticks(self.budget, schedule))
         return other
 
     def renewed(self, horizon: int | None = None, name: str | None = None) -> StreamDeclaration:
@@ -513,20 +385,12 @@ class StreamDeclaration:
         """The declaration from `start` on, for a stream that goes on for another one: rows of that one are no fault."""
         other = self.started(start)
         begin = first.schedule.begin if first.earliest is None else first.earliest
-        object.__setattr__(other, "earliest", begin)
+        other._set(earliest=begin)
         return other
 
     def unstarted(self) -> StreamDeclaration:
         """The declaration with its start left open."""
         return self.with_schedule(replace(self.schedule, start=None))
-
-    def same_as(self, other: StreamDeclaration) -> bool:
-        """Whether `other` declares this stream again, in every field; it may leave the start open."""
-        mine, theirs = self.to_dict(), other.as_known(self).to_dict()
-        if theirs["start"] is None:
-            theirs["start"] = mine["start"]
-        same = all(mine[name] == theirs[name] for name in mine if name not in ("views", "late", "wait"))
-        return same and self.stream_postprocess == other.stream_postprocess
 
     def with_rules(self, late: Any, wait: str) -> StreamDeclaration:
         """The declaration with another rule for late events; from and to `revise` it is another stream.
@@ -536,8 +400,7 @@ class StreamDeclaration:
         tests/contracts/test_late_rules.py::test_rules_change_for_events_to_come.
         """
         other = copy(self)
-        object.__setattr__(other, "late", self.late if self.revise_for is not None else late)
-        object.__setattr__(other, "wait", wait)
+        other._set(late=self.late if self.revise_for is not None else late, wait=wait)
         return other
 
     @property
@@ -546,82 +409,4 @@ class StreamDeclaration:
         return self.query.initial_state() is not None or self.query.whole_ticks
 
 
-_MODEL = TypeAdapter(StreamDeclaration)
-
-
-def changed_noise(known: StreamDeclaration, wanted: StreamDeclaration) -> str:
-    """What to say where a declaration asks a running stream for the noise of other views; empty where it does not."""
-    if known.noise_for == wanted.as_known(known).noise_for:
-        return ""
-    return (
-        f" (its noise is for {', '.join(known.noise_for)} and stays so: noise_for of a running stream cannot change, "
-        "while views may)"
-    )
-
-
-def read_declarations(path: Path) -> list[StreamDeclaration]:
-    """The streams of a TOML file: an array of tables named `stream`."""
-    return [declaration for declaration, _ in read_streams(path)]
-
-
-def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
-    """As `read_declarations`, each with the files that `evercount release NAME` reads and writes."""
-    try:
-        return _streams_of(path.read_text(encoding="utf-8"), str(path), path.parent)
-    except OSError as error:
-        raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ParameterError(f"{path} is not TOML: {error}") from None
-
-
-def _streams_of(text: str, path: str, folder: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ParameterError(f"{path} is not TOML: {error}") from None
-    tables = data.pop("stream", [])
-    if data or not isinstance(tables, list):
-        raise ParameterError(f"{path} must hold [[stream]] tables only; it also has {', '.join(data) or 'a [stream]'}")
-    streams: dict[str, tuple[StreamDeclaration, FilePlaces]] = {}
-    for number, one in enumerate(tables, 1):
-        try:
-            files = one.pop("files", {}) if isinstance(one, dict) else {}
-            if not isinstance(files, dict):
-                raise ParameterError('files must be a table such as {input = "events/*.csv", output = "flu.csv"}')
-            places = FilePlaces(**files).below(folder)
-            declaration = StreamDeclaration.from_dict(one)
-            if declaration.name in streams:
-                raise ParameterError(f"the name {declaration.name!r} is declared twice")
-        except ParameterError as error:
-            raise ParameterError(f"{path}, stream {number}: {error}") from None
-        streams[declaration.name] = declaration, places
-    return list(streams.values())
-
-
-def declaration_schema() -> dict[str, Any]:
-    """The JSON schema of a declaration, its tables under `$defs`, with references as OpenAPI has them."""
-    schema = _MODEL.json_schema(ref_template="#/components/schemas/{model}")
-    fields = schema["$defs"]["Budget"]["properties"]
-    del fields[COMPUTED]
-    for name, field_schema in fields.items():
-        field_schema["description"] = budget_fields()[name]
-    return schema
-
-
-def _changes(before: dict[str, Any], after: dict[str, Any], names: list[str] | None = None) -> list[str]:
-    return [
-        f"{name} holds other {name}, or the same in another order"
-        if name in ("keys", "paths")
-        else f"{name} was {before.get(name)!r} and is now {after.get(name)!r}"
-        for name in ({**before, **after} if names is None else names)
-        if before.get(name) != after.get(name)
-    ]
-
-
-def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    """TOML has no null: a field that is not given is omitted."""
-    return {
-        key: _without_none(value) if isinstance(value, dict) else value
-        for key, value in table.items()
-        if value is not None
-    }
+MODEL = TypeAdapter(StreamDeclaration)

@@ -1,0 +1,79 @@
+"""`streams.toml`: an array of tables named `stream`, each a declaration with the files of `evercount release`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.file_places import FilePlaces
+from evercount.errors import MissingExtra, ParameterError
+
+
+def write_stream(declaration: StreamDeclaration) -> str:
+    """A declaration as a `[[stream]]` table."""
+    try:
+        import tomli_w
+    except ImportError as error:
+        raise MissingExtra("A declaration as TOML", "cli") from error
+    return tomli_w.dumps({"stream": [_without_none(declaration.to_dict())]})
+
+
+def read_stream(source: str | Path) -> StreamDeclaration:
+    """The stream of a TOML text, or of a file with one stream."""
+    if isinstance(source, Path):
+        found = read_declarations(source)
+    else:
+        found = [declaration for declaration, _ in _streams_of(source, "the text", Path())]
+    if len(found) != 1:
+        raise ParameterError(f"there must be one [[stream]] table, and there are {len(found)}")
+    return found[0]
+
+
+def read_declarations(path: Path) -> list[StreamDeclaration]:
+    """The streams of a TOML file: an array of tables named `stream`."""
+    return [declaration for declaration, _ in read_streams(path)]
+
+
+def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
+    """As `read_declarations`, each with the files that `evercount release NAME` reads and writes."""
+    try:
+        return _streams_of(path.read_text(encoding="utf-8"), str(path), path.parent)
+    except OSError as error:
+        raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"{path} is not TOML: {error}") from None
+
+
+def _streams_of(text: str, path: str, folder: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ParameterError(f"{path} is not TOML: {error}") from None
+    tables = data.pop("stream", [])
+    if data or not isinstance(tables, list):
+        raise ParameterError(f"{path} must hold [[stream]] tables only; it also has {', '.join(data) or 'a [stream]'}")
+    streams: dict[str, tuple[StreamDeclaration, FilePlaces]] = {}
+    for number, one in enumerate(tables, 1):
+        try:
+            files = one.pop("files", {}) if isinstance(one, dict) else {}
+            if not isinstance(files, dict):
+                raise ParameterError('files must be a table such as {input = "events/*.csv", output = "flu.csv"}')
+            places = FilePlaces(**files).below(folder)
+            declaration = StreamDeclaration.from_dict(one)
+            if declaration.name in streams:
+                raise ParameterError(f"the name {declaration.name!r} is declared twice")
+        except ParameterError as error:
+            raise ParameterError(f"{path}, stream {number}: {error}") from None
+        streams[declaration.name] = declaration, places
+    return list(streams.values())
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    """TOML has no null: a field that is not given is omitted."""
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if value is not None
+    }

@@ -1,0 +1,147 @@
+"""A new stream of a store: its secret, its first state and its line of the ledger are one transaction."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sqlalchemy import insert, select
+
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.same_stream import changed_noise, declares_again
+from evercount.declarations.schedule import SECOND, instant_of
+from evercount.engine.spend import identify
+from evercount.engine.stream import Stream
+from evercount.errors import BudgetExceeded, Conflict, ParameterError, TooLarge
+from evercount.noise import Secret
+from evercount.store import schema
+from evercount.store.late_rules import change_rules
+from evercount.store.open_stream import FILES, HISTORY, LiveStream
+from evercount.store.release_chain import genesis
+from evercount.store.shard_writer import cut_stream
+from evercount.store.spending import Spending, refuse_beyond_cap
+
+if TYPE_CHECKING:
+    from evercount.store.writer import Store
+
+MOST_CELLS = 100_000
+"""Cells of one stream: each is a row per tick."""
+MOST_MISSED = 100_000
+"""Ticks that a newly declared stream may have missed already."""
+
+
+def declare_stream(
+    store: Store,
+    declaration: StreamDeclaration,
+    now: float,
+    secret: Secret | None,
+    shards: int | None,
+    before_commit: Callable[[LiveStream], object] | None,
+    waits_for: str | None,
+) -> LiveStream:
+    """`Store.declare`."""
+    if store.name_is_spent(declaration.name):
+        raise Conflict(
+            f"stream {declaration.name!r} is over and its name is not used again: readers and the head file know "
+            "the old stream by it. Declare the new stream under another name"
+        )
+    if declaration.carry_caps:
+        raise ParameterError("carry_caps is for `evercount release` with a state file: a store hands no caps on")
+    known = store.streams.get(declaration.name)
+    if known is not None:
+        if declares_again(known.declaration, declaration):
+            change_rules(store.database, known, declaration)
+            if shards is not None:
+                cut_stream(store, known, shards)
+            return known
+        raise Conflict(
+            f"stream {declaration.name!r} is declared in another way, and a declared stream is immutable: its "
+            f"noise is calibrated to its declaration{changed_noise(known.declaration, declaration)}. Declare a new "
+            "stream under another name: it is charged as a second one, or as a successor if it starts when this "
+            "one is over (`evercount store retire --successor`)"
+        )
+    lags = (declaration.revise_for or 0) + 1
+    if max(declaration.query.cells, declaration.query.outputs) * lags > MOST_CELLS * (shards or 1):
+        raise TooLarge(
+            f"a stream of a store has at most {MOST_CELLS:,} cells, or {MOST_CELLS:,} in each of its shards; this "
+            "query has more"
+        )
+    text = declaration.canonical()
+    start = declaration.schedule.opened(instant_of(now)).begin / SECOND
+    declaration = declaration.started(instant_of(start))  # as it is read back: the start is part of the noise's key
+    schedule = declaration.schedule
+    if secret is not None:  # before the stream is built: a live twin in this process would be refused first
+        _refuse_twin(store, declaration.build(secret=secret, replay=True), secret)
+    secret = secret or Secret.generate()
+    if not schedule.manual and schedule.tick_of(instant_of(now)) > MOST_MISSED:
+        raise ParameterError(f"start lies more than {MOST_MISSED} ticks in the past: start the stream later")
+    if store.noise == "exact":
+        stream = declaration.build(secret=secret)
+    else:
+        stream = declaration.build(store.noise, seed=int(secret.derive("seed").hex()[:15], 16))
+    line = Spending(declaration.name, stream.cost, declaration.public)
+    try:
+        refuse_beyond_cap(store.database, line)
+    except BudgetExceeded:
+        stream.close()
+        raise
+    identity = bytes.fromhex(identify(stream, secret))
+    head = genesis(text, start)
+    blob = stream.snapshot()
+    totals = np.zeros(stream.query.cells, np.int64)
+    with store.database.transaction() as connection:
+        number = connection.execute(
+            insert(schema.streams)
+            .values(name=declaration.name, declaration=text, start=start, created=time.time(), genesis=head)
+            .returning(schema.streams.c.id)
+        ).scalar_one()
+        live = LiveStream(
+            number, declaration, secret, stream, blob, head, totals, labels=first_labels(stream, declaration)
+        )
+        missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
+        if waits_for == FILES or (waits_for == HISTORY and missed):
+            live.waiting = waits_for
+            connection.execute(insert(schema.waiting_streams).values(stream=number, reason=waits_for))
+        hidden = store.sealer.seal(secret.hex().encode(), "secret", number)
+        connection.execute(insert(schema.secrets).values(stream=number, sealed=hidden))
+        connection.execute(insert(schema.noise_identities).values(stream=number, identity=identity))
+        connection.execute(
+            insert(schema.states).values(stream=number, tick=0, sealed=store.sealer.seal(blob, "state", number))
+        )
+        connection.execute(
+            insert(schema.accumulators).values(stream=number, tick=1, sealed=live.pack_totals(store.sealer, totals, 1))
+        )
+        connection.execute(
+            insert(schema.ledger).values(stream=number, cost=json.dumps(line.cost.to_dict()), spent=time.time())
+        )
+        if before_commit is not None:
+            before_commit(live)
+    store.streams[declaration.name] = live
+    store.heads.spend(line, identity)
+    store.write_head()
+    if shards is not None:
+        cut_stream(store, live, shards)
+    store.noise_ahead.draw_block(live)
+    return live
+
+
+def first_labels(stream: Stream, declaration: StreamDeclaration) -> Sequence[str]:
+    """One label per number of a tick as readers see it."""
+    return stream.labels if declaration.revise_for is None else declaration.query.labels
+
+
+def _refuse_twin(store: Store, stream: Stream, secret: Secret) -> None:
+    """Refuse a stream that would have the noise of another one of this store. This store has one writer: us."""
+    identity = bytes.fromhex(identify(stream, secret))
+    table = schema.noise_identities
+    with store.database.reading() as connection:
+        twin = connection.execute(select(table.c.stream).where(table.c.identity == identity)).first()
+    if twin is not None or store.heads.lost_identity(identity):
+        raise Conflict(
+            "another stream of this store has the same secret, query, budget, horizon, start and ticks, and so the "
+            "same noise: the difference of their releases would reveal how their data differ. Declare it with "
+            "another secret, or without one"
+        )

@@ -1,0 +1,264 @@
+"""The releases of a store's streams, as pages, tables and views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, func, select
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import format_utc
+from evercount.declarations.tick_marks import TickMark, with_marks
+from evercount.declarations.view_names import next_spans, view_table
+from evercount.engine.add_keys import with_joined
+from evercount.engine.release_table import ReleaseTable
+from evercount.engine.revisions import RevisedErrors, newest_view
+from evercount.engine.stream_facts import StreamFacts
+from evercount.engine.table_ticks import among, described
+from evercount.engine.take_views import view_at
+from evercount.engine.views import View
+from evercount.store import schema
+from evercount.store.database import Database
+from evercount.store.join_keys import read_joined
+from evercount.store.stored_rows import (
+    declared,
+    labels_of,
+    no_ticks,
+    public_keys_of,
+    read_by_day,
+    read_hashes,
+    read_tables,
+    released_until,
+    stored_labels,
+    stream_row,
+)
+from evercount.store.tick_marks import read_marks
+
+MOST_NAMED = 500
+"""Ticks or cells that one statement names: databases limit their number."""
+TICKS_PER_PAGE = 200
+NUMBERS_PER_TABLE = 50_000
+"""Cells times ticks that are read at a time when all releases are read."""
+
+
+class StoredReleases:
+    """What streams of a store have released; safe from any number of threads."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._facts: dict[tuple[str, int], StreamFacts] = {}
+
+    def names(self) -> list[str]:
+        with self.database.reading() as connection:
+            return list(connection.execute(select(schema.streams.c.name).order_by(schema.streams.c.id)).scalars())
+
+    def declaration(self, name: str) -> StreamDeclaration:
+        with self.database.reading() as connection:
+            return declared(stream_row(connection, name))
+
+    def labels(self, name: str) -> list[str]:
+        with self.database.reading() as connection:
+            row = stream_row(connection, name)
+            return list(labels_of(connection, row["id"], declared(row)))
+
+    def public_keys(self, stream: int, declaration: StreamDeclaration) -> list[tuple[str, int]]:
+        """(key, tick since which it is public) of a stream whose keys nobody listed, in the order of their cells."""
+        with self.database.reading() as connection:
+            return public_keys_of(connection, stream, declaration)
+
+    def read_releases(
+        self,
+        stream: int,
+        declaration: StreamDeclaration,
+        after: int = 0,
+        limit: int = TICKS_PER_PAGE,
+        until: int | None = None,
+        cells: range | None = None,
+    ) -> list[dict[str, Any]]:
+        """What the stream shows at ticks after `after`: at most `limit` of them, none after `until`."""
+        name, schedule = declaration.shown, declaration.schedule
+        with self.database.reading() as connection:
+            released = released_until(connection, stream)
+            until = released if until is None else min(released, until)
+            marks = read_marks(connection, stream)
+            if declaration.shows_releases:
+                return self._page(connection, stream, declaration, after, min(after + limit, until), cells, marks)
+            labels = labels_of(connection, stream, declaration)
+        outputs = range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
+        after_until = next_spans(name, schedule, after, until, limit)
+        if not outputs or not len(after_until[1]):
+            return []
+        view = self.view(stream, declaration, name, after_until, labels, outputs)
+        table = view_table(view, name, schedule, postprocess=declaration.view_postprocess)
+        table = with_marks(table, marks, name)
+        with self.database.reading() as connection:
+            return described(table, format_utc, read_hashes(connection, stream, after, int(table.ticks[-1])))
+
+    def release_tables(self, stream: int, declaration: StreamDeclaration, until: int) -> Iterator[ReleaseTable]:
+        """All that the stream shows up to tick `until`, as tables of a bounded size; one at least.
+
+        Each table is a read of its own: a slow reader holds no view of the database open. Releases never change, so
+        the tables fit together.
+        """
+        with self.database.reading() as connection:
+            labels = labels_of(connection, stream, declaration)
+            marks = read_marks(connection, stream)
+        for table in self._unmarked(stream, declaration, until, labels):
+            yield with_marks(table, marks, declaration.shown)
+
+    def _unmarked(
+        self, stream: int, declaration: StreamDeclaration, until: int, labels: Sequence[str]
+    ) -> Iterator[ReleaseTable]:
+        size = max(1, NUMBERS_PER_TABLE // len(labels))
+        if not until:
+            yield no_ticks(declaration, labels)
+        elif declaration.shows_releases:
+            for after in range(0, until, size):
+                with self.database.reading() as connection:
+                    read = read_tables if declaration.revise_for is None else read_by_day
+                    tables = read(connection, stream, declaration, after, min(after + size, until))
+                if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
+                    known = len(declaration.query.labels)
+                    tables = [among(table, [*table.cells[:known], *sorted(table.cells[known:])]) for table in tables]
+                yield from tables
+        else:
+            name, schedule = declaration.shown, declaration.schedule
+            spans = next_spans(name, schedule, 0, until, size)
+            while True:
+                view = self.view(stream, declaration, name, spans, labels, range(len(labels)))
+                yield view_table(view, name, schedule, postprocess=declaration.view_postprocess)
+                if not len(spans[1]) or spans[1][-1] >= until:
+                    return
+                spans = next_spans(name, schedule, int(spans[1][-1]), until, size)
+
+    def published(
+        self, stream: int, declaration: StreamDeclaration, after: int, until: int, cells: range
+    ) -> ReleaseTable:
+        """The stored numbers of some cells at ticks after+1 … until."""
+        with self.database.reading() as connection:
+            tables = read_tables(connection, stream, declaration, after, until, cells)
+            labels = stored_labels(connection, stream, declaration)[cells.start : cells.stop]
+        numbers = np.full((until - after, 4, len(labels)), np.nan)  # NaN where a key was not public
+        for table in tables:
+            numbers[table.ticks - after - 1, :, : len(table.cells)] = table.numbers
+        starts = declaration.schedule.starts_of(after + 1, until - after)
+        return ReleaseTable(np.arange(after + 1, until + 1), starts, labels, numbers)
+
+    def marks_of(self, name: str) -> tuple[TickMark, ...]:
+        """As `marks`, of the stream of a name."""
+        with self.database.reading() as connection:
+            return read_marks(connection, stream_row(connection, name)["id"])
+
+    def marks(self, stream: int) -> tuple[TickMark, ...]:
+        """What the operator says about the ticks of a stream."""
+        with self.database.reading() as connection:
+            return read_marks(connection, stream)
+
+    def view(
+        self,
+        stream: int,
+        declaration: StreamDeclaration,
+        name: str,
+        spans: tuple[IntArray, IntArray],
+        labels: Sequence[str],
+        outputs: Sequence[int],
+    ) -> View:
+        """A view over spans (after, until), from the numbers at their ends: no other tick is read."""
+        values_at = partial(self.values_at, stream)
+        facts = self.facts_of(declaration)
+        if isinstance(facts._errors, RevisedErrors):
+            with self.database.reading() as connection:
+                released = released_until(connection, stream)
+            stated = (facts.guarantee_by(declaration.tick), facts.noise)
+            return newest_view(facts._errors, name, spans, outputs, values_at, released, *stated)
+        return view_at(facts, labels, name, spans, outputs, values_at)
+
+    def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
+        """The public facts of a stream: its errors follow from them."""
+        with self.database.reading() as connection:
+            number = connection.execute(select(schema.streams.c.id).where(schema.streams.c.name == declaration.name))
+            joined = read_joined(connection, number.scalar() or 0)
+        known = (declaration.name, len(joined))
+        if known not in self._facts:
+            self._facts[known] = with_joined(declaration.as_declared.build(replay=True), joined)
+        return self._facts[known]
+
+    def _page(
+        self,
+        connection: Connection,
+        stream: int,
+        declaration: StreamDeclaration,
+        after: int,
+        last: int,
+        cells: range | None = None,
+        marks: Sequence[TickMark] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The numbers of ticks after+1 … last, as one view of the database has them; with marks as readers see them."""
+        hashes = read_hashes(connection, stream, after, last)
+        last = max(hashes, default=after)  # shards commit rows of a tick before the tick is released
+        if declaration.revise_for is not None and marks is not None:
+            tables = read_by_day(connection, stream, declaration, after, last, cells)
+        else:
+            tables = read_tables(connection, stream, declaration, after, last, cells)
+        shown = [with_marks(table, marks or (), declaration.shown) for table in tables]
+        return [release for table in shown for release in described(table, format_utc, hashes)]
+
+    def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
+        """What some cells published at some ticks: an array for each tick, in the order of `cells`.
+
+        NaN where a tick did not publish a cell: a key that was not public yet.
+        """
+        table, wanted = schema.releases, [int(tick) for tick in ticks if tick > 0]
+        place = {cell: i for i, cell in enumerate(cells)}
+        values = {tick: np.full(len(place), np.nan) for tick in wanted}
+        columns = select(table.c.tick, table.c.cell, table.c.value)
+        # too many to name them: read all cells between
+        some = (
+            table.c.cell.between(min(place), max(place)) if len(place) > MOST_NAMED else table.c.cell.in_(list(place))
+        )
+        with self.database.reading() as connection:
+            for start in range(0, len(wanted), MOST_NAMED):
+                where = (table.c.stream == stream) & table.c.tick.in_(wanted[start : start + MOST_NAMED])
+                rows = connection.execute(columns.where(where & some))
+                for tick, cell, value in rows:
+                    if cell in place:
+                        values[tick][place[cell]] = value
+        return values
+
+    def tables_of(self, name: str) -> tuple[StreamDeclaration, Iterator[ReleaseTable]]:
+        """The declaration of a stream, and all that it shows now."""
+        with self.database.reading() as connection:
+            row = stream_row(connection, name)
+            until = released_until(connection, row["id"])
+        return declared(row), self.release_tables(row["id"], declared(row), until)
+
+    def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
+        """All that a stream shows when the first is taken, tick by tick."""
+        with self.database.reading() as connection:
+            row = stream_row(connection, name)
+            until = released_until(connection, row["id"])
+        after = 0
+        while page := self.read_releases(row["id"], declared(row), after, until=until):
+            yield from page
+            after = page[-1]["tick"]
+
+    def chained_releases(
+        self, connection: Connection, row: Any, declaration: StreamDeclaration
+    ) -> Iterator[dict[str, Any]]:
+        """The stored numbers of all ticks, as one view of the database has them."""
+        keys = len(public_keys_of(connection, row["id"], declaration))
+        size = max(1, NUMBERS_PER_TABLE // (declaration.query.outputs + keys))
+        after = 0
+        while page := self._page(connection, row["id"], declaration, after, after + size):
+            yield from page
+            after = page[-1]["tick"]
+
+    def last_release(self) -> float | None:
+        """When the last tick of any stream was closed, by the service's clock; None before the first."""
+        with self.database.reading() as connection:
+            moment = connection.execute(select(func.max(schema.ticks.c.closed))).scalar()
+        return None if moment is None else float(moment)

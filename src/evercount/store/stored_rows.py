@@ -1,0 +1,132 @@
+"""What the tables of a store hold of a stream: its declaration, its keys, and the rows of its ticks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, func, select
+
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import instant_of
+from evercount.engine.release_table import ReleaseTable
+from evercount.engine.revisions import by_day
+from evercount.errors import StoreError
+from evercount.store import schema
+
+
+def read_tables(
+    connection: Connection,
+    stream: int,
+    declaration: StreamDeclaration,
+    after: int,
+    last: int,
+    cells: range | None = None,
+) -> list[ReleaseTable]:
+    """The stored numbers of ticks after+1 … last: one table, or one for each tick where some rows are missing."""
+    table = schema.releases
+    labels = stored_labels(connection, stream, declaration)
+    columns = (table.c.tick, table.c.cell, table.c.value, table.c.std, table.c.low, table.c.high)
+    where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
+    if cells is not None:
+        # each tick is looked up by itself, so that no other cell is read
+        where = (table.c.stream == stream) & table.c.tick.in_(range(after + 1, last + 1))
+        where &= (table.c.cell >= cells.start) & (table.c.cell < cells.stop)
+        labels = labels[cells.start : cells.stop]
+    query = select(*columns).where(where).order_by(table.c.tick, table.c.cell)
+    rows = connection.execute(query).all()
+    if not rows:
+        return []
+    stored = np.asarray([tuple(row) for row in rows], dtype=np.float64)
+    ticks, sizes = np.unique(stored[:, 0].astype(np.int64), return_counts=True)
+    starts = declaration.schedule.starts_of
+    if declaration.query.publishing.own_ticks:  # any of the keys may be missing at a tick
+        numbers = np.full((last - after, 4, len(labels)), np.nan)
+        row, cell = stored[:, 0].astype(np.int64) - after - 1, stored[:, 1].astype(np.int64)
+        numbers[row, :, cell - (0 if cells is None else cells.start)] = stored[:, 2:]
+        return [ReleaseTable(np.arange(after + 1, last + 1), starts(after + 1, last - after), labels, numbers)]
+    if (sizes == sizes[0]).all() and ticks[-1] - ticks[0] + 1 == len(ticks):
+        numbers = stored[:, 2:].reshape(len(ticks), sizes[0], 4).transpose(0, 2, 1)
+        return [ReleaseTable(ticks, starts(int(ticks[0]), len(ticks)), labels[: sizes[0]], numbers)]
+    parts = np.split(stored[:, 2:], np.cumsum(sizes)[:-1])
+    return [
+        ReleaseTable(np.asarray([tick]), starts(tick, 1), labels[: len(part)], part.T[np.newaxis])
+        for tick, part in zip(ticks.tolist(), parts, strict=True)
+    ]
+
+
+def stored_labels(connection: Connection, stream: int, declaration: StreamDeclaration) -> Sequence[str]:
+    """One label for each number that the store has of a tick; of a stream whose ticks are revised, for each lag."""
+    if declaration.revise_for is not None:
+        return declaration.released_query.labels
+    return labels_of(connection, stream, declaration)
+
+
+def read_by_day(
+    connection: Connection,
+    stream: int,
+    declaration: StreamDeclaration,
+    after: int,
+    last: int,
+    cells: range | None = None,
+) -> list[ReleaseTable]:
+    """The same of a stream whose ticks are revised, one row for each tick and each time it was published."""
+    wide = declaration.released_query
+    numbers = np.full((last - after, 4, wide.outputs), np.nan)
+    for table in read_tables(connection, stream, declaration, after, last):
+        numbers[table.ticks - after - 1, :, : table.numbers.shape[2]] = table.numbers
+    starts = declaration.schedule.starts_of
+    table = ReleaseTable(np.arange(after + 1, last + 1), starts(after + 1, last - after), wide.labels, numbers)
+    table = by_day(table, wide, starts)
+    if cells is not None:
+        part = slice(cells.start, cells.stop)
+        table = replace(table, cells=table.cells[part], numbers=table.numbers[:, :, part])
+    return [table]
+
+
+def no_ticks(declaration: StreamDeclaration, labels: Sequence[str]) -> ReleaseTable:
+    starts = declaration.schedule.starts_of(1, 0)
+    return ReleaseTable(np.empty(0, np.int64), starts, labels, np.empty((0, 4, len(labels))))
+
+
+def released_until(connection: Connection, stream: int) -> int:
+    """The last tick that is released."""
+    query = select(func.max(schema.ticks.c.tick)).where(schema.ticks.c.stream == stream)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def read_hashes(connection: Connection, stream: int, after: int, last: int) -> dict[int, bytes]:
+    """The hashes of ticks after+1 … last, as far as they are released."""
+    chain = schema.ticks
+    where = (chain.c.stream == stream) & (chain.c.tick > after) & (chain.c.tick <= last)
+    return {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
+
+
+def stream_row(connection: Connection, name: str) -> Any:
+    row = connection.execute(select(schema.streams).where(schema.streams.c.name == name)).mappings().first()
+    if row is None:
+        raise StoreError(f"the store has no stream {name!r}")
+    return row
+
+
+def public_keys_of(connection: Connection, stream: int, declaration: StreamDeclaration) -> list[tuple[str, int]]:
+    """(key, tick since which it is public) of keys that nobody listed, or that joined, in the order of their cells."""
+    table = schema.public_keys
+    query = select(table.c.label, table.c.since).where(table.c.stream == stream).order_by(table.c.cell)
+    return [(row.label, row.since) for row in connection.execute(query)]
+
+
+def declared(row: Any) -> StreamDeclaration:
+    """The declaration of a stored stream, with its start."""
+    declaration = StreamDeclaration.from_dict(json.loads(row["declaration"]))
+    return declaration.started(instant_of(row["start"]))
+
+
+def labels_of(connection: Connection, stream: int, declaration: StreamDeclaration) -> Sequence[str]:
+    """What the cells of a stream are called, those included that became public or joined later."""
+    keys = public_keys_of(connection, stream, declaration)
+    first = declaration.declared_query.labels
+    return [*first, *(label for label, _ in keys)] if keys else first
