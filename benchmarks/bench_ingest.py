@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declarations.declaration import StreamDeclaration
 
 KEYS, TICKS = 1000, 100
 START_US = 1_767_225_600_000_000
@@ -70,15 +70,15 @@ def plain(folder: Path, name: str) -> dict[str, float]:
 
 def declared(folder: Path, caps: dict[str, Any] | None = None) -> StreamDeclaration:
     """Hourly counts per region; with `caps` users are protected."""
-    from evercount.declare.columns import Columns
-    from evercount.declare.declaration import StreamDeclaration
-    from evercount.front_door.declare_stream import read_keys
+    from evercount.declarations.columns import Columns
+    from evercount.declarations.declaration import StreamDeclaration
+    from evercount.front_door.listed_keys import keys_of
     from evercount.privacy import Budget
     from evercount.queries import Histogram
 
     return StreamDeclaration(
         "bench",
-        Histogram(read_keys(folder / "regions.txt")),
+        Histogram(keys_of(folder / "regions.txt", None, False)),
         Budget(1.0, 1e-6) if caps is None else Budget(1.0, 1e-6, unit="user", **caps),
         "1h",
         "2026-01-01",

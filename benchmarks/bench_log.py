@@ -23,7 +23,7 @@ REGIONS = [f"region-{number}" for number in range(100)]
 
 def declared(persons: bool) -> Any:
     """Hourly counts per region; with `persons` at most three events of a person and day."""
-    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declarations.declaration import StreamDeclaration
 
     budget: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
     columns = {"time": "ts", "key": "region"}

@@ -15,6 +15,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def write_events(folder: Path, rows: int, keys: int = KEYS, ticks: int = TICKS) 
 
 def declared(keys: list[str], ticks: int, caps: dict[str, Any] | None = None, query: Any = None) -> Any:
     """Hourly counts per key."""
-    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declarations.declaration import StreamDeclaration
 
     unit = {} if caps is None else {"unit": "user", **caps}
     return StreamDeclaration.from_dict(
@@ -131,7 +132,7 @@ def alone(cells: int, out: Path) -> float:
     """The same numbers in one process without Spark, into one Parquet file."""
     import numpy as np
 
-    from evercount.declare.view_names import shown_tables
+    from evercount.declarations.view_names import shown_tables
     from evercount.engine.close_ticks import close_ticks
     from evercount.engine.release_table import LEVEL
     from evercount.engine.tick_totals import TickTotals
@@ -191,11 +192,11 @@ def best_cpu(rounds: int, *jobs: Callable[[Path], Any], folder: Path) -> list[fl
     return best
 
 
-def costs(session: Any, folder: Path, rows: int, rounds: int) -> Iterator[dict[str, Any]]:
-    """What persons, many keys and keys that nobody listed cost, in processor time of driver and JVM."""
+def persons(session: Any, folder: Path, rows: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """What caps of persons with two events each cost, in processor time of driver and JVM."""
     ticks = 24
     (folder / "persons").mkdir()
-    write_events(folder / "persons", rows // 5, 20, ticks)
+    write_events(folder / "persons", rows, 20, ticks)
     keys = [f"region-{i}" for i in range(20)]
     kinds: list[dict[str, Any] | None] = [None, {"max_per_tick": 2, "period": 1}, {"max_events": 3}]
     jobs = [
@@ -203,10 +204,14 @@ def costs(session: Any, folder: Path, rows: int, rounds: int) -> Iterator[dict[s
         for caps in kinds
     ]
     alone, *capped = best_cpu(rounds, *jobs, folder=folder / "persons")
-    yield {"name": f"{rows // 5:.0e} events, counted and released", "value": alone, "unit": "s of CPU"}
+    yield {"name": f"{rows:.0e} events, counted and released", "value": alone, "unit": "s of CPU"}
     for caps, seconds in zip(("the events of one hour", "all events"), capped, strict=True):
-        name = f"the same with a cap of {rows // 10:.0e} persons over {caps}"
+        name = f"the same with a cap of {rows // 2:.0e} persons over {caps}"
         yield {"name": name, "value": seconds, "unit": "s of CPU", "ratio": seconds / alone, "target": "≤ 3"}
+
+
+def many_keys(session: Any, folder: Path, rows: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """What many keys, and keys that nobody listed, cost in processor time of driver and JVM."""
     many = 100_000
     (folder / "many").mkdir()
     write_events(folder / "many", rows, many, 4)
@@ -250,7 +255,7 @@ def backfill(folder: Path, ticks: int) -> float:
 
 def calculate(figures: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows for many events and many cells, in proportion to the figures of a run. Calculated, not measured."""
-    from evercount.store.writer import MOST_CELLS
+    from evercount.store.declare_stream import MOST_CELLS
 
     cost = {row["key"]: row["value"] / row.get("of", 1) for row in figures if "key" in row}
     for name, value, unit in (
@@ -282,19 +287,32 @@ def calculation_table(rows: Iterable[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> Iterator[dict[str, Any]]:
-    """The measurements."""
+@contextmanager
+def opened() -> Iterator[tuple[Any, Path]]:
+    """A session on two cores, and a folder."""
     from evercount.noise import Secret
     from evercount.spark import open_session
 
     os.environ.setdefault("EVERCOUNT_SECRET", Secret.generate().hex())
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--driver-memory 2g --conf spark.ui.enabled=false pyspark-shell")
     with tempfile.TemporaryDirectory(prefix="evercount-bench-") as name:
-        folder = Path(name)
-        write_events(folder, rows)
         session = open_session("local[2]")
         session.sparkContext.setLogLevel("ERROR")
         session.conf.set("spark.sql.shuffle.partitions", "4")
+        yield session, Path(name)
+        session.stop()
+
+
+def only_persons(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """The rows of `persons` alone."""
+    with opened() as (session, folder):
+        yield from persons(session, folder, rows, rounds)
+
+
+def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> Iterator[dict[str, Any]]:
+    """The measurements."""
+    with opened() as (session, folder):
+        write_events(folder, rows)
         best = {"plain": float("inf"), "private": float("inf")}
         cpu = dict(best)
         for number in range(rounds + 1):  # the first round warms the JVM up
@@ -320,9 +338,9 @@ def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> It
             "unit": "s",
             "ratio": cpu["private"] / cpu["plain"],
         }
-        yield from costs(session, folder, rows, rounds)
+        yield from persons(session, folder, rows // 5, rounds)
+        yield from many_keys(session, folder, rows, rounds)
         if not cells:
-            session.stop()
             return
         single = min(alone(cells, folder / f"alone{number}.parquet") for number in range(2))
         name = f"{cells:.0e} cells × {SHARD_TICKS} ticks, one process"
@@ -336,7 +354,6 @@ def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> It
                 "ratio": seconds / single,
                 "note": "of the time of one process",
             }
-        session.stop()
         yield from sizes(folder)
 
 
@@ -345,6 +362,7 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cells", type=int, default=SHARD_CELLS, help="0 leaves the shards out")
+    parser.add_argument("--persons", action="store_true", help="only what caps cost; --rows events of half as many")
     parser.add_argument("--sizes", action="store_true", help="only what a store keeps, without Spark")
     parser.add_argument("--calculate", nargs="?", type=Path, const=FIGURES, metavar="FILE", help="from JSON lines")
     given = parser.parse_args()
@@ -352,6 +370,11 @@ if __name__ == "__main__":
         print(calculation_table(calculate(read_figures(given.calculate))))
         raise SystemExit
     with tempfile.TemporaryDirectory(prefix="evercount-bench-") as scratch:
-        rows = sizes(Path(scratch)) if given.sizes else run(given.rows, given.rounds, given.cells)
+        if given.sizes:
+            rows = sizes(Path(scratch))
+        elif given.persons:
+            rows = only_persons(given.rows, given.rounds)
+        else:
+            rows = run(given.rows, given.rounds, given.cells)
         for row in rows:
             print(json.dumps(row, ensure_ascii=False), flush=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from evercount import Budget, Count, Histogram, Stream
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.store import Batch, Store
 from evercount.store.open_stream import encode_events
 

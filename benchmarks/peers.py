@@ -407,9 +407,10 @@ def main() -> None:
     for line in missing:
         print(f"missing {line}")
     if given.write is not None:
-        (given.write / "benchmarks.md").write_text(page(rows, missing), encoding="utf-8")
+        text = page(rows, missing)
+        (given.write / "benchmarks.md").write_text(text, encoding="utf-8")
         (given.write / "figures").mkdir(parents=True, exist_ok=True)
-        charts(rows, given.write / "figures")
+        charts(text, given.write / "figures")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""The page and the charts of `peers.py`."""
+"""The page and the charts of `peers.py`; run with the folder of the page, it draws the charts again."""
 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -101,32 +103,67 @@ def _shown(number: float) -> str:
     return f"{number:.2f}" if number < 100 else f"{number:,.0f}"
 
 
-def charts(rows: list[Row], folder: Path) -> None:
-    """Error over T, and time at two sizes."""
-    from evercount.plotting import new_axes, save
+def charts(text: str, folder: Path) -> None:
+    """Error over T, and time at two sizes, from the tables of the page."""
+    from evercount.plotting import label_lines, line_style, new_axes, save
+    from evercount.reproduce.figures import plain_marks
 
-    axes: Any = new_axes()
+    axes: Any = new_axes(9.0, 5.0)
     curves: dict[tuple[tuple[int, float], ...], list[str]] = {}
-    for row in rows:
-        points = tuple((int(t), e) for t, e in row.error.items() if math.isfinite(e))
-        if points:
-            curves.setdefault(points, []).append(row.name)
-    for points, names in curves.items():  # mechanisms of the same error share a line
-        style = "-" if names[0].startswith("evercount") else "--"
-        axes.plot(*zip(*points, strict=True), style, marker="o", markersize=3, label="\n".join(names))
+    for name, row in _table(text, "Error").items():
+        found = [(int(t.split()[-1]), _number(row[t])) for t in ("T = 1024", "16384", "65536")]
+        curves.setdefault(tuple(point for point in found if math.isfinite(point[1])), []).append(name)
+    ours_first = sorted(curves.items(), key=lambda curve: not curve[1][0].startswith("evercount"))
+    for number, (points, names) in enumerate(ours_first):  # mechanisms of the same error share a line
+        peer = not names[0].startswith("evercount")
+        style = line_style(number) | {
+            "linestyle": (6 * (number % 2), (5, 7)) if peer else "-"
+        }  # lines close by alternate
+        marker = {"marker": "os^D"[number % 4], "markersize": 4, "markerfacecolor": "none" if peer else None}
+        text_of = "\n".join(names)
+        if len(points) == 1:  # named where it is, not at the right end
+            grey = {"color": "#555555", "fontsize": 7.0}
+            above = -5 if number % 2 else 5
+            axes.annotate(text_of, points[0], (8, above), textcoords="offset points", va="center", **grey)
+            text_of, style = "_", {"color": "#555555"}
+        axes.plot(*zip(*points, strict=True), label=text_of, **style, **marker)
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("horizon T")
+    axes.set_yscale("log")
+    plain_marks(axes.yaxis, (12, 15, 20, 30, 40, 50, 60, 70))
+    axes.set_xlabel("horizon T (dashed: other programs)")
     axes.set_ylabel("worst standard deviation (ε = 1, δ = 1e-6)")
-    axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    label_lines(axes, 7.0)
     save(axes, folder / "peers-error.png")
     axes = new_axes(9.0, 5.0)
-    names = [row.name for row in rows]
-    for number, (ticks, cells) in enumerate(((65536, 1), (1024, 1000))):
-        places = np.arange(len(rows)) + 0.38 * number
-        axes.barh(places, [row.ratio[f"{ticks}x{cells}"] for row in rows], 0.36, label=f"{ticks} ticks × {cells} cells")
-    axes.set_yticks(np.arange(len(rows)) + 0.19, names, fontsize=7)
+    times = _table(text, "Time")
+    for number, size in enumerate(("65536 × 1", "1024 × 1000")):
+        places = np.arange(len(times)) + 0.38 * number
+        label = f"{size.replace(' ×', ' ticks ×')} cells"
+        axes.barh(places, [_number(row[size]) for row in times.values()], 0.36, label=label)
+    axes.set_yticks(np.arange(len(times)) + 0.19, list(times), fontsize=7)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlabel("time per tick and cell over numpy's float normal")
     axes.legend(frameon=False, fontsize=8)
     save(axes, folder / "peers-time.png")
+
+
+def _table(text: str, heading: str) -> dict[str, dict[str, str]]:
+    """The first table of a section: first column → the other columns of its row."""
+    lines = text.partition(f"## {heading}\n")[2].splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in takewhile(_in_table, lines[start:])]
+    return {cells[0]: dict(zip(rows[0], cells, strict=True)) for cells in rows[2:]}
+
+
+def _in_table(line: str) -> bool:
+    return line.startswith("|")
+
+
+def _number(cell: str) -> float:
+    return math.nan if cell == "–" else float(cell.replace(",", ""))
+
+
+if __name__ == "__main__":  # the folder of benchmarks.md: draws the charts again
+    docs = Path(sys.argv[1])
+    charts((docs / "benchmarks.md").read_text(encoding="utf-8"), docs / "figures")

@@ -1,0 +1,105 @@
+"""How many files of the package run for a step, a row of a file, and a POST; the walks of CONTRIBUTING.md.
+
+python tools/executed_files.py [--names]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import evercount
+from evercount import Budget, Count, Stream
+from evercount.audit.service_door import MOMENT, ServiceProgram
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
+from evercount.noise import Secret
+from evercount.service.http_app import create_app
+
+ROOT = str(Path(evercount.__file__).parent)
+
+
+@contextmanager
+def watched() -> Iterator[set[str]]:
+    """The files of the package of which a function is called meanwhile, in this thread and in those that start."""
+    files: set[str] = set()
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(ROOT) and frame.f_code.co_name != "<module>":
+            files.add(frame.f_code.co_filename[len(ROOT) + 1 :])
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield files
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def step() -> set[str]:
+    """A warm step of a count with its value and std."""
+    stream = Stream(Count(), Budget(1.0, 1e-6), 1000)
+    for _ in range(40):
+        stream.step(3)
+    with watched() as files:
+        release = stream.step(3)
+        _ = release.value, release.std
+    return files
+
+
+def row() -> set[str]:
+    """One more row of a CSV that `evercount release` goes on with."""
+    declared = evercount.declare(time="time", every="1h", start="2026-01-01T00:00:00Z", epsilon=1.0, horizon=100)
+    with tempfile.TemporaryDirectory() as folder:
+        events, out = Path(folder, "events.csv"), Path(folder, "out.csv")
+        text, secret = "time\n2026-01-01T00:30:00Z\n", Secret.generate()
+        for hour in (1, 2):
+            events.write_text(text)
+            text += f"2026-01-01T0{hour}:30:00Z\n"
+            job = Job(str(events), declared, str(out), declared.schedule.start_of(hour + 1), secret=secret)
+            with watched() as files:
+                release_file(job)
+    return files
+
+
+def post() -> set[str]:
+    """An event posted to the service, and the tick closed."""
+    program = ServiceProgram(Count(), Budget(1.0, 1e-6), 100)
+    found: set[str] = set()
+
+    async def serve(place: Path) -> None:
+        service = program._start_service(place)
+        service.store.declare(program._declaration, MOMENT, Secret.generate())
+        with watched() as files:
+            service.start()  # its writer's thread is watched from here on
+            app = create_app(service)
+            await program._tick(app, 1, (1,))
+            files.clear()
+            await program._tick(app, 2, (1,))
+            found.update(files)
+        service.stop()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(serve(Path(folder, "store.db")))
+    return found - {"audit/service_door.py"}
+
+
+def main() -> None:
+    """Print the numbers, and with --names the files."""
+    ways: dict[str, Callable[[], set[str]]] = {"step": step, "row of a file": row, "POST and close": post}
+    for name, way in ways.items():
+        files = way()
+        print(f"{name}: {len(files)} files")
+        if "--names" in sys.argv:
+            print("\n".join(f"  {file}" for file in sorted(files)))
+
+
+if __name__ == "__main__":
+    main()
