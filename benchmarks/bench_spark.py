@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ SHARD_CELLS, SHARD_TICKS = 100_000, 100
 FIGURES = Path(__file__).with_name("spark_figures.jsonl")
 """The figures of the page: the JSON lines of one run on a quiet machine."""
 MANY_EVENTS, MANY_CELLS = 10**8, 10**7
+CANDIDATES = 10**6
+"""Keys of one tick that nobody listed."""
 
 
 def write_events(folder: Path, rows: int, keys: int = KEYS, ticks: int = TICKS) -> None:
@@ -44,7 +46,9 @@ def write_events(folder: Path, rows: int, keys: int = KEYS, ticks: int = TICKS) 
         )
 
 
-def declared(keys: list[str], ticks: int, caps: dict[str, Any] | None = None, query: Any = None) -> Any:
+def declared(
+    keys: list[str], ticks: int, caps: dict[str, Any] | None = None, query: Any = None, views: Sequence[str] = ()
+) -> Any:
     """Hourly counts per key."""
     from evercount.declarations.declaration import StreamDeclaration
 
@@ -57,6 +61,7 @@ def declared(keys: list[str], ticks: int, caps: dict[str, Any] | None = None, qu
             "tick": "1h",
             "start": "2026-01-01T00:00:00Z",
             "horizon": ticks,
+            **({"views": list(views)} if views else {}),
             "columns": {"time": "ts", "key": "region", **({"user": "who", "order": "seq"} if unit else {})},
         }
     )
@@ -225,6 +230,33 @@ def many_keys(session: Any, folder: Path, rows: int, rounds: int) -> Iterator[di
         yield {"name": name, "value": seconds, "unit": "s of CPU", "ratio": seconds / alone}
 
 
+def candidates(ticks: int) -> dict[str, Any]:
+    """A million keys that nobody listed in each tick, each once, beside ten that are common: memory of the driver."""
+    import resource
+
+    import duckdb
+
+    with opened() as (session, folder):
+        (folder / "in").mkdir()
+        key = "CASE WHEN i % 10 = 0 THEN 'common-' || (i // 10 % 10) ELSE 'rare-' || i END"
+        for tick in range(ticks):
+            duckdb.connect().execute(
+                f"COPY (SELECT make_timestamp({START_US} + {tick} * 3600000000) AS ts, {key} AS region, 'p' AS who, "
+                f"i AS seq FROM range({CANDIDATES * 10 // 9}) t(i)) TO '{folder}/in/{tick}.parquet'"
+            )
+        query = {"name": "discovered-keys", "parameters": {"minimum": 20}}
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        processor = cpu_seconds()
+        private(session, folder, folder / "out", declared([], ticks, query=query, views=["per-tick"]), ticks)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return {
+            "name": f"{CANDIDATES:.0e} unlisted keys in each of {ticks} ticks: peak memory of the driver",
+            "value": peak,
+            "unit": "MB",
+            "note": f"{before:.0f} MB before the stream; {cpu_seconds() - processor:.1f} s of CPU",
+        }
+
+
 def _go(session: Any, folder: Path, out: Path, declaration: Any, ticks: int) -> None:
     private(session, folder, out, declaration, ticks)
 
@@ -363,6 +395,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cells", type=int, default=SHARD_CELLS, help="0 leaves the shards out")
     parser.add_argument("--persons", action="store_true", help="only what caps cost; --rows events of half as many")
+    parser.add_argument("--candidates", type=int, metavar="TICKS", help="only memory: ticks of 10^6 unlisted keys each")
     parser.add_argument("--sizes", action="store_true", help="only what a store keeps, without Spark")
     parser.add_argument("--calculate", nargs="?", type=Path, const=FIGURES, metavar="FILE", help="from JSON lines")
     given = parser.parse_args()
@@ -370,7 +403,9 @@ if __name__ == "__main__":
         print(calculation_table(calculate(read_figures(given.calculate))))
         raise SystemExit
     with tempfile.TemporaryDirectory(prefix="evercount-bench-") as scratch:
-        if given.sizes:
+        if given.candidates:
+            rows = iter([candidates(given.candidates)])
+        elif given.sizes:
             rows = sizes(Path(scratch))
         elif given.persons:
             rows = only_persons(given.rows, given.rounds)
