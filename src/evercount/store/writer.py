@@ -319,6 +319,10 @@ class Store(Reading):
         live = self.streams.get(declaration.name)
         return super().facts_of(declaration) if live is None else live.stream
 
+    def hides(self, name: str) -> bool:
+        """See `Reading`."""
+        return name in self.ended and not self.ended[name].readable
+
     def noise_under_way(self, live: LiveStream) -> Future[Any] | None:
         """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer.
 
