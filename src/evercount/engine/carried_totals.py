@@ -69,7 +69,7 @@ class CarriedTotals:
         value, variance, square, slack, part = _add(
             np.concatenate([table.numbers[np.newaxis, :, 0], own]), self.among(cells)[:, np.newaxis]
         )
-        number = np.where(part > 0, equal_numbers(square, np.sqrt(part / 2)), 0)  # 0: normal
+        number = np.where(part > 0, equal_numbers(square, np.sqrt(np.where(part > 0, part, 1.0) / 2)), 0)  # 0: normal
         distinct, where = np.unique(number, return_inverse=True)
         factors = np.asarray([interval_factor(level, (), 1, int(one) or None) for one in distinct])
         half = factors[where.reshape(number.shape)] * np.sqrt(square) + slack

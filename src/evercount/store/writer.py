@@ -111,6 +111,7 @@ class Store(Reading):
                 self.noise_ahead.draw_block(live)
         # at once: readers see the streams of before or of now, never a part of them
         self.streams, self.ended = streams, ended
+        self._totals.clear()  # a history may be hidden now
         lost = frozenset(name for name, row in retired.items() if row["stream"] is None)
         self.heads = HeadKeeper(self.head, self, ended, lost)
         self.write_head()
