@@ -105,7 +105,9 @@ def test_a_service_shows_totals_that_go_on(tmp_path: Path) -> None:
             service.writer.submit(service.writer.close_due).result()
             assert client.post("/v1/streams/flu/events", json=[5 * day + 1]).status_code == 200
         shown = [client.get(f"/v1/streams/{name}/releases").json()["releases"] for name in ("flu", "flu-2", "flu-3")]
-        days = [client.get(f"/v1/streams/{name}/releases?view=per-tick").json()["releases"] for name in ("flu-2", "flu-3")]
+        days = [
+            client.get(f"/v1/streams/{name}/releases?view=per-tick").json()["releases"] for name in ("flu-2", "flu-3")
+        ]
         assert [len(one) for one in shown] == [3, 3, 1]
         for before, year, its in zip(shown, shown[1:], days, strict=False):
             expected = before[-1]["values"][0] + np.cumsum([one["values"][0] for one in its])

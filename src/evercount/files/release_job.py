@@ -241,7 +241,7 @@ class Outcome:
         if job.carried is not None:
             lines.append(
                 f"Running totals count from {self.declaration.schedule.show(job.carried.since)} on: the last published "
-                f"ones go on, and their error (std {job.carried.std:.3g}) is part of what is stated."
+                f"ones go on, and their error (std {job.carried.std:.3g}) is added to what is stated."
             )
         if self.drawn is not None and self.drawn[0] < self.drawn[1]:
             lines.append(f"The chart shows the first {self.drawn[0]} of {self.drawn[1]} cells.")
@@ -255,7 +255,8 @@ class Outcome:
         lines += [f"View: {path}" for path in self.views]
         if job.lake is not None and not job.check:
             lines.append(f"Table: {job.lake} has all released ticks.")
-        lines.append(published_line(self.declaration, new=not self.continued))
+        before = 0.0 if job.carried is None else job.carried.std
+        lines.append(published_line(self.declaration, new=not self.continued, before=before))
         declared = self.declaration
         if about := counted_text(declared.budget, enforced_by(declared.released_query, None), declared.tick):
             lines.append(about)
