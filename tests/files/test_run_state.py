@@ -217,6 +217,48 @@ def test_killed_at_every_step_into_a_store(tmp_path: Path, run: Runner) -> None:
     assert steps > 40
 
 
+YEARS = "--horizon 3 --view running --view per-tick --full-digits"
+
+
+def killed_in_a_renewal(folder: Path, run: Runner, step: int, more: str) -> bool:
+    """A year ends, a run begins the next one and is killed at a step, then late rows come; whether it was killed."""
+    folder.mkdir()
+    write_events(folder / "events.csv", 5)
+    assert run(folder, 3, more=f"{YEARS} {more}").returncode == 0
+    year, renewing = (folder / "out.csv").read_text(), f"{YEARS} {more} --renew --carry-totals"
+    died = run(folder, 4, step, renewing)
+    seen = (folder / "out.csv").read_text()
+    write_events(folder / "events.csv", 5, per_hour=50)
+    after = run(folder, 5, more=renewing)
+    assert after.returncode == 0, after.stderr
+    archives = sorted(folder.glob("out.[0-9].csv"))
+    assert {path.read_text() for path in archives} == {year}
+    written = (folder / "out.csv").read_text()
+    assert written.startswith(seen) or seen == year
+    days = [float(line.split(",")[3]) for line in (folder / "out.per-tick.csv").read_text().splitlines()[1:]]
+    totals = [float(line.split(",")[3]) for line in (year + written).splitlines() if line[:1].isdigit()]
+    assert totals[3:] == [totals[2] + sum(days[:number]) for number in (1, 2)]
+    stds = [float(line.split(",")[4]) for line in (year + written).splitlines() if line[:1].isdigit()]
+    assert stds[3:] == pytest.approx([(stds[2] ** 2 + std**2) ** 0.5 for std in stds[:2]])
+    return died.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("more", "steps"), [("", [9, 15, 20, 22]), ("--db s.db --name flu", [60, 110, 150])])
+def test_killed_in_a_renewal_that_carries_totals(tmp_path: Path, run: Runner, more: str, steps: list[int]) -> None:
+    """The totals go on from the very numbers that were published, whenever the run dies."""
+    killed = [killed_in_a_renewal(tmp_path / str(step), run, step, more) for step in steps]
+    assert all(killed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", ["", "--db s.db --name flu"])
+def test_killed_at_every_step_of_a_renewal(tmp_path: Path, run: Runner, more: str) -> None:
+    steps = 1
+    while killed_in_a_renewal(tmp_path / str(steps), run, steps, more):
+        steps += 1
+    assert steps > 20
+
+
 def test_killed_with_keys_that_nobody_listed(tmp_path: Path, run: Runner) -> None:
     """After a kill the next run gives the very rows of a run that was never killed, new keys included."""
     more = "--query discovered-keys --key region --minimum 5"

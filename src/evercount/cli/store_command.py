@@ -157,6 +157,9 @@ def renew(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
     horizon: Annotated[int | None, typer.Option(help="Ticks of the new stream (default: as many as before).")] = None,
     name: Annotated[str | None, typer.Option(help="Its name (default: the next number, flu-2 after flu).")] = None,
+    carry_totals: Annotated[
+        bool, typer.Option("--carry-totals", help="Its running totals go on from the last ones of the old stream.")
+    ] = False,
     db: Db = "evercount.db",
     head: Head = None,
     key_file: KeyFile = None,
@@ -176,10 +179,10 @@ def renew(
     try:
         known = opened.streams.get(stream)
         if known is None or known.successor is None:
-            typer.echo(explain_renewal(opened, stream, horizon, name))
+            typer.echo(explain_renewal(opened, stream, horizon, name, carry_totals))
             if not yes:
                 typer.confirm("Go on?", abort=True)
-        heir = renew_stream(opened, stream, time.time(), horizon=horizon, new_name=name)
+        heir = renew_stream(opened, stream, time.time(), horizon=horizon, new_name=name, carry_totals=carry_totals)
     finally:
         opened.close()
     typer.echo(f"{heir.name!r} goes on for {stream!r}")

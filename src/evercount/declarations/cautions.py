@@ -49,8 +49,10 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
     return sentences
 
 
-def published_line(declaration: StreamDeclaration, *, new: bool = True) -> str:
+def published_line(declaration: StreamDeclaration, *, new: bool = True, before: float = 0.0) -> str:
     """What a stream publishes with which error; of a new one without views, what declaring some would change.
+
+    `before` is the std of the totals that its running totals go on from.
 
     >>> published_line(StreamDeclaration.from_dict({"name": "s", "query": "count", "tick": "1h", "horizon": 365,
     ...     "budget": {"epsilon": 1, "delta": 1e-6}, "views": ["per-tick", "last-7"]}))
@@ -74,7 +76,8 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True) -> str:
     for name in noise_views(declaration.views, declaration.schedule) or declaration.noise_for:
         width = view_width(name)
         what = {RUNNING: "running totals", PER_TICK: "new events per tick"}.get(name, f"the last {width} ticks")
-        said.append(f"{what} (std {worst_std(model, width, declaration.horizon or REFERENCE_TICKS):.3g})")
+        std = worst_std(model, width, declaration.horizon or REFERENCE_TICKS)
+        said.append(f"{what} (std {math.hypot(std, before if name == RUNNING else 0.0):.3g})")
     why = ", chosen for them" if asked.factorization is None else ", as declared" if new else ""
     line = f"Published: {', '.join(said)}. Noise: {stream.factorization.name}, {kind}{why}."
     if not new or declaration.views or asked.noise_for:

@@ -20,12 +20,14 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.public_facts import public_facts
 from evercount.declarations.tick_marks import TickMark, with_marks
 from evercount.declarations.view_names import all_of_view
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.press_table import describe_csv, round_table
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import by_day
 from evercount.engine.stream import Stream
 from evercount.engine.table_ticks import among
+from evercount.engine.view_widths import RUNNING
 from evercount.engine.write_table import write_tables
 from evercount.errors import StoreError
 from evercount.files.lake_table import append_new
@@ -51,6 +53,8 @@ class Published:
     """Whether files have all digits."""
     marks: tuple[TickMark, ...] = ()
     """What the operator says about ticks, in a store."""
+    carried: CarriedTotals | None = None
+    """The running totals that the stream goes on from."""
 
     @classmethod
     def of(
@@ -66,12 +70,14 @@ class Published:
         releases = stream.read_back(numbers, labels=labels)
         views, digits = job.all_views, bool(job.full_digits)
         said = stream.guarantee_by(job.declaration.tick)
-        return cls(job.declaration, said, views, job.level, releases, tables, digits, marks)
+        return cls(job.declaration, said, views, job.level, releases, tables, digits, marks, job.carried)
 
     def view(self, name: str) -> ReleaseTable:
         """A view of all ticks."""
         schedule = self.declaration.schedule
         table = all_of_view(self.releases, name, schedule, self.level, self.declaration.view_postprocess)
+        if self.carried is not None and name == RUNNING:
+            table = self.carried.add_to(table, self.releases._errors, self.level)
         if self.own:
             first = self.declaration.query.labels
             found = sorted({cell for part in self.own for cell in part["cells"]} - set(first))
@@ -93,7 +99,9 @@ class Published:
 
     def facts(self) -> dict[str, Any]:
         """What readers of the files must know."""
-        return public_facts(self.declaration, self.guarantee, self.marks, full_digits=self.full_digits)
+        return public_facts(
+            self.declaration, self.guarantee, self.marks, full_digits=self.full_digits, carried=self.carried
+        )
 
     def table(self) -> ReleaseTable:
         """The main view with the others."""
@@ -168,3 +176,12 @@ def describe_files(tables: Iterable[Path], facts: Mapping[str, Any], level: floa
                 file.write(json.dumps(said, indent=1, ensure_ascii=False).encode() + b"\n")
         except OSError as error:
             raise StoreError(f"{path} is published; {target} cannot be written: {error.strerror}") from error
+
+
+def rename_description(path: Path) -> None:
+    """Let the copy of a description, where this path is one, name the copy of its table."""
+    table = path.name.removesuffix(".meta.json")
+    if table != path.name:
+        said = json.loads(path.read_text(encoding="utf-8")) | {"url": table}
+        with replaced(path, new_mode(path)) as file:
+            file.write(json.dumps(said, indent=1, ensure_ascii=False).encode() + b"\n")

@@ -12,6 +12,7 @@ from evercount.declarations.cautions import published_line
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.tick_marks import NewMark
 from evercount.declarations.view_names import check_views
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.user_counting import enforced_by
 from evercount.files.bad_rows import Reject
@@ -69,6 +70,10 @@ class Job:
     """The store that keeps the stream in place of a state file: an SQLite file or a PostgreSQL URL."""
     renew: bool = False
     """Go on with a new stream when the horizon is complete."""
+    carry_totals: bool = False
+    """Let the running totals of that one go on from the last ones of this."""
+    carried: CarriedTotals | None = None
+    """The running totals that the stream goes on from."""
     notes: tuple[NewMark, ...] = ()
     """What the operator says about ticks."""
     zone_given: bool = True
@@ -233,6 +238,11 @@ class Outcome:
             )
         else:
             lines.append(f"The next tick {'closes' if job.declaration.waits else 'ends'} at {self.next_end}.")
+        if job.carried is not None:
+            lines.append(
+                f"Running totals count from {self.declaration.schedule.show(job.carried.since)} on: the last published "
+                f"ones go on, and their error (std {job.carried.std:.3g}) is added to what is stated."
+            )
         if self.drawn is not None and self.drawn[0] < self.drawn[1]:
             lines.append(f"The chart shows the first {self.drawn[0]} of {self.drawn[1]} cells.")
         if self.joined:
@@ -245,7 +255,8 @@ class Outcome:
         lines += [f"View: {path}" for path in self.views]
         if job.lake is not None and not job.check:
             lines.append(f"Table: {job.lake} has all released ticks.")
-        lines.append(published_line(self.declaration, new=not self.continued))
+        before = 0.0 if job.carried is None else job.carried.std
+        lines.append(published_line(self.declaration, new=not self.continued, before=before))
         declared = self.declaration
         if about := counted_text(declared.budget, enforced_by(declared.released_query, None), declared.tick):
             lines.append(about)

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from evercount.engine.close_ticks import close_ticks
 from evercount.engine.press_table import round_table
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
+from evercount.engine.view_widths import RUNNING
 from evercount.errors import BudgetExceeded, StoreError
 from evercount.files.check_run import check_db, check_extras, check_paths
 from evercount.files.count_run import Counted, count_rows_of
@@ -30,9 +32,11 @@ from evercount.files.event_sql import columns_of
 from evercount.files.published import (
     Published,
     describe_files,
+    description_path,
     fill_lake,
     keeps_tables,
     own_tables,
+    rename_description,
     view_path,
     write_views,
 )
@@ -102,7 +106,9 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
         if run.restarted:
             if run.home is not None and places.output is not None:
                 _export_again(run.home, job, places.output)
-            archived = tuple(archive(places, lambda path: [view_path(path, name) for name in job.all_views]))
+            archived = tuple(archive(places, lambda path: _beside(path, job)))
+            for path in archived:
+                rename_description(path)
         if run.home is not None:
             run.entered.spend()
             state, stream = _commit_to_store(run, run.home, counted)
@@ -148,13 +154,20 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
     )
 
 
+def _beside(output: Path, job: Job) -> list[Path]:
+    """The views of a release file, and the descriptions of these and of the file itself."""
+    views = [view_path(output, name) for name in job.all_views]
+    return [*views, *map(description_path, [output, *views])]
+
+
 def _export_again(home: StoreHome, job: Job, output: Path) -> None:
     """Write the files of the stream that is renewed once more: a run that was killed may not have written them."""
     state, live = home.read(), home.live
     assert state is not None
     assert live is not None
-    job = replace(job, declaration=StreamDeclaration.from_dict(state.declaration))
-    write_views(output, Published.of(job, live.stream, state.numbers, state.tables, home.marks), main=True)
+    job = replace(job, declaration=StreamDeclaration.from_dict(state.declaration), carried=home.carried)
+    published = Published.of(job, live.stream, state.numbers, state.tables, home.marks)
+    describe_files([output, *write_views(output, published, main=True)], published.facts(), job.level)
 
 
 def _commit_to_store(run: Run, home: StoreHome, counted: Counted) -> tuple[State, Stream]:
@@ -181,6 +194,7 @@ def _state(run: Run, counted: Counted, stream: dict[str, Any]) -> State:
         seen=counted.seen,
         first_start=run.declaration.earliest,
         marks=tuple((one.first, one.last, one.text) for one in run.marks),
+        carried=None if run.job.carried is None or run.home is not None else run.job.carried.to_dict(),
     )
 
 
@@ -212,6 +226,8 @@ def _write(run: Run, counted: Counted, tell: Progress) -> State:
         old = None if before is None else run.places.output
         made = run.declaration.view_postprocess
         tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level, made)
+        if job.carried is not None and run.declaration.shown == RUNNING:
+            tables = map(partial(job.carried.add_to, errors=stream._errors, level=job.level), tables)
         if not job.full_digits:
             tables = map(round_table, tables)
         write_releases(job.kind, old, run.places.pending, tables, schedule, said, header=before is None)

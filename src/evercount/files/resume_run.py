@@ -16,6 +16,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.same_stream import as_known, changed_noise, differences
 from evercount.declarations.tick_marks import TickMark, check_mark
 from evercount.declarations.view_names import stack_rows
+from evercount.engine.carried_totals import CarriedTotals, check_carries
 from evercount.engine.stream import Stream
 from evercount.errors import HorizonReached, ParameterError
 from evercount.files.cap_users import UsedBefore
@@ -90,7 +91,8 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
     if job.full_digits is None:  # an output goes on with the digits that it has
         began = state is not None and home is None and "digits" not in state.output_facts
         job = replace(job, full_digits=began)
-    job = _settled(job, state, home)
+    carried = None if state is None else CarriedTotals.load(state.carried)
+    job = replace(_settled(job, state, home), carried=carried if home is None else home.carried)
     if job.renew:
         _check_renewal(job, home)
     renewing = job.renew and state is not None and _complete(job.declaration, state)
@@ -106,10 +108,18 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
                 else f"the stream that is renewed is not in the ledger {job.ledger}: a ledger must be given from "
                 "the first run on. Enter it, Ledger(path=…).spend(…), or start a new stream"
             )
+        carried = None
+        if job.carry_totals and home is not None:
+            carried = home.totals_at_end()
+        elif job.carry_totals:
+            old = Stream.load(state.stream, job.declaration.period_of)
+            cleanup.callback(old.close)
+            since = job.declaration.schedule.begin
+            carried = CarriedTotals.after(old._errors, old.tick, state.numbers[-1], since, job.carried)
         state_query = state.stream["query"]
         restarted, earlier, state = True, (*earlier, cost), None
         counts = build_query(state_query["name"], dict(state_query["parameters"]))  # with the keys that have joined
-        job = replace(job, declaration=job.declaration.with_query(counts).renewed(), secret=None)
+        job = replace(job, declaration=job.declaration.with_query(counts).renewed(), secret=None, carried=carried)
     declaration = job.declaration
     if state is None:
         stream = declaration.build(secret=job.secret)
@@ -184,7 +194,10 @@ def _complete(declaration: StreamDeclaration, state: State) -> bool:
 
 
 def _check_renewal(job: Job, home: StoreHome | None) -> None:
-    """Refuse to renew by itself what costs more each time, unless a ledger or a cap says how much may be spent."""
+    """Refuse to renew by itself what costs more each time, unless a ledger or a cap says how much may be spent, and to
+    carry totals over where they do not add up."""
+    if job.carry_totals:
+        check_carries(job.declaration.query, job.declaration.stream_postprocess, job.declaration.revise_for)
     free = lies_in_one_range(job.declaration.budget) or job.declaration.carry_caps
     if free or job.ledger is not None or (home is not None and home.capped):
         return

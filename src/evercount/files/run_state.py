@@ -99,10 +99,13 @@ class State:
     """The published tables, where they do not follow from `numbers` (`published.py`)."""
     marks: tuple[tuple[int, int, str], ...] = ()
     """What the operator says about ticks: first, last, text. Public."""
+    carried: dict[str, Any] | None = None
+    """The running totals that the stream goes on from (`CarriedTotals.to_dict`)."""
 
     def to_dict(self) -> dict[str, Any]:
         """The state as a tree that `pack` takes."""
-        return {"format": FORMAT, **{name: value for name, value in vars(self).items() if name != "marks" or value}}
+        later = ("marks", "carried")
+        return {"format": FORMAT, **{name: value for name, value in vars(self).items() if name not in later or value}}
 
     @classmethod
     def load(cls, blob: bytes) -> State:

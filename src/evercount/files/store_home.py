@@ -26,6 +26,7 @@ from sqlalchemy import Connection, delete, insert, select
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
 from evercount.declarations.tick_marks import NewMark, TickMark
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.snapshot_format import pack
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import Conflict, ParameterError, SnapshotError, StoreError
@@ -63,6 +64,16 @@ class StoreHome:
     @property
     def marks(self) -> tuple[TickMark, ...]:
         return () if self.live is None else tuple(self.live.marks)
+
+    @property
+    def carried(self) -> CarriedTotals | None:
+        """The running totals that the stream goes on from."""
+        return None if self.live is None else self.store.carried(self.live.id)
+
+    def totals_at_end(self) -> CarriedTotals:
+        """Those that the next stream goes on from."""
+        assert self.live is not None
+        return self.store.totals_at_end(self.live.id)
 
     def note(self, notes: Sequence[NewMark]) -> tuple[TickMark, ...]:
         """Keep what the operator says about ticks; all that was ever said."""
@@ -130,8 +141,10 @@ class StoreHome:
         """Steps 2 and 3; returns the state with what is published now."""
         if renewing:
             assert self.live is not None
-            heir = renew_stream(self.store, self.live.name, self.now, new_name=next_name(self.live.name))
-            self.live = heir
+            name = self.live.name
+            self.live = renew_stream(
+                self.store, name, self.now, new_name=next_name(name), carry_totals=job.carry_totals
+            )
         live = self.live
         if live is None or (not live.closed and not live.follows):
             live = self._declare(declaration, job)

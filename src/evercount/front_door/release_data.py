@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from evercount.noise import Secret
 
 PATHS = ("out", "state", "db", "rejects", "ledger", "plot", "lake")
-FLAGS = ("skip_bad", "check", "new_noise_stream", "renew")
+FLAGS = ("skip_bad", "check", "new_noise_stream", "renew", "carry_totals")
 
 
 class ReleaseOptions(Declared, total=False):
@@ -47,6 +47,7 @@ class ReleaseOptions(Declared, total=False):
     new_noise_stream: bool
     db: str | Path | None
     renew: bool
+    carry_totals: bool
     ledger: str | Path | None
     total: str | tuple[float, float] | None
     plot: str | Path | None
@@ -146,6 +147,7 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
         db: Store that keeps the stream in place of a state file, and that `evercount serve --read-only` shows: an
             SQLite file or postgresql://… One spending; files are exports of it.
         renew: When the horizon is complete, go on with a new stream, with new noise, from that instant on.
+        carry_totals: With `renew`: running totals go on from the last published ones, and the errors add up.
         ledger: Ledger file of all streams over the same events: the stream is entered, or refused.
         total: ε,δ of a new ledger that all its streams keep together, such as 1,1e-6.
         plot: Chart of all releases: .png, .svg or .pdf.

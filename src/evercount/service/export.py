@@ -36,7 +36,8 @@ def describe_export(
     store: Reading, live: LiveStream | EndedStream, tables: Iterable[ReleaseTable], full_digits: bool, url: str
 ) -> dict[str, Any]:
     """What readers of a CSV of these tables must know: the same as next to a CSV of `evercount release`."""
-    facts = public_facts(live.declaration, live.guarantee, store.marks(live.id), full_digits=full_digits)
+    marks, carried = store.marks(live.id), store.carried(live.id)
+    facts = public_facts(live.declaration, live.guarantee, marks, full_digits=full_digits, carried=carried)
     return describe_csv(url, list(next(iter(tables)).columns()), facts, LEVEL)
 
 

@@ -63,6 +63,8 @@ def _read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> Relea
         return view_table(view, asked.view, declaration.schedule, postprocess=declaration.view_postprocess)
     if len(asked.cells) != 1:
         raise ParameterError("a comparison needs one cell and one minus")
+    if asked.view == RUNNING and any(store.carried(one.id) for one in (live, asked.minus_stream) if one is not None):
+        raise ParameterError("running totals that go on from another stream are not compared: compare another view")
     if asked.minus_stream is None:
         both = _outputs(live, (*asked.cells, asked.minus))
         view = _view(store, live, asked.view, both, asked.limit, numbers).compare(asked.cells[0], asked.minus)
@@ -98,6 +100,7 @@ def _published(store: Reading, live: Shown, outputs: list[int], ticks: int) -> R
     """
     cells = range(min(outputs), max(outputs) + 1)
     table = store.published(live.id, live.declaration, max(0, live.closed - max(1, ticks)), live.closed, cells)
+    table = store.adder(live.id, live.declaration)(table)
     numbers = table.numbers[:, :, [output - cells.start for output in outputs]]
     if "nonnegative" in live.declaration.stream_postprocess:
         numbers[:, 2] = np.maximum(numbers[:, 2], 0.0)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from sqlalchemy import insert
 
 from evercount._validate import stated
+from evercount.engine.carried_totals import check_carries
 from evercount.errors import Conflict, ParameterError
 from evercount.privacy import compose
 from evercount.store import schema
 from evercount.store.open_stream import HISTORY
+from evercount.store.stored_rows import carried_row
 
 if TYPE_CHECKING:
+    from evercount.declarations.declaration import StreamDeclaration
     from evercount.store.open_stream import LiveStream
     from evercount.store.writer import Store
 
@@ -34,29 +37,45 @@ def next_name(name: str) -> str:
 
 
 def renew_stream(
-    store: Store, name: str, now: float, *, horizon: int | None = None, new_name: str | None = None
+    store: Store,
+    name: str,
+    now: float,
+    *,
+    horizon: int | None = None,
+    new_name: str | None = None,
+    carry_totals: bool = False,
 ) -> LiveStream:
     """Declare the stream that goes on when the horizon of this one ends; the same call again finds it.
 
     **Guarantee.** The new stream counts events from the instant at which the old one ends, starts at zero, and has
     noise of its own: a new secret, and the start is part of the key. So for events, and for persons in periods, both
     together cost the larger of the two, which the ledger of the store states; for persons without periods the sum. A
-    cap of the store refuses what goes beyond it. Proof: `privacy/composition.proof.md`, section 8. Test:
-    tests/store/test_store_renew.py.
+    cap of the store refuses what goes beyond it. With `carry_totals` its running totals are shown on top of the last
+    ones of the old stream (`StoredReleases.carried`), which is post-processing. Proof: `privacy/composition.proof.md`,
+    section 8. Tests: tests/store/test_store_renew.py.
     """
     live = _known(store, name)
-    following = live.declaration.renewed(horizon, new_name or next_name(name))
+    following = _following(live, horizon, new_name, carry_totals)
     if live.successor is not None:
         heir = store.streams.get(live.successor)
-        asked = (new_name or live.successor, horizon or (heir and heir.declaration.horizon))
-        if heir is None or asked != (heir.name, heir.declaration.horizon):
+        asked = (new_name or live.successor, horizon or (heir and heir.declaration.horizon), carry_totals)
+        if heir is None or asked != (heir.name, heir.declaration.horizon, store.carried(heir.id) is not None):
             raise Conflict(f"stream {name!r} is renewed already: {live.successor!r} goes on for it")
         return heir
     heir = store.declare(following, now, waits_for=live.waiting or HISTORY)
     with store.database.transaction() as connection:
         connection.execute(insert(schema.renewals).values(stream=live.id, successor=heir.name))
+        if carry_totals:
+            connection.execute(insert(schema.meta).values(key=carried_row(heir.id), value=str(live.id)))
     live.successor, heir.follows = heir.name, True
     return heir
+
+
+def _following(live: LiveStream, horizon: int | None, name: str | None, carry_totals: bool) -> StreamDeclaration:
+    declaration = live.declaration
+    if carry_totals:
+        check_carries(declaration.query, declaration.stream_postprocess, declaration.revise_for)
+    return declaration.renewed(horizon, name or next_name(live.name))
 
 
 def _known(store: Store, name: str) -> LiveStream:
@@ -73,15 +92,18 @@ def last_of_renewals(store: Store, name: str) -> LiveStream:
     return live
 
 
-def explain_renewal(store: Store, name: str, horizon: int | None, new_name: str | None) -> str:
+def explain_renewal(
+    store: Store, name: str, horizon: int | None, new_name: str | None, carry_totals: bool = False
+) -> str:
     """What a renewal means, before it is done."""
     live = _known(store, name)
-    following = live.declaration.renewed(horizon, new_name or next_name(name))
+    following = _following(live, horizon, new_name, carry_totals)
     stream = following.build(store.noise)
     both = compose([live.stream.cost, stream.cost])
     stream.close()
     begin = following.schedule.show(following.schedule.begin)
+    totals = "Running totals go on from the last published ones, and the errors add up.\n" * carry_totals
     return (
-        f"{following.name!r} goes on for {name!r} from {begin} on, with new noise and counts from zero.\n"
+        f"{following.name!r} goes on for {name!r} from {begin} on, with new noise and counts from zero.\n{totals}"
         f"Both together keep epsilon={stated(both.epsilon)}, delta={stated(both.delta)}."
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,16 +17,19 @@ from evercount.declarations.schedule import format_utc
 from evercount.declarations.tick_marks import TickMark, with_marks
 from evercount.declarations.view_names import next_spans, view_table
 from evercount.engine.add_keys import with_joined
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import RevisedErrors, newest_view
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.table_ticks import among, described
 from evercount.engine.take_views import view_at
+from evercount.engine.view_widths import RUNNING
 from evercount.engine.views import View
 from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.join_keys import read_joined
 from evercount.store.stored_rows import (
+    carried_row,
     declared,
     labels_of,
     no_ticks,
@@ -51,6 +56,7 @@ class StoredReleases:
     def __init__(self, database: Database) -> None:
         self.database = database
         self._facts: dict[tuple[str, int], StreamFacts] = {}
+        self._totals: dict[int, CarriedTotals] = {}
 
     def names(self) -> list[str]:
         with self.database.reading() as connection:
@@ -86,8 +92,14 @@ class StoredReleases:
             until = released if until is None else min(released, until)
             marks = read_marks(connection, stream)
             if declaration.shows_releases:
-                return self._page(connection, stream, declaration, after, min(after + limit, until), cells, marks)
-            labels = labels_of(connection, stream, declaration)
+                last, by_day = min(after + limit, until), declaration.revise_for is not None
+                tables, hashes = self._page(connection, stream, declaration, after, last, cells, by_day)
+            else:
+                labels = labels_of(connection, stream, declaration)
+        if declaration.shows_releases:
+            add = self.adder(stream, declaration)
+            shown = (with_marks(add(table), marks, name) for table in tables)
+            return [release for table in shown for release in described(table, format_utc, hashes)]
         outputs = range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
         after_until = next_spans(name, schedule, after, until, limit)
         if not outputs or not len(after_until[1]):
@@ -117,6 +129,7 @@ class StoredReleases:
         if not until:
             yield no_ticks(declaration, labels)
         elif declaration.shows_releases:
+            add = self.adder(stream, declaration)
             for after in range(0, until, size):
                 with self.database.reading() as connection:
                     read = read_tables if declaration.revise_for is None else read_by_day
@@ -124,7 +137,7 @@ class StoredReleases:
                 if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
                     known = len(declaration.query.labels)
                     tables = [among(table, [*table.cells[:known], *sorted(table.cells[known:])]) for table in tables]
-                yield from tables
+                yield from map(add, tables)
         else:
             name, schedule = declaration.shown, declaration.schedule
             spans = next_spans(name, schedule, 0, until, size)
@@ -195,17 +208,13 @@ class StoredReleases:
         after: int,
         last: int,
         cells: range | None = None,
-        marks: Sequence[TickMark] | None = None,
-    ) -> list[dict[str, Any]]:
-        """The numbers of ticks after+1 … last, as one view of the database has them; with marks as readers see them."""
+        by_day: bool = False,
+    ) -> tuple[list[ReleaseTable], dict[int, bytes]]:
+        """The numbers of ticks after+1 … last and their hashes, as one view of the database has them."""
         hashes = read_hashes(connection, stream, after, last)
         last = max(hashes, default=after)  # shards commit rows of a tick before the tick is released
-        if declaration.revise_for is not None and marks is not None:
-            tables = read_by_day(connection, stream, declaration, after, last, cells)
-        else:
-            tables = read_tables(connection, stream, declaration, after, last, cells)
-        shown = [with_marks(table, marks or (), declaration.shown) for table in tables]
-        return [release for table in shown for release in described(table, format_utc, hashes)]
+        read = read_by_day if by_day else read_tables
+        return read(connection, stream, declaration, after, last, cells), hashes
 
     def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
         """What some cells published at some ticks: an array for each tick, in the order of `cells`.
@@ -253,9 +262,59 @@ class StoredReleases:
         keys = len(public_keys_of(connection, row["id"], declaration))
         size = max(1, NUMBERS_PER_TABLE // (declaration.query.outputs + keys))
         after = 0
-        while page := self._page(connection, row["id"], declaration, after, after + size):
-            yield from page
-            after = page[-1]["tick"]
+        while True:
+            tables, hashes = self._page(connection, row["id"], declaration, after, after + size)
+            if not tables:
+                return
+            for table in tables:
+                yield from described(table, format_utc, hashes)
+            after = int(tables[-1].ticks[-1])
+
+    # -- running totals that go on from another stream (`renew.py`) --------------------------------------------------
+
+    def carried(self, stream: int) -> CarriedTotals | None:
+        """The running totals that a stream goes on from; None where it starts at zero."""
+        with self.database.reading() as connection:
+            row = select(schema.meta.c.value).where(schema.meta.c.key == carried_row(stream))
+            before = connection.execute(row).scalar()
+        return None if before is None else self.totals_at_end(int(before))
+
+    def totals_at_end(self, stream: int) -> CarriedTotals:
+        """The running totals that a stream has published last, on top of those that it goes on from itself.
+
+        While it goes on, and where its history is hidden, they are NaN, so that no sum with them is shown. When it is
+        over, they follow from what is committed and never change.
+        """
+        if (known := self._totals.get(stream)) is not None:
+            return known
+        before = self.carried(stream)
+        with self.database.reading() as connection:
+            row = connection.execute(select(schema.streams).where(schema.streams.c.id == stream)).mappings().one()
+            gone = select(schema.retired.c.facts).where(schema.retired.c.name == row["name"])
+            facts = json.loads(connection.execute(gone).scalar() or "{}")
+            declaration, tick = declared(row), released_until(connection, stream)
+            hidden = [mark for mark in read_marks(connection, stream) if mark.hides is not None]
+        errors = self.facts_of(declaration)._errors
+        labels = errors.query.labels
+        table = self.published(stream, declaration, max(tick - 1, 0), tick, range(len(labels)))
+        values = with_marks(table, hidden, RUNNING).numbers[-1:, 0].sum(axis=0)  # of one tick, or zero
+        totals = CarriedTotals.after(errors, tick, values, declaration.schedule.begin, before)
+        over = tick == declaration.horizon or facts.get("until") is not None  # it is None after a quarantine
+        if not over or not facts.get("readable", True) or self.hides(row["name"]):
+            return replace(totals, numbers=np.vstack([np.full(len(labels), np.nan), totals.numbers[1:]]))
+        self._totals[stream] = totals
+        return totals
+
+    def hides(self, name: str) -> bool:
+        """Whether nobody may read the history of a stream."""
+        return False
+
+    def adder(self, stream: int, declaration: StreamDeclaration) -> Callable[[ReleaseTable], ReleaseTable]:
+        """What makes running totals as readers see them of those that are stored."""
+        carried = self.carried(stream)
+        if carried is None:
+            return lambda table: table
+        return partial(carried.add_to, errors=self.facts_of(declaration)._errors)
 
     def last_release(self) -> float | None:
         """When the last tick of any stream was closed, by the service's clock; None before the first."""

@@ -105,6 +105,11 @@ def read_hashes(connection: Connection, stream: int, after: int, last: int) -> d
     return {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
 
 
+def carried_row(stream: int) -> str:
+    """The row of `meta` that names the stream whose last running totals this one goes on from."""
+    return f"totals {stream}"
+
+
 def stream_row(connection: Connection, name: str) -> Any:
     row = connection.execute(select(schema.streams).where(schema.streams.c.name == name)).mappings().first()
     if row is None:

@@ -27,6 +27,7 @@ from evercount.store.sealing import Sealer
 from evercount.store.spending import retired_rows
 from evercount.store.stored_releases import TICKS_PER_PAGE
 from evercount.store.stored_rows import declared
+from evercount.store.tick_marks import read_marks
 from evercount.store.writer import Store
 
 
@@ -87,7 +88,7 @@ class WatchedStore(Store):
             released = {stream: int(tick) for stream, tick in connection.execute(last)}
             retired = retired_rows(connection)
             waiting = {row.stream: row.reason for row in connection.execute(select(schema.waiting_streams))}
-            declarations = {}
+            declarations, marks = {}, {row["id"]: read_marks(connection, row["id"]) for row in rows}
             for row in rows:
                 known = self.streams.get(row["name"])
                 declaration = declared(row) if known is None else known.declaration
@@ -107,9 +108,11 @@ class WatchedStore(Store):
                     self.ended[live.name] = quarantine(live, self._hidden[live.name])
                     continue
                 live.labels, live.waiting = self._labels_at(live, tick), waiting.get(live.id)
+                live.marks = marks[live.id]
                 self.streams[live.name] = live
                 continue
             live.waiting, live.declaration = waiting.get(live.id), declarations[live.id]
+            live.marks = marks[live.id]
             while live.closed < tick:
                 page = self.read_releases(live.id, live.declaration, live.closed, TICKS_PER_PAGE, tick, cells)
                 reached = page[-1]["tick"] if len(page) >= TICKS_PER_PAGE else tick

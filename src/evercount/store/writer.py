@@ -111,6 +111,7 @@ class Store(Reading):
                 self.noise_ahead.draw_block(live)
         # at once: readers see the streams of before or of now, never a part of them
         self.streams, self.ended = streams, ended
+        self._totals.clear()  # a history may be hidden now
         lost = frozenset(name for name, row in retired.items() if row["stream"] is None)
         self.heads = HeadKeeper(self.head, self, ended, lost)
         self.write_head()
@@ -318,6 +319,10 @@ class Store(Reading):
         """As `Reading.facts_of`, from the stream itself."""
         live = self.streams.get(declaration.name)
         return super().facts_of(declaration) if live is None else live.stream
+
+    def hides(self, name: str) -> bool:
+        """See `Reading`."""
+        return name in self.ended and not self.ended[name].readable
 
     def noise_under_way(self, live: LiveStream) -> Future[Any] | None:
         """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer.
