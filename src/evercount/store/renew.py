@@ -50,7 +50,7 @@ def renew_stream(
         heir = store.streams.get(live.successor)
         asked = (new_name or live.successor, horizon or (heir and heir.declaration.horizon))
         if heir is None or asked != (heir.name, heir.declaration.horizon):
-            raise Conflict(f"stream {name!r} is renewed already: {live.successor!r} goes on for it")
+            raise Conflict(f"stream {name!r} is already renewed: {live.successor!r} continues it")
         return heir
     heir = store.declare(following, now, waits_for=live.waiting or HISTORY)
     with store.database.transaction() as connection:
@@ -82,6 +82,6 @@ def explain_renewal(store: Store, name: str, horizon: int | None, new_name: str 
     stream.close()
     begin = following.schedule.show(following.schedule.begin)
     return (
-        f"{following.name!r} goes on for {name!r} from {begin} on, with new noise and counts from zero.\n"
+        f"{following.name!r} continues {name!r} from {begin} on, with new noise and counts from zero.\n"
         f"Both together keep epsilon={stated(both.epsilon)}, delta={stated(both.delta)}."
     )
