@@ -148,9 +148,10 @@ def table() -> str:
     lines = [
         HEADING,
         "",
-        "Worst std over a year of days (T = 365) at ε = 1, δ = 1e-6, exact: of the number of a day, of the last seven",
-        "days and of the running total. Left for events, right for persons who count on up to 30 days, calibrated with",
-        "the same bound for all. Printed by `benchmarks/peers_views.py`, a part of `make peers`.",
+        "The worst std over a year of days (T = 365) at ε = 1, δ = 1e-6, computed exactly: of the number of a",
+        "day, of the last seven days and of the running total. The left columns protect events, the right ones",
+        "persons who count on up to 30 days; all are calibrated with the same bound. Printed by",
+        "`benchmarks/peers_views.py`, a part of `make peers`.",
         "",
         "| mechanism | streams | day | 7 days | running | day, persons | 7 days, persons | running, persons |",
         "|---|---|---|---|---|---|---|---|",
@@ -175,11 +176,12 @@ def table() -> str:
     lines += [
         "",
         "Ours have the least error in every column. For days and weeks of persons that is fresh noise, which is",
-        "optimal; elsewhere on days and weeks ours lead by factors, because no other program fits its noise to what",
-        "is published. For running totals of persons the BLT that is optimised for the unit comes within 1.5 %. A",
-        "factorization that is optimised densely (`Dense.optimal`) can beat ours: by some percent, and for days with",
-        "totals of persons by up to 18 % ([theory](theory.md#6-the-yardstick)); its price is memory for all ticks, a",
-        "known horizon of at most a thousand, and a search of seconds to minutes.",
+        "optimal and which the last row has, too; for events, ours lead by factors on days and weeks, because no",
+        "other program fits its noise to what is published. For running totals of persons the BLT optimized for",
+        "the unit comes within 1.5 %. A densely optimized factorization (`Dense.optimal`) can beat ours by a few",
+        "percent, and for days with totals of persons by up to 18 % ([theory](theory.md#6-the-yardstick)); its",
+        "price is memory for all ticks, a known horizon of at most a thousand, and a search of seconds to",
+        "minutes.",
     ]
     return "\n".join(lines) + "\n"
 

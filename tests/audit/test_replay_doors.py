@@ -209,7 +209,7 @@ def test_parts_hold_all_that_is_published() -> None:
         cells = outputs @ parts
         assert np.allclose(cells.T @ cells, np.eye(parts.shape[1]))
         assert np.linalg.matrix_rank(outputs) == parts.shape[1]
-        with pytest.raises(ParameterError, match="library door"):
+        with pytest.raises(ParameterError, match="--door library"):
             parts_of(query, pure=True)
 
 
@@ -223,7 +223,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_a_door_cannot_serve_is_refused() -> None:
-    with pytest.raises(ParameterError, match="library door"):
+    with pytest.raises(ParameterError, match="--door library"):
         ServiceProgram(Average(), Budget(1.0, 1e-6))
     with pytest.raises(ParameterError, match="names"):
         FilesProgram(Histogram(3), Budget(1.0, 1e-6))

@@ -414,7 +414,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"user": "user"}, "how many events of one user are counted"),
     ({"max_events": 3}, "--user"),
     ({"unit": "user"}, "--user"),
-    ({"user": "user", "unit": "event"}, "the column --user is for"),
+    ({"user": "user", "unit": "event"}, "the column --user is required by"),
     ({"user": "user", "unit": "person", "max_events": 1}, "unknown unit"),
     ({"every": "5h", "user": "user", "max_per_tick": 1, "period": "1d"}, "cut periods"),
     ({"user": "user", "max_per_tick": 1, "period": "soon"}, "a length of the calendar"),

@@ -51,7 +51,7 @@ def test_noise_whose_parts_cost_more_is_refused() -> None:
     [
         (Count(), {}, "persons without a period"),
         (Count(), {"unit": "user", "max_per_tick": 1, "period": 7}, "persons without a period"),
-        (Count(), {"unit": "user", "max_per_tick": 1, "max_ticks": 9}, "no cap there"),
+        (Count(), {"unit": "user", "max_per_tick": 1, "max_ticks": 9}, "caps nothing"),
         (Count(), {"unit": "user", "max_per_tick": 2, "max_ticks": 3, "max_events": 5}, "max_events alone"),
         (Substrings("ab", 2), {"unit": "user", "max_events": 2}, "remembers more"),
         (DistinctUsers(), {"unit": "user"}, "remembers more"),

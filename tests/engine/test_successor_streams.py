@@ -182,9 +182,9 @@ def test_a_query_that_knows_the_past_is_no_successor() -> None:
 
 
 def test_the_message_at_the_horizon_says_what_the_next_stream_costs() -> None:
-    """Persons were told that each event is in one of the two only, which is not what protects a person."""
+    """Persons were told that each event is in only one of the two, which is not what protects a person."""
     for change, text in (
-        ({}, "costs nothing more: each event is in one of the two only"),
+        ({}, "costs nothing more: each event is in only one of the two"),
         (
             {"budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 3}},
             r"both together keep epsilon=1\.40326, delta=2e-06",

@@ -477,7 +477,7 @@ def test_a_field_twice_or_no_json_is_a_bad_row(tmp_path: Path, bad: str) -> None
         assert (got.bad, got.totals.rows(1, 2).sum()) == (1, 4 if spec is summed else 2)
     (reject,) = find_rejects(open_source(path, _fresh(tmp_path)), summed, tmp_path / "s")
     assert (reject.line, reject.text) == (2, bad)
-    assert "a field twice" in reject.reason
+    assert "repeats a field" in reject.reason
 
 
 def test_values_out_of_range_are_bad(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_a_ledger_that_is_used_up_ends_the_year_and_not_the_run() -> None:
     ledger = "--out flu.csv --renew --ledger l"
     assert run(4, f"{ledger} --total 1,1e-6", persons)[0] == 0
     code, said = run(7, ledger, persons)
-    assert (code, "no stream goes on for it" in said, "exit with status 6" in said) == (0, True, True), said
+    assert (code, "no stream continues it" in said, "exit with status 6" in said) == (0, True, True), said
     assert len(rows("flu.csv")) == 5
     assert run(8, ledger, persons)[0] == 6
     assert len(rows("flu.csv")) == 5

@@ -383,7 +383,7 @@ def test_the_text() -> None:
     """At the horizon: nothing more for events, the sum for persons and where no clock says when events are."""
     event = Cost(Budget(1.0, 1e-6), 0.0, at(0))
     assert successor_text(event) == (
-        "A new stream that starts at this end or later costs nothing more: each event is in one of the two only, and "
+        "A new stream that starts at this end or later costs nothing more: each event is in only one of the two, and "
         "both together keep epsilon=1, delta=1e-06."
     )
     person = Cost(Budget(1.0, 1e-6, unit="user"), 0.0, at(0))

@@ -182,7 +182,7 @@ def test_what_is_said_of_published_numbers_is_true(name: str) -> None:
 def test_rows_say_what_their_columns_hold(name: str) -> None:
     rows = CASES[name].rows
     if rows is None:
-        with pytest.raises(ParameterError, match="no rows"):
+        with pytest.raises(ParameterError, match="not rows"):
             rows_of(CASES[name])
         return
     assert isinstance(rows, Rows)

@@ -266,7 +266,7 @@ def test_declarations_name_the_user_and_the_key() -> None:
     }
     declared = StreamDeclaration.from_dict({**table, "columns": {"time": "ts", "user": "who"}})
     assert declared.query == DistinctUsers()
-    with pytest.raises(ParameterError, match="the column `user` is for"):
+    with pytest.raises(ParameterError, match="the column `user` is required by"):
         StreamDeclaration.from_dict({**table, "columns": {"time": "ts"}})
     keyed = {**table, "query": {"name": "active-users", "parameters": {"keys": AB}}}
     with pytest.raises(ParameterError, match="column of the key"):

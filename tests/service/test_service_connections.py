@@ -144,7 +144,7 @@ def test_a_client_that_goes_away_is_a_499_and_one_line(tmp_path: Path, caplog: p
         assert counted(client, line)
         assert 'status="500"' not in metrics(client)
     lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert lines == ["a client went away in the middle of its request: POST /v1/streams/{name}/events"] * 7
+    assert lines == ["a client disconnected during its request: POST /v1/streams/{name}/events"] * 7
     assert "Traceback" not in caplog.text
 
 

@@ -266,12 +266,12 @@ def test_a_checkpoint_ahead_of_the_store_is_refused_before_a_tick_closes(
             for path in tmp_path.glob("store.db*"):
                 shutil.copy(path, tmp_path / path.name.replace("store", "backup"))
     with pytest.raises(
-        Conflict, match=r"ahead of the store: Spark goes on with batch 3, .* has counted 1 batches of it"
+        Conflict, match=r"ahead of the store: Spark continues with batch 3, .* has counted 1 batches of it"
     ):
         go("backup.db", 1)
     without_commits = tmp_path / "without commits"
     shutil.copytree(checkpoint, without_commits, ignore=shutil.ignore_patterns("commits"))
-    with pytest.raises(Conflict, match="ahead of the store: Spark goes on with batch 2, "):
+    with pytest.raises(Conflict, match="ahead of the store: Spark continues with batch 2, "):
         go("backup.db", 1, folder=without_commits)
     with pytest.raises(Conflict, match=r"ahead of the store: .* has counted none of its batches"):
         go("lost.db", 1)
@@ -347,7 +347,7 @@ def test_times_without_an_offset_are_those_of_the_declared_zone(spark: Any, tmp_
         with pytest.raises(InputError, match="Spark would shift the times"):
             go(folder, kind, run)
     (folders["naive"] / "y.parquet").write_bytes((folders["utc"] / "x.parquet").read_bytes())
-    with pytest.raises(InputError, match=r"cannot be read together.*read them apart"):
+    with pytest.raises(InputError, match=r"cannot be read together.*read them separately"):
         go("naive", "timestamp_ntz", 6)
     for form, folder, error in (("json", "json", ParameterError), ("parquet", "naive", InputError)):
         table = spark.read.format(form).schema("ts timestamp, key string").load(str(folders[folder]))

@@ -48,7 +48,7 @@ def test_ten_years_keep_one_budget(tmp_path: Path) -> None:
         assert heir.secret.hex() != live.secret.hex()
         assert renew_stream(store, live.name, START) is heir  # again: nothing is declared twice
         live = heir
-    with pytest.raises(Conflict, match="renewed already"):
+    with pytest.raises(Conflict, match="already renewed"):
         renew_stream(store, "flu", START, horizon=7)
     (total,) = store.ledger()["totals"]
     assert (round(total["epsilon"], 9), total["delta"]) == (1.0, 1e-6)

@@ -142,7 +142,7 @@ def test_no_copy_of_the_secret_is_left_in_the_files(tmp_path: Path) -> None:
 def test_the_noise_of_a_retired_stream_is_never_used_again(tmp_path: Path) -> None:
     store = started(tmp_path / "a.db")
     retire_stream(store, "one", 0.0)
-    with pytest.raises(Conflict, match="is over"):
+    with pytest.raises(Conflict, match="has ended"):
         store.declare(declared(), 0.0)
     with pytest.raises(Conflict, match="same noise"):
         store.declare(declared(name="two"), 0.0, SECRET)

@@ -70,7 +70,7 @@ def test_an_old_backup_is_quarantined(tmp_path: Path) -> None:
     assert (ended.closed, ended.readable) == (3, True)
     assert store.streams["two"].closed == 2
     assert [release["tick"] for release in store.all_releases("one")] == [1, 2, 3]
-    with pytest.raises(Conflict, match="is over"):
+    with pytest.raises(Conflict, match="has ended"):
         store.declare(StreamDeclaration.from_dict(DECLARATION), 0.0)
     answer = store.accept([Batch("one", [1], np.ones(1, np.int64))], 0.0)
     assert isinstance(answer[0], StreamStopped)
@@ -113,7 +113,7 @@ def test_a_stream_that_a_copy_does_not_have_stays_spent(tmp_path: Path) -> None:
         assert set(store.streams) == {"one"}
         assert store.ledger()["totals"] == spent
         assert store.ledger()["entries"][-1]["stream"] == "two"
-        with pytest.raises(Conflict, match="is over"):
+        with pytest.raises(Conflict, match="has ended"):
             store.declare(other, 0.0)
         with pytest.raises(Conflict, match="same noise"):
             store.declare(StreamDeclaration.from_dict({**DECLARATION, "name": "three", "horizon": 32}), 0.0, secret)

@@ -55,7 +55,7 @@ def test_streams_one_after_the_other_keep_the_cap(tmp_path: Path) -> None:
 def test_the_end_says_what_comes_next(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
     for name, budget, text in (
-        ("events", EVENTS, "costs nothing more: each event is in one of the two only"),
+        ("events", EVENTS, "costs nothing more: each event is in only one of the two"),
         ("persons", PERSONS, r"both together keep epsilon=1\.40326, delta=2e-06"),
     ):
         live = store.declare(declared(name, horizon=1, budget=budget), 0.0)

@@ -45,7 +45,7 @@ class FilesProgram(DoorProgram):
     def _declare(self) -> StreamDeclaration:
         rows = self.query.rows
         if rows is None:
-            raise ParameterError(f"the door {self.door!r} serves queries whose events are rows, not {self.query!r}")
+            raise ParameterError(f"--door {self.door} takes queries whose events are rows, not {self.query!r}")
         self.universe, columns = universe_of_rows(self.query), rows.columns
         self.levels = tuple(f"level {place + 1}" for place in range(rows.levels))
         return StreamDeclaration(

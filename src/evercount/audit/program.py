@@ -143,7 +143,7 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
     if query.discovery is not None:
         return None
     refused = ParameterError(
-        f"{query!r} publishes other numbers than linear maps of its noisy sums: audit it by the library door"
+        f"{query!r} publishes other numbers than linear maps of its noisy sums: audit it with --door library"
     )
     cells = np.eye(query.cells)
     zero = query.decode_run(1, 0 * cells[:1])

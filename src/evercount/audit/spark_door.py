@@ -38,7 +38,7 @@ class SparkProgram(FilesProgram):
             raise MissingExtra("the audit of Spark", "spark")
         super().__init__(*arguments, **options)
         if self.levels or self.query.people is not None or self.query.discovery is not None:
-            raise ParameterError(f"the door 'spark' serves listed keys and values in one column, not {self.query!r}")
+            raise ParameterError(f"--door spark takes listed keys and values in one column, not {self.query!r}")
         _session()
 
     def run_name(self, secret: Secret) -> str:

@@ -21,7 +21,7 @@ Parameters = Annotated[
 MaxEvents = Annotated[int | None, typer.Option(help="Protect persons, of whom at most this many events count.")]
 MaxPerTick = Annotated[int | None, typer.Option(help="As --max-events, in one tick.")]
 MaxTicks = Annotated[int | None, typer.Option(help="In how many ticks one person counts.")]
-Period = Annotated[str | None, typer.Option(help="Protect what a person does in so many ticks, rather than in all.")]
+Period = Annotated[str | None, typer.Option(help="Protect what a person does in this many ticks, rather than in all.")]
 AuditedHorizon = Annotated[str, typer.Option(help="Horizon of the stream, or none; default: the ticks that are run.")]
 
 

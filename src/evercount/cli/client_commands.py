@@ -276,7 +276,7 @@ class Sending:
             if error.status != 409:
                 raise
             changed = "rows that were sent before have changed; they stay counted as they were sent"
-            raise ServiceRefused(f"{changed}. Send new rows in a file of their own", 409) from None
+            raise ServiceRefused(f"{changed}. Send new rows in a separate file", 409) from None
 
     def _post(self, lines: list[str]) -> Any:
         headers = {

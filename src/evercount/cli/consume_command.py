@@ -21,7 +21,7 @@ RETRY_SECONDS = 5.0
 def consume(
     log: Annotated[str, typer.Argument(help="nats://host:4222/STREAM?subject=… or kafka://host:9092,…/TOPIC?…")],
     streams: Annotated[Path, typer.Argument(help="TOML file that declares the streams.")],
-    stream: Annotated[str | None, typer.Option(help="One stream; else all are fed.", show_default=False)] = None,
+    stream: Annotated[str | None, typer.Option(help="One stream; otherwise all are fed.", show_default=False)] = None,
     db: Annotated[str, typer.Option(help="Store: an SQLite file, or a URL such as postgresql://user@host/name.")] = (
         "evercount.db"
     ),
@@ -33,7 +33,7 @@ def consume(
     ] = None,
     new_log: Annotated[bool, typer.Option("--new-log", help="The log is new, and holds new events only.")] = False,
     skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Go on where the log has deleted messages that were not counted.")
+        bool, typer.Option("--skip-lost", help="Continue where the log has deleted messages that were not counted.")
     ] = False,
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of 127.0.0.1 for Prometheus.", show_default=False)
@@ -118,7 +118,7 @@ def _round(consumers: list[LogConsumer], waiting: int, metrics: Any) -> bool:
         metrics.after_round(name, done.bad, consumer.lost, len(done.ticks))
         if done.messages or done.ticks:
             more = sum(done.bad.values()) - bad
-            aside = f", {more} set aside as no events ({sum(done.bad.values())} in all)" if more else ""
+            aside = f", {more} set aside because they are not events ({sum(done.bad.values())} in all)" if more else ""
             ticks = f"; released {_named(done.ticks)}" if done.ticks else ""
             typer.echo(f"{name}: counted {done.messages} messages{aside}{ticks}", err=True)
         over.append(done.finished)

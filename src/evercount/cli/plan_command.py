@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from evercount.queries import Query
 
 WIDTH = 80
-NO_COUNTS = "--count is for queries whose keys nobody listed, and {!r} has a list or no keys"
+NO_COUNTS = "--count is for queries with unlisted keys, and {!r} has a list or no keys"
 """Characters of a terminal line that everybody has."""
 
 
@@ -47,7 +47,7 @@ def plan(
         str | None, typer.Option(help="event or user (the default with a cap or period).", show_default="event")
     ] = None,
     period: Annotated[
-        str | None, typer.Option(help="Protect what a person does in so many ticks (default: all time).")
+        str | None, typer.Option(help="Protect what a person does in this many ticks (default: all time).")
     ] = None,
     max_per_tick: Annotated[int | None, typer.Option(help="Events counted per person and tick.")] = None,
     max_ticks: Annotated[int | None, typer.Option(help="Ticks in which a person counts, per period.")] = None,
@@ -426,7 +426,7 @@ def _facts(sparse: SparseComparison) -> list[str]:
         f"Segments: threshold {sparse.threshold}, each closes with {gap} to {sparse.threshold + sparse.spread} events; "
         f"{segments}.",
     ]
-    what = "while so many events have come" if sparse.max_ones is None else "for max_ones"
+    what = "for the number of events so far" if sparse.max_ones is None else "for max_ones"
     if sparse.wins is None:
         lines.append(
             f"It wins nowhere at this horizon and budget ({what} from {sparse.ones[0]} to {sparse.ones[-1]:,})."

@@ -38,7 +38,7 @@ def serve(
     admin_token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File of the admin token; made, for its owner only, if missing.", show_default="DB.admin-token"
+            help="File of the admin token; created, for its owner only, if missing.", show_default="DB.admin-token"
         ),
     ] = None,
     print_admin_token: Annotated[
@@ -92,7 +92,7 @@ def serve(
         elif "://" not in db and Path(db).is_dir():
             db = str(demo_file(Path(db)))
         if declared:
-            raise ParameterError("--demo runs on a clock of its own: omit --streams")
+            raise ParameterError("--demo runs on its own clock: omit --streams")
         declared = [demo_declaration()]
     if read_only and declared:
         raise ParameterError("--read-only shows a store and declares nothing: omit --streams and --demo")

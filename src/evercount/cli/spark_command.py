@@ -32,7 +32,7 @@ def spark(
     ] = None,
     wait: Annotated[str, typer.Option(help="How long after its end a tick is closed, such as 30s.")] = "0s",
     shards: Annotated[
-        int | None, typer.Option(min=1, help="Ranges of cells that executors close apart.", show_default=False)
+        int | None, typer.Option(min=1, help="Ranges of cells that executors close separately.", show_default=False)
     ] = None,
     lake: Annotated[
         str | None,
@@ -41,7 +41,7 @@ def spark(
             show_default=False,
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the horizon or Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue until the horizon or Ctrl-C.")] = False,
     pause: Annotated[float, typer.Option(min=0, help="Seconds between two rounds of --follow.")] = 1.0,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that are not events.")] = False,
     new_checkpoint: Annotated[

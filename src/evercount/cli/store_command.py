@@ -109,7 +109,7 @@ def restore(
     for one in quarantined:
         typer.echo(f"QUARANTINE  {one.name}: {one.reason} (the head is at tick {one.tick})")
         if not one.lost:
-            typer.echo(f"            go on with: evercount store retire {one.name} --successor NAME --db {db}")
+            typer.echo(f"            continue with: evercount store retire {one.name} --successor NAME --db {db}")
 
 
 @store.command()
@@ -185,7 +185,7 @@ def renew(
         heir = renew_stream(opened, stream, time.time(), horizon=horizon, new_name=name, carry_totals=carry_totals)
     finally:
         opened.close()
-    typer.echo(f"{heir.name!r} goes on for {stream!r}")
+    typer.echo(f"{heir.name!r} continues {stream!r}")
 
 
 @store.command()
@@ -246,7 +246,7 @@ def add_keys(
     finally:
         opened.close()
     if not joined:
-        typer.echo("all of these keys are there already")
+        typer.echo("all of these keys already exist")
         return
     named = ", ".join(joined[:8]) + (", …" if len(joined) > 8 else "")
     typer.echo(f"keys that join {stream!r} with tick {tick}: {named}. Nothing is spent.")

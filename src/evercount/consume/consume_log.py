@@ -119,8 +119,8 @@ class LogConsumer:
                 if not skip_lost:
                     raise InputError(
                         f"the log has deleted {gone} positions before they were counted, {position} to "
-                        f"{first[name] - 1}. Keep messages longer; go on without them with --skip-lost, which counts "
-                        "them as lost"
+                        f"{first[name] - 1}. Keep messages longer, or continue without them with --skip-lost, which "
+                        "counts them as lost"
                     )
                 self.lost += gone
                 at[name] = first[name]

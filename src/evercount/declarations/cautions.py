@@ -44,7 +44,7 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
         a_day = UNITS["d"] // schedule.length
         sentences.append(
             f"ticks of {schedule.tick} are very short: they release {a_day:,} times a day, without a pause, and the "
-            "error grows with the number of ticks. Is 1s, 1m or 1h meant?"
+            "error grows with the number of ticks. Did you mean 1s, 1m or 1h?"
         )
     return sentences
 

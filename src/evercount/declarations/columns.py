@@ -78,8 +78,8 @@ class Columns:
             )
         if (self.user is not None) != (budget.unit == "user" or query.people is not None):
             raise ParameterError(
-                "the column `user` is for budgets of unit 'user' and for queries that count users; they need it, and "
-                "nothing else has it"
+                "the column `user` is required by budgets of unit 'user' and by queries that count "
+                "users, and refused elsewhere"
             )
 
     @model_serializer(mode="wrap")

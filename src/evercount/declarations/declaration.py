@@ -84,7 +84,7 @@ class StreamDeclaration:
     start: Annotated[
         Any,
         PlainValidator(lambda time: time, json_schema_input_type=str | float | None),
-        Field(description="the time at which the first tick begins; left open, the stream begins when it is declared"),
+        Field(description="the time at which the first tick begins; if omitted, the stream begins when it is declared"),
     ] = None
     """As text in UTC once the declaration is made."""
     zone: Annotated[str | None, Field(description="the name of a time zone, such as Europe/Vienna or UTC")] = None

@@ -209,7 +209,7 @@ def make_noise(
     declaration = noise_declaration(query, budget, horizon, name, postprocess, views, during)
     if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
         raise ParameterError(
-            "keys that nobody listed have 'fresh' noise if views=['per-tick'] is all that is published, and only then: "
+            "unlisted keys have 'fresh' noise if, and only if, views=['per-tick'] is all that is published: "
             "omit the factorization"
         )
     if budget.pure:
@@ -271,7 +271,7 @@ def _all_cohorts(
         noises.append(build(dumped={**dumped, "state": state}, part=cells, **source))
         cohorts.append(Cohort(noises[-1].stream, len(cells), base))
     if len({noise.stream.tick for noise in noises}) > 1:
-        raise SnapshotError("the noise state is damaged: its cells stand at different ticks")
+        raise SnapshotError("the noise state is damaged: its cells are at different ticks")
     limits = [noise.limit for noise in noises if noise.limit is not None]
     return replace(noises[0], stream=JoinedNoise(cohorts), limit=min(limits, default=None))
 

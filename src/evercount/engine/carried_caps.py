@@ -22,19 +22,19 @@ def check_hands_on(engine: Factorization, query: Query, budget: Budget, horizon:
     """
     events, per_tick, ticks = budget.caps
     if budget.unit != "user" or budget.period is not None:
-        raise ParameterError("caps are handed on for persons without a period; others cost nothing more anyway")
+        raise ParameterError("caps are carried over for persons without a period; others cost nothing more anyway")
     if not query.memoryless or query.discovery is not None or (query.people and not query.people.each_tick):
         raise ParameterError(f"{query.name!r} remembers more of persons than their caps: the next stream adds up")
     if ticks is None or events is not None:
         if events is None or per_tick is not None or ticks is not None:
-            raise ParameterError("caps are handed on as max_ticks (with max_per_tick), or as max_events alone")
+            raise ParameterError("caps are carried over as max_ticks (with max_per_tick), or as max_events alone")
         return  # n of k events cost (n/k)² of what k cost
     if horizon is not None and ticks > horizon:
-        raise ParameterError(f"max_ticks={ticks} is more than the {horizon} ticks of the stream, so it is no cap there")
+        raise ParameterError(f"max_ticks={ticks} is more than the {horizon} ticks of the stream, so it caps nothing")
     if budget.pure or isinstance(engine, Fresh):
         return  # l1 norms, and ticks with noise of their own, add up
     if ticks > MOST_TICKS:
-        raise ParameterError(f"caps of more than {MOST_TICKS} ticks are not handed on")
+        raise ParameterError(f"caps of more than {MOST_TICKS} ticks are not carried over")
     span = budget.touched(horizon).span
     whole = participation(engine, ticks, span)
     if any(participation(engine, part, span) * ticks > whole * part for part in range(1, ticks)):

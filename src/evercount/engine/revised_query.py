@@ -126,8 +126,8 @@ def check_revised(query: Query) -> None:
         )
     if query.discovery is not None:
         raise ParameterError(
-            "late = 'revise': keys that nobody listed become public by the tick, and a day that is revised has none of "
-            "its own; list the keys (histogram)"
+            "late = 'revise': unlisted keys become public tick by tick, and a revised day has "
+            "none of its own; list the keys (histogram)"
         )
     if query.publishing.no_views is not None or query.publishing.weights is not None or query.publishing.own_ticks:
         raise ParameterError(

@@ -97,7 +97,7 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
     if isinstance(totals, list):  # sums beyond 64 bits
         totals = np.asarray([index(total) for total in totals], dtype=object)
     if parameters.noise.stream.tick != tick:
-        raise SnapshotError("the snapshot's noise stands at another tick than its sums")
+        raise SnapshotError("the snapshot's noise is at another tick than its sums")
     if totals.shape != (query.cells,):
         raise SnapshotError("the snapshot's sums do not belong to its query")
     counting = data["counting"]

@@ -328,7 +328,7 @@ class Stream(GrowingStream[V_co]):
     def _check_torn(self) -> None:
         if self._torn:
             raise EvercountError(
-                "this stream was interrupted in the middle of a tick and cannot go on; restore its newest snapshot"
+                "this stream was interrupted in the middle of a tick and cannot continue; restore its newest snapshot"
             )
 
     # -- snapshots ----------------------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     releases.query.publishing.check_views(VIEWS)
     if releases.postprocessed:
         raise ParameterError(
-            f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so that the error of their "
-            "differences is not known; release without post-processing and post-process the view"
+            f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so the error of "
+            "their differences is unknown; release without post-processing and post-process the view"
         )
     own = releases.query.publishing.own_ticks
     start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))

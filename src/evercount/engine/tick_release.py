@@ -189,8 +189,8 @@ class Release(Generic[V_co]):
             raise ParameterError("only releases of Cuts are graphs")
         if self.postprocessed:
             raise ParameterError(
-                f"these weights were post-processed ({', '.join(self.postprocessed)}), so that the error of their sums "
-                "is not known; release without post-processing and post-process the cut"
+                f"these weights were post-processed ({', '.join(self.postprocessed)}), so the error of "
+                "their sums is unknown; release without post-processing and post-process the cut"
             )
         errors, model = self._run._cell_errors(self._index), self._run._errors
         spread, slack, step = (float(np.max(part)) for part in (errors.spread, errors.slack, errors.step))

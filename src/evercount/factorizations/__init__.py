@@ -111,7 +111,7 @@ def register_factorization(name: str, build: Callable[[int], Factorization]) -> 
     """
     check_own_name(name)
     if name in BUILT_IN or _RESERVED.fullmatch(name):
-        raise ParameterError(f"the name {name!r} has a meaning of its own here: choose another")
+        raise ParameterError(f"the name {name!r} is reserved: choose another")
     if not callable(build):
         raise ParameterError(f"a factorization is registered as a function of the horizon, not as {build!r:.80}")
 

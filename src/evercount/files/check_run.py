@@ -67,7 +67,7 @@ def check_extras(job: Job) -> None:
             raise ParameterError("`lake` needs `state`: without it a second run could not know what the first released")
         open_lake(job.lake)
     if job.notes and job.out == "-":
-        raise ParameterError("`notes` need a file as `out`, which every run writes anew once there are some")
+        raise ParameterError("`notes` need a file as `out`, which every run rewrites once there are notes")
     if job.all_views and job.out == "-":
         raise ParameterError("views need a file as `out`: they are read back from all ticks of the output")
     if job.plot is not None:

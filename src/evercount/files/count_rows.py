@@ -227,7 +227,7 @@ def unreadable(connection: DuckDBPyConnection, sources: Sources) -> int:
             if kind != TOO_LONG:
                 what = "a quote is opened and never closed"
             raise InputError(
-                f"{source.name}: about line {line} {what}, so that it is not certain where the next row begins; fix "
+                f"{source.name}: about line {line} {what}, so nobody can tell where the next row begins; fix "
                 "that line (`skip_bad` cannot help)"
             )
     # Keys that nobody listed are read by a scan of their own, which has listed the same lines.

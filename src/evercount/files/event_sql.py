@@ -37,7 +37,7 @@ REASONS = {
     6: "the value is not a number",
     7: "a value outside its range",
     8: "no user: a text or a whole number",
-    9: "not a JSON object, or one with a field twice",
+    9: "not a JSON object, or one that repeats a field",
     10: "not a legal key: 1 to 200 characters, none of them invisible, no blanks at its ends",
     NO_ORDER: "no whole number to order by, of at most 18 digits",
 }

@@ -52,12 +52,12 @@ def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: C
             parts.append(_in_utc(arrow_table(table, arrow_schema(table, clock, {}))))
     if not parts:
         if last:
-            raise Conflict(f"{place} has ticks up to {last}, and the stream has fewer: it is the table of another one")
+            raise Conflict(f"{place} has ticks up to {last}, more than the stream: it belongs to another stream")
         return 0
     rows = pa.concat_tables(parts)
     ticks = rows.column("tick").to_numpy()
     if last and _sorted(lake.rows(last), rows) != _sorted(rows.filter(pa.array(ticks == last)), rows):
-        raise Conflict(f"{place} holds other numbers for tick {last}: it is the table of another stream. Name another")
+        raise Conflict(f"{place} holds other numbers for tick {last}: it belongs to another stream. Name another")
     fresh = rows.filter(pa.array(ticks > last))
     if fresh.num_rows:
         lake.append(writer, int(ticks.max()), fresh, guarantee)

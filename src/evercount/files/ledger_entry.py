@@ -77,8 +77,8 @@ def enter(
     chain = stream.cost.chain
     if chain and not goes_on and any(entry.cost.chain == chain for entry in ledger.entries):
         raise ParameterError(
-            f"the ledger {job.ledger} has a stream of this name and start that carries its caps over: go on with it "
-            "(`renew`), or give this one another `name`"
+            f"the ledger {job.ledger} has a stream of this name and start that carries its caps over: "
+            "continue it (`renew`), or give this one another `name`"
         )
     name = next(one for number in count(1) if (one := own if number == 1 else f"{own} {number}") not in names)
     ledger.check(name, stream.cost)

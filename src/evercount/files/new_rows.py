@@ -50,8 +50,8 @@ def split_new(sources: Sequence[Source], scratch: Path, earlier: Mapping[str, Pr
         prefix, found = _copied(source, copy, [own] if own else list(gone.values()))
         if own is not None and own not in found:
             raise InputError(
-                f"{source.name} does not begin with what an earlier run has read of it. Late rows are told from "
-                "counted ones by files that only grow: put the file back as it was, and write corrections to a new one"
+                f"{source.name} does not begin with what an earlier run has read of it. To tell late rows "
+                "from counted ones, files may only grow: restore the file as it was, and write corrections to a new one"
             )
         seen = max(found, key=lambda one: one.length, default=None)
         moved = next((name for name, one in gone.items() if one == seen), None)

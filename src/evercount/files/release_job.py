@@ -222,13 +222,13 @@ class Outcome:
             lines.append("The notes are not written, because no tick has ended: give them again next time.")
         if self.not_renewed is not None:
             lines.append(
-                f"The horizon of {job.declaration.horizon} ticks is complete, and no stream goes on for it: "
+                f"The horizon of {job.declaration.horizon} ticks is complete, and no stream continues it: "
                 f"{self.not_renewed.rstrip('.')}. What was released stays released; later runs exit with status 6."
             )
         elif self.complete and job.renew:
             lines.append(
-                f"The horizon of {job.declaration.horizon} ticks is complete; the next run goes on with a new stream. "
-                f"{self.following}"
+                f"The horizon of {job.declaration.horizon} ticks is complete; the next run continues with a new "
+                f"stream. {self.following}"
             )
         elif self.complete:
             lines.append(

@@ -64,7 +64,7 @@ class Closed(NamedTuple):
         if Closed.before(tick, schedule) != self:
             raise StoreError(
                 f"the rules of the time zone {schedule.zone} for ticks that are released have changed since the last "
-                "run, so that rows which were counted could count again. Run with the previous time zone data "
+                "run, so rows that were counted could count again. Run with the previous time zone data "
                 "(PYTHONTZPATH), or start again with `new_noise_stream`, which adds to the spent budget"
             )
 

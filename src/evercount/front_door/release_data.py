@@ -185,7 +185,7 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
     if not outcome.last and not outcome.job.kept:
         raise InputError(
             f"no tick has ended: the first one ends at {outcome.next_end}. Give an earlier `start`, a shorter `every`, "
-            "or `state` to go on later; nothing was spent"
+            "or `state` to continue later; nothing was spent"
         )
     return outcome.table
 

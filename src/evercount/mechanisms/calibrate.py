@@ -121,7 +121,7 @@ def build_noise(
     stream: NoiseStream
     if names is not None:
         if isinstance(factorization, Periods):
-            raise ParameterError(f"keys that nobody listed have no noise of {factorization.name!r}: omit it")
+            raise ParameterError(f"unlisted keys have no noise of {factorization.name!r}: omit it")
         engine = ONE_BY_ONE if isinstance(factorization, Fresh) else factorization
         if state is None:
             assert limit is not None  # exact noise always has a last tick

@@ -118,7 +118,7 @@ class ExactLaplace:
         return f"ExactLaplace(Secret(…), rate={self.rate:g})"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise ParameterError("exact noise is not pickled: make it anew from its secret")
+        raise ParameterError("exact noise is not pickled: recreate it from its secret")
 
 
 class ExactLaplaceRates(ExactLaplace):

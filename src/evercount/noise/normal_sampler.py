@@ -249,7 +249,7 @@ class ExactNoise:
         return self
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise ParameterError("exact noise is not pickled: make it anew from its secret")
+        raise ParameterError("exact noise is not pickled: recreate it from its secret")
 
 
 class NormalSequence:
@@ -319,7 +319,7 @@ class NormalSequence:
         return len(hits) == count
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise ParameterError("noise is not pickled: draw it anew from its secret")
+        raise ParameterError("noise is not pickled: draw it again from its secret")
 
 
 def _enough(count: int) -> int:

@@ -127,13 +127,13 @@ def successor_text(cost: Cost) -> str:
         return f"A new stream {whom} again: both together keep {kept}."
     if cost.chain:
         return (
-            "The stream that is renewed from this one costs nothing more, for it goes on with what persons have used "
-            f"of their caps: both together keep epsilon={stated(budget.epsilon)}, delta={stated(budget.delta)}."
+            "The stream that is renewed from this one costs nothing more, because it continues with what persons have "
+            f"used of their caps: both together keep epsilon={stated(budget.epsilon)}, delta={stated(budget.delta)}."
         )
     one = "each event is" if budget.unit == "event" else "what a person does in one period is"
     later = "" if budget.unit == "event" else " and a whole number of periods after this start"
     return (
-        f"A new stream that starts at this end or later{later} costs nothing more: {one} in one of the two only, and "
+        f"A new stream that starts at this end or later{later} costs nothing more: {one} in only one of the two, and "
         f"both together keep epsilon={stated(budget.epsilon)}, delta={stated(budget.delta)}."
     )
 
@@ -324,7 +324,7 @@ def _not_protected(budget: Budget, enforced: Enforced, words: _Words, within: st
         else ""
     )
     promised = (
-        "Ids of which more is counted than the caller promised: nobody but the caller has checked that there are none."
+        "Ids for which more is counted than the caller promised: only the caller has checked that there are none."
         if budget.unit == "user" and enforced == "caller"
         else ""
     )

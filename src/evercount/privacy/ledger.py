@@ -340,5 +340,5 @@ def _to_dict(entry: Entry) -> dict[str, Any]:
 
 def _from_dict(data: dict[str, Any]) -> Entry:
     if set(data) != {"name", "cost", "note", "stream"}:
-        raise ParameterError("an entry of the ledger has other fields than an entry has.")
+        raise ParameterError("an entry of the ledger has unknown or missing fields.")
     return Entry(data["name"], Cost.from_dict(data["cost"]), data["note"], data["stream"])

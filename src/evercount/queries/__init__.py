@@ -63,7 +63,7 @@ QUERIES: dict[str, type[Query]] = {
 
 NOT_QUERIES = {
     "sparse-count": (
-        "'sparse-count' is a mechanism of its own and not a query of a stream: what it releases is not linear in the "
+        "'sparse-count' is a separate mechanism and not a query of a stream: what it releases is not linear in the "
         "data, so a stream's noise, error bars and state do not fit it. Use evercount.sparse.SparseCount in Python "
         "(step, run, snapshot, restore); `evercount plan --query sparse-count` shows its error. Here use 'count'"
     )

@@ -160,7 +160,7 @@ class Query(Sensitivities, Generic[V_co]):
             caps["max_ticks"] = budget.max_ticks
         for name, given in caps.items():
             if given is not None:
-                own = f", or give {name} to the query, which has a cap of its own" if name in self.parameters() else ""
+                own = f", or give {name} to the query, which has its own cap" if name in self.parameters() else ""
                 raise ParameterError(
                     f"{self.name!r} protects users with any number of events: omit {name}={given} of the budget{own}"
                 )

@@ -213,5 +213,5 @@ class Capabilities:
 def rows_of(query: Query) -> Rows:
     """How rows become events of this query; ParameterError where its events are no rows."""
     if query.rows is None:
-        raise ParameterError(f"the events of {query.name!r} are no rows of a table")
+        raise ParameterError(f"the events of {query.name!r} are not rows of a table")
     return query.rows

@@ -23,7 +23,7 @@ NO_SUM = (
     "an average is not a sum over ticks; stream a Sum; in Python, Releases.between has the average between two ticks"
 )
 NO_EVENTS = (
-    "an average per event does not tell its number of events, so nothing can be said of the ticks between two "
+    "an average per event does not reveal its number of events, so nothing can be said about the ticks between two "
     "releases; stream a Sum and a Count instead"
 )
 

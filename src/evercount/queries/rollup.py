@@ -168,7 +168,7 @@ class Rollup(TreeQuery):
                         "events)"
                     )
             if number and not set(nodes[-1]).isdisjoint(self._leaf):
-                raise ParameterError("a path joins that is there already; name new paths only")
+                raise ParameterError("a path that joins already exists; name new paths only")
             self._leaf |= {path: len(self._leaf) + leaf for leaf, path in enumerate(nodes[-1])}
             trees.append(ConsistentTree(_children(nodes), chosen))
             places.append(np.asarray([place.setdefault(label, len(place)) for label in labels]))

@@ -25,7 +25,7 @@ MOST_WAITING = 4096
 """Commands that may wait before new ones are refused."""
 LONGEST_WAIT = 3600.0
 STOPPING = "the service is stopping: send the request again when it is back"
-JUMPED = "the clock of the service has jumped ahead, and the operator has not agreed yet"
+JUMPED = "the clock of the service has jumped ahead, and the operator has not confirmed the time yet"
 BEHIND_RETRY_SECONDS = 5.0
 """Retry-After of a stream that is behind: always the same, because the speed of closing depends on data."""
 RETRY_SECONDS = 1.0

@@ -114,7 +114,7 @@ class Watch:
             await self.app(routed, receive, watched)
         except ClientDisconnect:
             status = WENT_AWAY
-            clients.warning("a client went away in the middle of its request: %s %s", scope["method"], route_of(routed))
+            clients.warning("a client disconnected during its request: %s %s", scope["method"], route_of(routed))
         except Exception as error:  # noqa: BLE001 - the last one to catch it; the answer tells nothing but its kind
             answer = describe(error)  # this also writes unexpected ones to the log
             if not status:

@@ -1,4 +1,4 @@
-"""Past one machine: Spark reads and counts events, and the same engine releases them.
+"""Beyond one machine: Spark reads and counts events, and the same engine releases them.
 
 `release_stream` follows a streaming source into a store, `release_batch` releases years of history into Parquet.
 """

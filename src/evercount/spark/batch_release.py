@@ -204,7 +204,7 @@ def _refuse_existing(session: SparkSession, out: str) -> None:
         session.read.format("binaryFile").load(out)
     except AnalysisException:  # nothing is there
         return
-    raise StoreError(f"{out} cannot be written: it exists. Name another folder, or say what is to become of it (mode)")
+    raise StoreError(f"{out} cannot be written: it exists. Name another folder, or choose what happens to it (mode)")
 
 
 def _ticks(declaration: StreamDeclaration, until: int) -> int:

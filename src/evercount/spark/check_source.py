@@ -72,12 +72,12 @@ def check_source(events: DataFrame, declaration: StreamDeclaration) -> None:
         if isinstance(time, types.TimestampType) and source.has_text_times():
             raise ParameterError(
                 f"Spark reads a TIMESTAMP from {source.form.upper()} in the session's time zone where the text has no "
-                "offset, and the declaration has a zone of its own: give the time as string in the schema, such as "
+                "offset, and the declaration has its own zone: give the time as string in the schema, such as "
                 "'ts string'. Texts in ISO 8601 are then read in the declared zone"
             )
         if events.isStreaming and "maxfileage" not in map(str.lower, source.options):
             raise ParameterError(
-                "Spark skips files that are more than 7 days older than the newest it has seen, without a word: give "
+                "Spark silently skips files that are more than 7 days older than the newest it has seen: give "
                 f"the reader the option maxFileAge, such as .option('maxFileAge', '{EVERY_AGE}') for files of every age"
             )
 
@@ -90,8 +90,8 @@ def refuse_skipping(options: Mapping[str, str]) -> None:
         found.append("mode DROPMALFORMED")
     if found:
         raise ParameterError(
-            f"Spark would leave out what it cannot read without a word ({found[0]}): take the option back. Rows that "
-            "cannot be read are then said, and left out with a count where you allow it (skip_bad, --skip-bad)"
+            f"Spark would silently leave out what it cannot read ({found[0]}): remove the option. Unreadable "
+            "rows are then reported, and left out with a count if you allow it (skip_bad, --skip-bad)"
         )
 
 
@@ -123,7 +123,7 @@ def check_parquet_times(events: DataFrame, declaration: StreamDeclaration, files
         except (PySparkException, Py4JError) as error:
             raise InputError(
                 f"the Parquet files cannot be read together: {first_line(error)} Where some have times with a zone and "
-                "others without, Spark would shift one kind: read them apart"
+                "others without, Spark would shift one kind: read them separately"
             ) from None
         for field in found:
             if isinstance(field.dataType, TIMESTAMPS) and told.get(field.name, field.dataType) != field.dataType:

@@ -56,14 +56,14 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     if people is not None:
         if people.order_matters and columns.order is None:
             raise ParameterError(
-                f"{name!r} counts each user under the first keys, and rows of Spark come in no order: name a column of "
+                f"{name!r} counts each user under the first keys, and Spark's rows have no order: name a column of "
                 "whole numbers that orders the events of one user at one time (columns.order), count users under all "
                 "keys (max_keys), or use `evercount release`, which takes rows in the order of the file"
             )
         return
     if declaration.budget.unit == "user" and columns.order is None:
         raise ParameterError(
-            "a budget of unit 'user' keeps the first events of each user, and rows of Spark come in no order: name a "
+            "a budget of unit 'user' keeps the first events of each user, and Spark's rows have no order: name a "
             "column of whole numbers that orders the events of one user at one time (columns.order), or use `evercount "
             "release`, which takes rows in the order of the file"
         )

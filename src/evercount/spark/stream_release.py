@@ -202,7 +202,7 @@ class _Round:
         if coming > counted:
             has = f"{counted} batches of it" if counted else "none of its batches"
             raise Conflict(
-                f"the checkpoint {self.checkpoint} is ahead of the store: Spark goes on with batch {coming}, and "
+                f"the checkpoint {self.checkpoint} is ahead of the store: Spark continues with batch {coming}, and "
                 f"stream {self.fed.declaration.name!r} has counted {has}, so events would be lost. Put back the store "
                 "and the stream that belong to the checkpoint, or start with a new checkpoint"
             )

@@ -242,7 +242,7 @@ class SparseCount(NoiseOwner):
     def _check_not_torn(self) -> None:
         if self._torn:
             raise EvercountError(
-                "this counter was interrupted in the middle of a tick and cannot go on; restore its newest snapshot"
+                "this counter was interrupted in the middle of a tick and cannot continue; restore its newest snapshot"
             )
 
     def _close(self) -> None:

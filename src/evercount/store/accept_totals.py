@@ -199,7 +199,7 @@ def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> 
         select(table.c.stream).where((table.c.query == one.query) & (table.c.stream != live.id)).limit(1)
     ).first()
     if other is not None:
-        raise Conflict("the checkpoint belongs to another stream of this store: every stream needs one of its own")
+        raise Conflict("the checkpoint belongs to another stream of this store: every stream needs its own")
     last = last_batches(connection, live.id)
     if one.query not in last and last and not one.fresh:
         raise Conflict(

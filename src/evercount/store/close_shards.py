@@ -194,8 +194,8 @@ def refuse_other_cut(name: str, cut: CutStream | None, shards: int, released: in
     """Refuse another number of shards than a stream has, or shards for one that began without them."""
     if cut is not None and cut.shards != shards:
         raise Conflict(
-            f"stream {name!r} is kept in {cut.shards} shards, each with a state of its own, and {shards} are asked "
-            f"for: say {cut.shards}, or leave the number out"
+            f"stream {name!r} is kept in {cut.shards} shards, each with its own state, not in "
+            f"{shards}: say {cut.shards}, or leave the number out"
         )
     if cut is None and released:
         raise Conflict(f"stream {name!r} began as a whole and cannot be cut now: leave the number of shards out")

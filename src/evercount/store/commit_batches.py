@@ -70,7 +70,7 @@ class Group:
         try:
             live = self.streams.get(batch.stream)
             if live is None:
-                raise StreamStopped(f"stream {batch.stream!r} is over and takes no events")
+                raise StreamStopped(f"stream {batch.stream!r} has ended and takes no events")
             earlier = None if mark is None else self._earlier(mark)
             if earlier is not None:
                 return Accepted(batch.size, earlier, repeated=True)

@@ -45,11 +45,11 @@ def declare_stream(
     """`Store.declare`."""
     if store.name_is_spent(declaration.name):
         raise Conflict(
-            f"stream {declaration.name!r} is over and its name is not used again: readers and the head file know "
+            f"stream {declaration.name!r} has ended, and its name cannot be used again: readers and the head file know "
             "the old stream by it. Declare the new stream under another name"
         )
     if declaration.carry_caps:
-        raise ParameterError("carry_caps is for `evercount release` with a state file: a store hands no caps on")
+        raise ParameterError("carry_caps is for `evercount release` with a state file: a store carries no caps over")
     known = store.streams.get(declaration.name)
     if known is not None:
         if declares_again(known.declaration, declaration):

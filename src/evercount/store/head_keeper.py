@@ -73,14 +73,14 @@ def keep_lost_spending(reading: Reading, file: HeadFile, lost: Sequence[Quaranti
         row = {"name": one.name, "moment": time.time(), "reason": one.reason}
         with reading.database.transaction() as connection:
             connection.execute(insert(schema.retired).values(**row, facts=json.dumps(content.spent[one.name])))
-        log.error("stream %s is not in this copy of the database: it is over, and its budget stays spent", one.name)
+        log.error("stream %s is not in this copy of the database: it has ended, and its budget stays spent", one.name)
 
 
 def quarantine(live: LiveStream, why: Quarantine) -> EndedStream:
     """Drop all of a stream that could release, and tell the operator by the log what can be done."""
     log.error(
-        "stream %s is in quarantine, the others go on: %s (the head is at tick %d, this copy at tick %d). Put the "
-        "newest database back, or go on with a new stream: `evercount store retire %s --successor NAME`",
+        "stream %s is in quarantine, the others continue: %s (the head is at tick %d, this copy at tick %d). Restore "
+        "the newest database, or continue with a new stream: `evercount store retire %s --successor NAME`",
         live.name,
         why.reason,
         why.tick,

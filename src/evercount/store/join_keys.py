@@ -87,7 +87,7 @@ def hide_keys(store: Store, name: str, labels: Sequence[str]) -> list[str]:
     if unknown := [label for label in labels if label not in live.labels]:
         raise ParameterError(f"there is no key {', '.join(map(repr, unknown))} in the list of this stream")
     if live.declaration.query.discovery is not None:
-        raise ParameterError("keys that nobody listed come by themselves, and cannot be removed")
+        raise ParameterError("unlisted keys appear by themselves and cannot be removed")
     if not set(live.labels) - gone - set(labels):
         raise ParameterError("nothing would be left to show; end the stream instead")
     new = [label for label in labels if label not in gone]

@@ -207,7 +207,7 @@ class Reading(StoredReleases):
             .limit(1)
         ).scalar()
         if not state == tick == (chain or 0):
-            yield f"{name}: the state stands at another tick than the releases"
+            yield f"{name}: the state is at another tick than the releases"
 
     def backup(self, target: Path) -> None:
         """A consistent copy of an SQLite store, also while a service writes. It holds raw sums and secrets."""

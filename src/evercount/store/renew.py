@@ -60,7 +60,7 @@ def renew_stream(
         heir = store.streams.get(live.successor)
         asked = (new_name or live.successor, horizon or (heir and heir.declaration.horizon), carry_totals)
         if heir is None or asked != (heir.name, heir.declaration.horizon, store.carried(heir.id) is not None):
-            raise Conflict(f"stream {name!r} is renewed already: {live.successor!r} goes on for it")
+            raise Conflict(f"stream {name!r} is already renewed: {live.successor!r} continues it")
         return heir
     heir = store.declare(following, now, waits_for=live.waiting or HISTORY)
     with store.database.transaction() as connection:
@@ -104,6 +104,6 @@ def explain_renewal(
     begin = following.schedule.show(following.schedule.begin)
     totals = "Running totals go on from the last published ones, and the errors add up.\n" * carry_totals
     return (
-        f"{following.name!r} goes on for {name!r} from {begin} on, with new noise and counts from zero.\n{totals}"
+        f"{following.name!r} continues {name!r} from {begin} on, with new noise and counts from zero.\n{totals}"
         f"Both together keep epsilon={stated(both.epsilon)}, delta={stated(both.delta)}."
     )

@@ -198,7 +198,7 @@ class Store(Reading):
     def find(self, name: str) -> LiveStream:
         """The stream of that name that can go on; StreamStopped if it is over, KeyError if there is none."""
         if self.name_is_spent(name):
-            raise StreamStopped(f"stream {name!r} is over and takes no events")
+            raise StreamStopped(f"stream {name!r} has ended and takes no events")
         return self.streams[name]
 
     # -- events ------------------------------------------------------------------------------------------------------

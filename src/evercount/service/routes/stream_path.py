@@ -26,7 +26,7 @@ def visible(service: Service, request: Request, name: str) -> LiveStream | Ended
     if live is None or not live.declaration.public:
         if role is None:  # the same answer whether the stream exists or not
             service.check_recovered()
-            raise Problem(401, "Unauthorized", "this stream is not public, or there is none: reading needs a token")
+            raise Problem(401, "Unauthorized", "this stream is not public or does not exist: reading needs a token")
         if live is None:
             raise Problem(404, "NotFound", "there is no such stream")
     return live

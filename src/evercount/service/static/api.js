@@ -64,7 +64,7 @@ async function open(path, headers, signal) {
     response = await fetch(new URL(path, document.baseURI), { headers, signal, cache: "no-store", credentials: "same-origin" });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ServiceError(0, "the service cannot be reached", "It is asked again by itself.");
+    throw new ServiceError(0, "the service cannot be reached", "The page tries again by itself.");
   }
   if (!response.ok) throw await refusal(response);
   return response;

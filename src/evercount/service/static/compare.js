@@ -162,7 +162,7 @@ export class ComparePage {
   sentence(names, span) {
     const { value, error } = reading(span);
     if (span.values[0] === null) return `Newest span, ${when(span)}: ${error}.`;
-    const known = span.low[0] > 0 ? `${names[0]} is larger` : span.high[0] < 0 ? `${names[1]} is larger` : "the noise does not tell which one is larger";
+    const known = span.low[0] > 0 ? `${names[0]} is larger` : span.high[0] < 0 ? `${names[1]} is larger` : "the noise hides which one is larger";
     return `Newest span, ${when(span)}: the difference is ${value} (${error}). With 95 % confidence, ${known}.`;
   }
 }
