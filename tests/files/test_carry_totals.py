@@ -133,7 +133,7 @@ def test_it_may_be_asked_for_later(home: str) -> None:
 def test_refused_before_anything_is_spent(home: str) -> None:
     people = "--query distinct-users --user region --ledger l --total 2,2e-6"
     for keys, more, why in (
-        (KEYS, "--carry-totals", "--carry-totals goes with --renew"),
+        (KEYS, "--carry-totals", "--carry-totals needs --renew"),
         (KEYS, f"{CARRY} --late revise --revise-for 3", "revised"),
         ("--key region --query discovered-keys", CARRY, "finds its keys anew"),
         (people, CARRY, "remembers events"),

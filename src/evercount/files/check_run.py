@@ -57,7 +57,7 @@ def check_paths(job: Job, places: Places) -> None:
 def check_extras(job: Job) -> None:
     """Refuse before the run what would fail after it: a missing library, a chart without a file to read."""
     if job.carry_totals and not job.renew:
-        raise ParameterError("`carry_totals` goes with `renew`: it is about the stream that goes on for this one")
+        raise ParameterError("`carry_totals` needs `renew`: it is about the next stream")
     if job.kind == "parquet":
         parquet_modules()
     if job.lake is not None:
