@@ -2,12 +2,12 @@
 
 Proofs lie beside the code that they prove; changelog and map of the rooms lie at the top of the repository. Here they
 become pages of the site without being copied. A link to a file that is no page (code, a test) becomes plain text.
-Pages with formulas get KaTeX, from `docs/assets/katex`; the others do not load it. Sentences of proofs are plain text
-with x_i and 2^k, to be read in an editor: here they get real indices and powers.
+Pages with formulas get KaTeX, from `docs/assets/katex`; the others do not load it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,19 +19,14 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
-AS_IT_IS = re.compile(
-    r"(^```.*?^```|^(?: {4}|#).*?$|`[^`]*`|\$[^$]*\$|\]\([^)]*\)|<[^>\n]*>|[\w./]+\.py[\w:]*)", re.DOTALL | re.MULTILINE
-)
-"""Code, headings (their anchors are cited), formulas, links, tags and names of tests."""
-INDEX = re.compile(
-    r"(?:((?<![A-Za-z_])[^\W\d_][′*²\u0300-\u036f]*|[)\]}‖|′ΣΠ∫∆⌉⌋])_"
-    r"(\{[^{}]+\}|\([a-z]\)|[A-Za-z0-9]{1,10}(?![A-Za-z0-9_])|[^\W\d_]|∞)|(\b[a-z]+)_([A-Za-z0-9](?![A-Za-z0-9_])|\{[^{}]+\}))"
-)
-POWER = re.compile(r"(?<=[^\s_^])\^(\{[^{}]+\}|\([^()]+\)|[−-]?[A-Za-z0-9½]+(?:/[0-9]+)?|[^\W\d_]|[−+*∞])")
+MACROS = {"‖": r"\Vert ", "′": "'", "″": "''", "‴": "'''", "Σ": r"\sum ", "Π": r"\prod ", "∆": r"\Delta "}
+MACROS |= {"½": r"\tfrac12 ", "¼": r"\tfrac14 ", "¾": r"\tfrac34 "}
+"""Formulas of proofs are written with these letters, to be read in an editor; KaTeX does not know them by itself."""
 MATH = """<link rel="stylesheet" href="{0}katex.min.css"><script src="{0}katex.min.js"></script><script>
 for (const one of document.querySelectorAll(".arithmatex")) {{
   const text = one.textContent.trim(); // in (...) within a line, in [...] on its own, each bracket after a backslash
-  katex.render(text.slice(2, -2), one, {{displayMode: text[1] === "[", throwOnError: false, strict: "ignore"}});
+  const options = {{displayMode: text[1] === "[", throwOnError: false, strict: "ignore", macros: {1}}};
+  katex.render(text.slice(2, -2), one, options);
 }}
 </script>"""
 
@@ -91,20 +86,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
         return f"[{text}]({_relative(PurePosixPath(goal), here)}{anchor})"
 
     parts = FENCE.split(markdown)
-    linked = "".join(part if part.startswith("```") else LINK.sub(rewrite, part) for part in parts)
-    return typeset(linked) if page.file.src_uri.startswith("proofs/") else linked
-
-
-def typeset(markdown: str) -> str:
-    """Indices and powers of plain text as such: d_{t+1}² and 2^−53."""
-    parts = AS_IT_IS.split(markdown)
-    for place in range(0, len(parts), 2):
-        for _ in range(2):  # an index may have one of its own
-            parts[place] = INDEX.sub(
-                lambda found: f"{found[1] or found[3]}<sub>{(found[2] or found[4]).strip('{}')}</sub>", parts[place]
-            )
-            parts[place] = POWER.sub(lambda found: f"<sup>{found[1].strip('{}')}</sup>", parts[place])
-    return "".join(parts)
+    return "".join(part if part.startswith("```") else LINK.sub(rewrite, part) for part in parts)
 
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:
@@ -115,7 +97,7 @@ def on_post_page(output: str, page: Page, **_: Any) -> str:
     if 'class="arithmatex"' not in output:
         return output
     place = "../" * page.file.src_uri.count("/") + "assets/katex/"
-    return output.replace("</body>", MATH.format(place) + "</body>")
+    return output.replace("</body>", MATH.format(place, json.dumps(MACROS)) + "</body>")
 
 
 def _normal(path: Path) -> list[str]:
