@@ -7,7 +7,6 @@ Pages with formulas get KaTeX, from `docs/assets/katex`; the others do not load 
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,8 +18,26 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
-MACROS = {"‖": r"\Vert ", "′": "'", "″": "''", "‴": "'''", "Σ": r"\sum ", "Π": r"\prod ", "∆": r"\Delta "}
-MACROS |= {"½": r"\tfrac12 ", "¼": r"\tfrac14 ", "¾": r"\tfrac34 "}
+MACROS = r"""{
+  "‖": "\\Vert ", "′": "'", "″": "''", "‴": "'''", "·": "\\cdot ", "Σ": "\\sum ", "Π": "\\prod ", "∆": "\\Delta ",
+  "½": "\\tfrac12 ", "¼": "\\tfrac14 ", "¾": "\\tfrac34 ",
+  "√": (input) => { // the bracket that follows goes under the root, or one letter or number with its index
+    const next = input.future().text, taken = [];
+    if (next !== "(" && !/^[\d\p{L}]$/u.test(next) || next === "Σ") return "\\surd ";
+    let depth = 0;
+    const take = () => {
+      const {text} = input.popToken();
+      depth += "({".includes(text) - ")}".includes(text);
+      taken.push(text.startsWith("\\") ? text + " " : text);
+    };
+    do take(); while (depth > 0);
+    while (/^\d$/.test(next) && /^\d$/.test(input.future().text) || input.future().text === "_" && next !== "(") {
+      if (input.future().text === "_") take();
+      do take(); while (depth > 0);
+    }
+    return "\\sqrt{" + (next === "(" ? taken.slice(1, -1) : taken).join("") + "}";
+  },
+}"""
 """Formulas of proofs are written with these letters, to be read in an editor; KaTeX does not know them by itself."""
 MATH = """<link rel="stylesheet" href="{0}katex.min.css"><script src="{0}katex.min.js"></script><script>
 for (const one of document.querySelectorAll(".arithmatex")) {{
@@ -97,7 +114,7 @@ def on_post_page(output: str, page: Page, **_: Any) -> str:
     if 'class="arithmatex"' not in output:
         return output
     place = "../" * page.file.src_uri.count("/") + "assets/katex/"
-    return output.replace("</body>", MATH.format(place, json.dumps(MACROS)) + "</body>")
+    return output.replace("</body>", MATH.format(place, MACROS) + "</body>")
 
 
 def _normal(path: Path) -> list[str]:

@@ -88,7 +88,7 @@ let where;
 console.warn = (text) => wrong.push(where + ": " + text); // a letter that the fonts do not have
 for (const [page, text] of formulas) {
   where = page;
-  const options = {strict: "ignore", macros: {...macros}};
+  const options = {strict: "ignore", macros: eval(`(${macros})`)};
   try { katex.renderToString(text, options); } catch (error) { console.warn(error.message); }
 }
 console.log(JSON.stringify(wrong));
