@@ -15,7 +15,7 @@ import numpy as np
 
 from evercount import Budget, Stream
 from evercount.graphs import Components, DegreeHistogram, Edges
-from evercount.plotting import new_axes, save
+from evercount.plotting import COLOURS, label_lines, new_axes, save
 from evercount.privacy import compose
 
 PEOPLE, GROUPS, WEEKS, MOST_CONTACTS = 800, 20, 24, 12
@@ -50,15 +50,16 @@ def main(folder: Path) -> None:
     edges, parts, degrees = (stream.run(weeks) for stream in streams)
 
     axes = new_axes(height=5)
-    for releases, name, colour in ((edges, "contacts so far", "tab:blue"), (parts, "separate groups", "tab:orange")):
+    for releases, name, colour in ((edges, "contacts so far", COLOURS[0]), (parts, "separate groups", COLOURS[1])):
         low, high = (side.reshape(WEEKS) for side in releases.interval(0.95))
         axes.fill_between(releases.ticks, low, high, color=colour, alpha=0.3, linewidth=0)
         axes.plot(releases.ticks, releases.values.reshape(WEEKS), color=colour, label=name)
-    axes.axvline(12, color="grey", linestyle=":", label="lockdown")
+    axes.axvline(12, color="grey", linestyle=":")
+    axes.annotate(" lockdown", (12, 0.93), xycoords=("data", "axes fraction"), fontsize=8, color="grey")
     axes.set_title("A contact graph of 800 people, 95 % bands (synthetic data, ε = 1 each)", loc="left")
     axes.set_xlabel("week")
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+    label_lines(axes)
     save(axes, folder / "contacts.png")
 
     print(f"contacts: {edges[-1].value:.0f} ± {2 * edges[-1].std:.0f}, truth {sum(map(len, weeks))}")

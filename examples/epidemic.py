@@ -13,7 +13,7 @@ from pathlib import Path
 
 from evercount import Budget, Histogram, Stream
 from evercount.examples import flu
-from evercount.plotting import new_axes, save
+from evercount.plotting import COLOURS, label_lines, new_axes, save
 
 DAYS = 26 * 7
 
@@ -27,14 +27,14 @@ def main(folder: Path) -> None:
     days = releases.spans("per day", range(1, 24 * DAYS, 24), range(25, 24 * DAYS + 2, 24))
     low, high = days.interval(0.95)
     axes = new_axes(height=5)
-    for region, colour in (("north", "tab:blue"), ("south", "tab:orange"), ("north-west", "tab:green")):
+    for region, colour in zip(("north", "south", "north-west"), COLOURS, strict=False):
         cell = days.cells.index(region)
         axes.fill_between(range(DAYS), low[:, cell], high[:, cell], color=colour, alpha=0.3, linewidth=0)
         axes.plot(range(DAYS), days.values[:, cell], color=colour, linewidth=1, label=region)
     axes.set_title("New reports per day, 95 % band (synthetic data, ε = 1, δ = 1e-9)", loc="left")
     axes.set_xlabel("day")
     axes.set_ylabel("reports")
-    axes.legend(frameon=False)
+    label_lines(axes)
     save(axes, folder / "epidemic.png")
 
     truth = reports.reshape(DAYS, 24, -1).sum(axis=1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from evercount import Budget, DiscoveredKeys, Stream
-from evercount.plotting import new_axes, save
+from evercount.plotting import COLOURS, new_axes, save
 
 DAYS, COMMON, LONELY = 60, 40, 3_000
 
@@ -50,9 +50,16 @@ def main(folder: Path) -> None:
         np.stack([last.values[places] - low[places], high[places] - last.values[places]]),
     )
     axes.errorbar(
-        range(len(order)), middle, np.maximum(ends, 0), fmt="o", markersize=3, capsize=2, label="released, 95 %"
+        range(len(order)),
+        middle,
+        np.maximum(ends, 0),
+        fmt="o",
+        markersize=3,
+        capsize=2,
+        color=COLOURS[0],
+        label="published, 95 %",
     )
-    axes.plot(range(len(order)), [truth[key] for key in order], "k_", markersize=8, label="truth")
+    axes.plot(range(len(order)), [truth[key] for key in order], "_", color=COLOURS[1], markersize=8, label="true")
     axes.set_yscale("log")
     axes.set_xticks(range(len(order)), order, rotation=90, fontsize=7)
     axes.set_title(f"Crashes by message after {DAYS} days (synthetic data, ε = 1, δ = 1e-7)", loc="left")

@@ -2,8 +2,7 @@
 
 Proofs lie beside the code that they prove; changelog and map of the rooms lie at the top of the repository. Here they
 become pages of the site without being copied. A link to a file that is no page (code, a test) becomes plain text.
-Pages with formulas get KaTeX, from `docs/assets/katex`; the others do not load it. Sentences of proofs are plain text
-with x_i and 2^k, to be read in an editor: here they get real indices and powers.
+Pages with formulas get KaTeX, from `docs/assets/katex`; the others do not load it.
 """
 
 from __future__ import annotations
@@ -19,19 +18,32 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
-AS_IT_IS = re.compile(
-    r"(^```.*?^```|^(?: {4}|#).*?$|`[^`]*`|\$[^$]*\$|\]\([^)]*\)|<[^>\n]*>|[\w./]+\.py[\w:]*)", re.DOTALL | re.MULTILINE
-)
-"""Code, headings (their anchors are cited), formulas, links, tags and names of tests."""
-INDEX = re.compile(
-    r"(?:((?<![A-Za-z_])[^\W\d_][′*²\u0300-\u036f]*|[)\]}‖|′ΣΠ∫∆⌉⌋])_"
-    r"(\{[^{}]+\}|\([a-z]\)|[A-Za-z0-9]{1,10}(?![A-Za-z0-9_])|[^\W\d_]|∞)|(\b[a-z]+)_([A-Za-z0-9](?![A-Za-z0-9_])|\{[^{}]+\}))"
-)
-POWER = re.compile(r"(?<=[^\s_^])\^(\{[^{}]+\}|\([^()]+\)|[−-]?[A-Za-z0-9½]+(?:/[0-9]+)?|[^\W\d_]|[−+*∞])")
+MACROS = r"""{
+  "‖": "\\Vert ", "′": "'", "″": "''", "‴": "'''", "·": "\\cdot ", "Σ": "\\sum ", "Π": "\\prod ", "∆": "\\Delta ",
+  "½": "\\tfrac12 ", "¼": "\\tfrac14 ", "¾": "\\tfrac34 ",
+  "√": (input) => { // the bracket that follows goes under the root, or one letter or number with its index
+    const next = input.future().text, taken = [];
+    if (next !== "(" && !/^[\d\p{L}]$/u.test(next) || next === "Σ") return "\\surd ";
+    let depth = 0;
+    const take = () => {
+      const {text} = input.popToken();
+      depth += "({".includes(text) - ")}".includes(text);
+      taken.push(text.startsWith("\\") ? text + " " : text);
+    };
+    do take(); while (depth > 0);
+    while (/^\d$/.test(next) && /^\d$/.test(input.future().text) || input.future().text === "_" && next !== "(") {
+      if (input.future().text === "_") take();
+      do take(); while (depth > 0);
+    }
+    return "\\sqrt{" + (next === "(" ? taken.slice(1, -1) : taken).join("") + "}";
+  },
+}"""
+"""Formulas of proofs are written with these letters, to be read in an editor; KaTeX does not know them by itself."""
 MATH = """<link rel="stylesheet" href="{0}katex.min.css"><script src="{0}katex.min.js"></script><script>
 for (const one of document.querySelectorAll(".arithmatex")) {{
   const text = one.textContent.trim(); // in (...) within a line, in [...] on its own, each bracket after a backslash
-  katex.render(text.slice(2, -2), one, {{displayMode: text[1] === "[", throwOnError: false, strict: "ignore"}});
+  const options = {{displayMode: text[1] === "[", throwOnError: false, strict: "ignore", macros: {1}}};
+  katex.render(text.slice(2, -2), one, options);
 }}
 </script>"""
 
@@ -91,20 +103,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
         return f"[{text}]({_relative(PurePosixPath(goal), here)}{anchor})"
 
     parts = FENCE.split(markdown)
-    linked = "".join(part if part.startswith("```") else LINK.sub(rewrite, part) for part in parts)
-    return typeset(linked) if page.file.src_uri.startswith("proofs/") else linked
-
-
-def typeset(markdown: str) -> str:
-    """Indices and powers of plain text as such: d_{t+1}² and 2^−53."""
-    parts = AS_IT_IS.split(markdown)
-    for place in range(0, len(parts), 2):
-        for _ in range(2):  # an index may have one of its own
-            parts[place] = INDEX.sub(
-                lambda found: f"{found[1] or found[3]}<sub>{(found[2] or found[4]).strip('{}')}</sub>", parts[place]
-            )
-            parts[place] = POWER.sub(lambda found: f"<sup>{found[1].strip('{}')}</sup>", parts[place])
-    return "".join(parts)
+    return "".join(part if part.startswith("```") else LINK.sub(rewrite, part) for part in parts)
 
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:
@@ -115,7 +114,7 @@ def on_post_page(output: str, page: Page, **_: Any) -> str:
     if 'class="arithmatex"' not in output:
         return output
     place = "../" * page.file.src_uri.count("/") + "assets/katex/"
-    return output.replace("</body>", MATH.format(place) + "</body>")
+    return output.replace("</body>", MATH.format(place, MACROS) + "</body>")
 
 
 def _normal(path: Path) -> list[str]:

@@ -236,6 +236,7 @@ def test_the_service_works_behind_the_proxy_and_under_a_path(program: str, tmp_p
 def test_dashboard_and_alerts_ask_for_metrics_that_the_service_has(tmp_path: Path) -> None:
     board = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    asked += [variable["query"] for variable in board["templating"]["list"]]
     asked += re.findall(r"expr: (.*)", (DEPLOY / "alerts.yml").read_text())
     names = set(re.findall(r"(?:evercount|process)_[a-z_]+", " ".join(asked)))
     store = Store(tmp_path / "a.db")

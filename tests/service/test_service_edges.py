@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from evercount.service.admin_token import AdminToken, choose_admin_token, defaul
 from evercount.service.runtime import Service
 from evercount.store import Store, writer
 from evercount.store.tokens import read_tokens
+from evercount.store.watched_store import WatchedStore
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, Postgres, served
@@ -257,6 +259,22 @@ def test_a_token_is_printed_only_if_that_is_asked_for(tmp_path: Path) -> None:
     named = tmp_path / "token"
     assert str(named) in first_lines(tmp_path / "b.db", "--admin-token-file", str(named)).replace("\n", "")
     assert named.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_reader_needs_no_place_for_a_token(
+    tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file system may be read-only, as in `deploy/kubernetes`."""
+    place = postgres.fresh()
+    Store(place, head=tmp_path / "a.head").close()
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/no state")
+    with closing(WatchedStore(place)) as reader:
+        assert choose_admin_token(reader, read_only=True) == AdminToken()
+        with pytest.raises(ParameterError, match="cannot be written"):
+            choose_admin_token(reader)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with closing(WatchedStore(place)) as reader:
+        assert choose_admin_token(reader, read_only=True).given is not None
 
 
 def test_a_token_file_of_somebody_else_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

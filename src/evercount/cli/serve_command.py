@@ -105,7 +105,7 @@ def serve(
             prefill(store)
         clock = demo_clock(store) if demo else None
         limits = Limits(rate=rate, burst=2 * rate)
-        token = named or choose_admin_token(store, print_admin_token)
+        token = named or choose_admin_token(store, print_admin_token, read_only=read_only)
         service = Service(store, clock=clock, limits=limits, admin=token.given, clock_jump=largest_jump)
         for one in declared:
             if one.name not in store.streams and not one.views:

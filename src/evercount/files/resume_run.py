@@ -295,5 +295,5 @@ def compose_sentence(earlier: tuple[Cost, ...], now: Cost) -> str:
     return (
         f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
         f"epsilon={stated(together.epsilon)}, delta={stated(together.delta)} (adjacency {together.adjacency}, unit "
-        f"{together.unit})."
+        f"{'person' if together.unit == 'user' else together.unit})."
     )

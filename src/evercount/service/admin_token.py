@@ -41,11 +41,12 @@ def named_admin_token(file: Path | None, show: bool = False) -> AdminToken | Non
     return None if file is None else _token_in(file, show)
 
 
-def choose_admin_token(store: Store, show: bool = False) -> AdminToken:
+def choose_admin_token(store: Store, show: bool = False, *, read_only: bool = False) -> AdminToken:
     """The admin token of a store for which none is named.
 
     The file in the default place is read. If nobody could administer the store otherwise, a new token is written into
     that file, readable by its owner only; with `show` it is stored as a hash instead, and printed once.
+    A service that is `read_only` does without where no file can be written: stored tokens are enough for it.
     """
     place = default_file(store)
     if not os.path.lexists(place):
@@ -53,7 +54,12 @@ def choose_admin_token(store: Store, show: bool = False) -> AdminToken:
             return AdminToken()
         if show:
             return AdminToken(shown=add_token(store, "admin", "created at the first start")[1])
-    return _token_in(place)
+    try:
+        return _token_in(place)
+    except ParameterError:
+        if read_only and not os.path.lexists(place):
+            return AdminToken()
+        raise
 
 
 def _token_in(place: Path, show: bool = False) -> AdminToken:
