@@ -6,6 +6,7 @@ import atexit
 import functools
 import gc
 import importlib.util
+import multiprocessing
 import os
 import re
 import shutil
@@ -220,3 +221,22 @@ def nats_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     with nats_server(tmp_path_factory.mktemp("nats")) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def lives() -> Any:
+    """A server whose children have all modules loaded, and no thread or connection of an earlier life.
+
+    A process has one such server, and only its first user says what is loaded: all tests that kill share this one.
+    """
+    from kill_doors import is_loaded
+
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["loaded_doors"])
+    with pytest.MonkeyPatch.context() as patch:  # the server does not take over where we look for modules
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        process = server.Process(target=is_loaded)
+        process.start()
+    process.join()
+    assert process.exitcode == 0
+    return server
