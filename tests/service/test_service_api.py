@@ -383,9 +383,11 @@ def test_the_demonstration_runs_and_stops_cleanly(tmp_path: Path, number: signal
         with httpx.stream("GET", f"{address}/v1/streams/flu-demo/live?after=0", timeout=300) as live:
             events = read_events(live)
             assert next(events)[0] == 1
-            days = httpx.get(f"{address}/v1/streams/flu-demo/releases?view=per-day&limit=366").json()["releases"]
+            days = httpx.get(f"{address}/v1/streams/flu-demo/releases?view=per-day&limit=366", timeout=300).json()[
+                "releases"
+            ]
             assert len(days) == 364, "the year is there before the first page is asked for"
-            ledger = httpx.get(f"{address}/v1/ledger", headers={"Authorization": f"Bearer {token}"})
+            ledger = httpx.get(f"{address}/v1/ledger", headers={"Authorization": f"Bearer {token}"}, timeout=300)
             assert ledger.status_code == 200
             process.send_signal(number)
             list(events)  # the server ends the connection
