@@ -6,6 +6,7 @@ import atexit
 import functools
 import gc
 import importlib.util
+import multiprocessing
 import os
 import re
 import shutil
@@ -39,12 +40,18 @@ SLOW_FILES = {
     "engine/test_types.py",
     "files/test_run_state.py",
     "local/test_local_end_to_end.py",
+    "mechanisms/test_near_noise.py",
     "noise/test_normal_distribution.py",
     "package/test_package.py",
+    "planning/test_compare_sparse.py",
     "privacy/test_privacy_adaptive.py",
     "queries/test_discovered_example.py",
+    "queries/test_discovered_intervals.py",
     "queries/test_flight_examples.py",
+    "queries/test_interval_coverage.py",
     "queries/test_queries_cuts.py",
+    "queries/test_queries_episodes.py",
+    "queries/test_queries_graphs_sensitivity.py",
     "queries/test_queries_matching.py",
     "queries/test_queries_values.py",
     "reproduce/test_reproduce_items.py",
@@ -57,6 +64,7 @@ SLOW_FILES = {
     "service/test_service_neighbours.py",
     "spark/test_batch_release.py",
     "spark/test_spark_connect.py",
+    "sparse/test_sparse_count.py",
     "store/test_store_lock.py",
     "store/test_store_saturation.py",
 }
@@ -220,3 +228,22 @@ def nats_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     with nats_server(tmp_path_factory.mktemp("nats")) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def lives() -> Any:
+    """A server whose children have all modules loaded, and no thread or connection of an earlier life.
+
+    A process has one such server, and only its first user says what is loaded: all tests that kill share this one.
+    """
+    from kill_doors import is_loaded
+
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["loaded_doors"])
+    with pytest.MonkeyPatch.context() as patch:  # the server does not take over where we look for modules
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        process = server.Process(target=is_loaded)
+        process.start()
+    process.join()
+    assert process.exitcode == 0
+    return server

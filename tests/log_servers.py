@@ -74,7 +74,7 @@ class KafkaMock:
         self.partitions = partitions
         settings = {"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0, "linger.ms": 5}
         self._producer = Producer({**settings, "topic.metadata.refresh.interval.ms": 100})
-        (broker,) = self._producer.list_topics(timeout=30).brokers.values()
+        (broker,) = self._producer.list_topics(timeout=300).brokers.values()
         self.address = f"{broker.host}:{broker.port}"
 
     def publish(self, topic: str, bodies: Sequence[bytes]) -> None:

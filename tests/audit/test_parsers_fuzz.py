@@ -34,7 +34,7 @@ from evercount.privacy.ledger import Ledger
 from evercount.service.read_events import read_batch
 from evercount.sparse import SparseCount
 
-QUIET = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True)
+QUIET = settings(deadline=None, max_examples=75, suppress_health_check=list(HealthCheck), derandomize=True)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),

@@ -163,6 +163,23 @@ def test_bounds_for_all_ticks_hold_and_are_close(name: str, horizon: int) -> Non
     assert bound <= 1.3 * np.quantile(largest, 0.95)
 
 
+def test_the_bound_of_a_bridge_is_the_union_of_the_tails_of_its_rows() -> None:
+    """Tick by tick, from the rows themselves: at the bound the tails add up to at most β, at 0.95 of it to more."""
+    beta, horizon = 0.05, 200
+    bridge = Bridge(horizon)
+    bound = simultaneous_radius(bridge, 1.0, beta, horizon) - 0.5
+    _, weights, shares = bridge.coefficients(np.arange(1, horizon + 1))
+    scales = np.abs(weights) / (shares / UNITS) / 2.0**bridge.bits
+    variance, largest = 2 * (scales**2).sum(axis=1), scales.max(axis=1)
+    numbers = equal_numbers(variance, largest)
+
+    def outside(radius: float) -> float:
+        return sum(float(heaviest_tail(int(n), radius / math.sqrt(v))) for n, v in zip(numbers, variance, strict=True))
+
+    assert outside(bound) <= beta
+    assert outside(0.95 * bound) > beta, "planted: a radius that is 5 % too small"
+
+
 def test_the_bound_of_a_long_tree() -> None:
     """A union over each tick's own nodes: ±226 at 2^20 ticks, where the worst tick's tail for all gives ±302."""
     assert simultaneous_radius(pure_factorization("pure-tree", 2**20), 1.0, 0.05, 2**20) == pytest.approx(

@@ -118,8 +118,7 @@ def test_releases_are_the_engine_s_with_exact_noise(folder: Path, form: str) -> 
             }
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
-@pytest.mark.parametrize("late", ["drop", "next"])
+@pytest.mark.parametrize(("form", "late"), [("csv", "next"), ("jsonl", "drop"), ("parquet", "next")])
 def test_runs_in_pieces_are_one_run(folder: Path, form: str, late: str) -> None:
     out = f"out.{form}"
     options = {"out": out, "late": late, "user": "user", "max_events": 2}

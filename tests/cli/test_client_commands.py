@@ -53,7 +53,7 @@ def run(url: str, *arguments: str, token: str | None = ADMIN) -> Any:
 
 def close(url: str, stream: str = "flu") -> None:
     headers = {"Authorization": f"Bearer {ADMIN}"}
-    httpx.post(f"{url}/v1/streams/{stream}/close-tick", headers=headers).raise_for_status()
+    httpx.post(f"{url}/v1/streams/{stream}/close-tick", headers=headers, timeout=300).raise_for_status()
 
 
 def open_totals(service: Service, stream: str) -> list[int]:
@@ -216,7 +216,7 @@ def test_tail_connects_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,), daemon=True)
         thread.start()
-        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=300) as client:
             live = client_commands._live(client, "s", 0)
             assert [next(live)["tick"], next(live)["tick"]] == [1, 2]
             live.close()

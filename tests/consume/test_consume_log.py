@@ -163,7 +163,7 @@ def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
     metrics, lags = LogMetrics(0), list[float]()
 
     def scrape() -> dict[str, float]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=300) as answer:
             families = text_string_to_metric_families(answer.read().decode())
         found = {}
         for sample in (one for family in families for one in family.samples):

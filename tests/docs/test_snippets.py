@@ -305,7 +305,7 @@ def test_servers_that_are_shown_start(
         elif word.startswith("/"):
             words[number] = str(tmp_path / Path(word).name)
     with the_declaration_and_events(text), started(*words) as address:
-        assert httpx.get(f"{address}/healthz").status_code == 200
+        assert httpx.get(f"{address}/healthz", timeout=300).status_code == 200
 
 
 # -- ticks come from a public schedule ---------------------------------------------------------------------------------

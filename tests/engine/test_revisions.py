@@ -141,12 +141,6 @@ OTHERS = {(day, lag): [("b", 1)] for day in range(1, DAYS + 1) for lag in range(
 Named = dict[tuple[int, int], list[tuple[str, int]]]
 
 
-def persons_apart(budget: Budget, ours: Named, theirs: Named) -> float:
-    """‖R(X−X′)‖² of raw data sets: evercount itself caps what persons have."""
-    stream = Stream(Count(), budget, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1)
-    return norm_of(rows_of_persons(budget, ours) - rows_of_persons(budget, theirs), stream.factorization)
-
-
 def rows_of_persons(budget: Budget, events: Named) -> Any:
     stream = Stream(Count(), budget, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1)
     ticks = [[events.get((tick - lag, lag), []) for lag in range(LAGS)] for tick in range(1, TICKS + 1)]
@@ -156,12 +150,17 @@ def rows_of_persons(budget: Budget, events: Named) -> Any:
 
 
 def worst_person(budget: Budget, counted: Any = None) -> float:
-    """The most that the events of one person on one day change, whatever comes: up to three at each lag."""
+    """The most that the events of one person on one day change, whatever comes: up to three at each lag.
+
+    ‖R(X−X′)‖² of raw data sets: evercount itself caps what persons have.
+    """
     found, day = 0.0, 2
     base = OTHERS | {place: [*events, ("a", 1)] for place, events in OTHERS.items() if place[0] != day}
+    engine = Stream(Count(), budget, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1).factorization
+    without = rows_of_persons(budget, base)
     for counts in counted or product(*[range(4)] * LAGS):
         mine = {(day, lag): OTHERS[day, lag] + [("a", 1)] * count for lag, count in enumerate(counts)}
-        found = max(found, persons_apart(budget, base, base | mine))
+        found = max(found, norm_of(without - rows_of_persons(budget, base | mine), engine))
     return found
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import random
 import signal
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -76,27 +78,41 @@ def test_of_two_writers_at_once_one_fails(place: str, monkeypatch: pytest.Monkey
     assert read(place) == wanted(2)
 
 
-def dying(place: str, ticks: int, seconds: float) -> None:
-    """Append, in a process that the alarm ends without any clean-up."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+def living(place: str, ticks: int, seconds: float, spent: Path) -> None:
+    """Append, in a process that dies without any clean-up when it has used so much processor time; 0: it lives."""
+    assert {"deltalake", "pyiceberg.catalog.sql"} <= set(sys.modules), "it would die while it loads them"
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    began = time.process_time()
     append(place, ticks)
+    spent.write_text(str(time.process_time() - began))
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_time_loses_and_doubles_nothing(place: str) -> None:
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["deltalake", "pyiceberg.catalog.sql", "test_lake_table"])
-    ends = set()
-    for number in range(1, 31):
-        process = server.Process(target=dying, args=(place, 2 * number, 0.01 + 0.015 * (number % 15)))
+def test_a_kill_at_any_time_loses_and_doubles_nothing(place: str, lives: Any, tmp_path: Path) -> None:
+    """Killed at any time of the processor time that an append takes: the table has all new ticks or none of them."""
+    draw, spent = random.Random(3), tmp_path / "spent"
+
+    def life(ticks: int, seconds: float) -> int:
+        process = lives.Process(target=living, args=(place, ticks, seconds, spent))
         process.start()
         process.join()
-        ends.add(process.exitcode)
-        if number % 3 == 0:
-            append(place, 2 * number)
-            assert read(place) == wanted(2 * number)
-    assert -signal.SIGALRM in ends
+        assert process.exitcode in (0, -signal.SIGPROF)
+        return int(process.exitcode)
+
+    assert [life(1, 0), life(2, 0)] == [0, 0]
+    whole = float(spent.read_text())
+    ticks = 2
+    ends = []
+    for _ in range(14):
+        ends.append(life(ticks + 2, 1.1 * whole * draw.random()))
+        last = open_lake(place).last("evercount visits")
+        assert last == ticks + 2 or (last == ticks and ends[-1])
+        assert read(place) == wanted(last)
+        ticks = last
+    assert sum(end != 0 for end in ends) >= 5
+    assert append(place, ticks + 2) == 4
+    assert read(place) == wanted(ticks + 2)
 
 
 @pytest.mark.parametrize("text", ["", "delta:", "parquet:x", "iceberg:x", "iceberg:/tmp/x", "iceberg:/tmp/x.y.z"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import stat
@@ -112,27 +113,26 @@ def test_names_of_folders_are_no_patterns(tmp_path: Path) -> None:
 HOSTILE = ["value=3", "tick=1", "ts=2030-01-01", "a[1]", "s*r", "q?", "~x", "it's", "a b", "{x,y}", "back\\slash", "ü"]
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
-def test_names_of_files_and_folders_are_only_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_names_of_files_and_folders_are_only_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Input, state, output, view and chart in folders whose names are patterns, columns or homes to some readers."""
     monkeypatch.chdir(tmp_path)
     for name, other in (("a[1]", "a1"), ("s*r", "star"), ("q?", "qq")):
-        Path(f"{other}.{form}").write_bytes(b"not ours")
+        Path(f"{other}.parquet").write_bytes(b"not ours")
         assert HOSTILE.count(name) == 1
-    for name in HOSTILE:
+    for name, form in zip(HOSTILE, itertools.cycle(["csv", "jsonl"]), strict=False):
         Path(name).mkdir()
         Path(name, "events.csv").write_text("ts\n" + "2026-01-01T00:10Z\n2026-01-01T01:10Z\n" * 1000)
-        for out in (f"{name}.{form}", f"{name}/out.{form}"):
+        for out in (f"{name}.parquet", f"{name}/out.{form}"):
             options = "--time ts --every 1h --start 2026-01-01T00:00Z --end 2026-01-01T02:00Z --epsilon 1 --delta 1e-6"
             more = ["--out", out, "--view", "running", "--view", "per-tick"]
-            if out == f"{name}/out.csv":  # a chart does not depend on the form, and takes longer than all the rest
+            if name == "a[1]" and form in out:  # a chart takes longer than all the rest
                 more += ["--plot", f"{name}/chart.png"]
             done = CliRunner().invoke(app, ["release", f"{name}/events.csv", *options.split(), *more])
             assert done.exit_code == 0, f"{out}: {done.output}"
-            published, view = read(Path(out)), read(Path(out).with_name(f"{Path(out).stem}.per-tick.{form}"))
+            published, view = read(Path(out)), read(Path(out).with_name(f"{Path(out).stem}.per-tick{Path(out).suffix}"))
             assert view == [published[0], published[1] - published[0]], out
             assert all(abs(value - 1000 * tick) < 100 for tick, value in enumerate(published, 1)), out
-        assert Path(name, "chart.png").exists() == (form == "csv")
+    assert Path("a[1]", "chart.png").exists()
 
 
 def read(path: Path) -> list[float]:

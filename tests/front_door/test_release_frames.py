@@ -85,9 +85,12 @@ WANTED = {"users": released(FRAME, **USERS).to_csv(), "values": released(FRAME, 
 @pytest.mark.parametrize("name", COUNTED)
 def test_what_a_frame_holds_is_counted_as_it_is(name: str) -> None:
     assert released(COUNTED[name](FRAME), **USERS).to_csv() == WANTED["users"]
-    assert released(FRAME[1:], **USERS).to_csv() != WANTED["users"]
     if name in ("Arrow", "DuckDB", "nullable types", "types of Arrow"):
         assert released(COUNTED[name](FRAME), **VALUES).to_csv() == WANTED["values"]
+
+
+def test_a_frame_of_fewer_rows_is_another_table() -> None:
+    assert released(FRAME[1:], **USERS).to_csv() != WANTED["users"]
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[EvercountError], str]] = {

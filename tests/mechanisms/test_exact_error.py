@@ -154,7 +154,7 @@ def test_chance_of_a_rounding_boundary() -> None:
 
 @pytest.mark.parametrize(("horizon", "cells"), [(2**16, 1), (2**16, 1000), (10**8, 1)])
 @pytest.mark.parametrize("kind", [Balanced, Normalized, SquareRoot, Direct, BinaryTree, Honaker, HonakerFull])
-@pytest.mark.parametrize("scale", [0.01, 1.0, 6.0, 40.0])
+@pytest.mark.parametrize("scale", [0.01, 40.0])
 def test_price_is_below_2_to_minus_60(kind: type[Any], horizon: int, cells: int, scale: float) -> None:
     assert 0 < numeric_delta(kind(horizon), scale, cells, 1.0) <= 2.0**-60
 

@@ -54,7 +54,13 @@ def title(entry: Any) -> str:
     return "-".join(str(entry[key]) for key in ("name", "horizon", "scale", "cells", "ticks"))
 
 
-@pytest.mark.parametrize("entry", NUMBERS, ids=title)
+def in_soak(entry: dict[str, Any]) -> Any:
+    """Long and wide streams of the other factorizations walk the branches of `balanced` and of shorter ones."""
+    long = entry["cells"] * entry["ticks"] >= 50_000 and entry["name"] != "balanced"
+    return pytest.param(entry, marks=pytest.mark.soak) if long else entry
+
+
+@pytest.mark.parametrize("entry", [in_soak(entry) for entry in NUMBERS], ids=title)
 def test_golden_numbers(entry: dict[str, Any]) -> None:
     stream = ExactStream(factorization(entry), entry["scale"], entry["cells"], SECRET, entry["first_cell"])
     noise = stream.take(entry["ticks"])

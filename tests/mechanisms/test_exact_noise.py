@@ -48,7 +48,7 @@ KINDS: list[type[Any]] = [
     HonakerFull,
     Optimal,
 ]
-HORIZONS = [1, 2, 31, 32, 33, 70]
+HORIZONS = [1, 32, 33, 70]
 
 
 def every(horizon: int = 70) -> list[Factorization]:

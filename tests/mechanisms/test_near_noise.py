@@ -136,8 +136,9 @@ def test_doubles_give_the_numbers_of_integers(f: Factorization) -> None:
 
 
 @pytest.mark.parametrize("f", KERNELS, ids=name, indirect=True)
-@pytest.mark.parametrize("cells", [3, 26])
-@pytest.mark.parametrize("doubts", [(0.5, 0.0), (0.005, 0.5), (0.5, 0.005)], ids=str)
+@pytest.mark.parametrize(
+    ("cells", "doubts"), [(26, (0.5, 0.0)), (3, (0.005, 0.5)), (3, (0.5, 0.005)), (26, (0.5, 0.005))], ids=str
+)
 def test_close_calls_give_the_same_numbers(
     f: Factorization, cells: int, doubts: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,7 +110,7 @@ def test_a_missing_part_names_its_install_command(blocked, arguments, extra, tmp
     (tmp_path / "events.csv").write_text("t\n2026-01-01T00:00Z\n")
     program = BLOCKED.format(blocked={blocked}, arguments=arguments)
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
     )
     assert f"pip install 'evercount[{extra}]'" in done.stderr, done.stderr[-2000:]
     assert done.returncode == 7

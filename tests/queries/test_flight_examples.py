@@ -15,6 +15,10 @@ from evercount.examples.flights import Flight, by_day, flights
 SCRIPT = Path(__file__).parents[2] / "examples" / "reports" / "flight_statistics.py"
 
 
+pytestmark = pytest.mark.soak
+"""Every report reads and counts a whole year of flights."""
+
+
 @pytest.fixture(scope="module")
 def days() -> list[list[Flight]]:
     try:

@@ -29,6 +29,7 @@ from evercount.queries.graphs import (
 )
 from evercount.queries.graphs.change_bounds import ChangeBound
 from neighbouring_streams import change_norm
+from tiers import soak_but
 
 K4 = list(itertools.combinations(range(4), 2))
 TRIANGLE = [(0, 1, 1), (0, 2, 2), (1, 2, 2)]
@@ -80,7 +81,10 @@ def capped_queries(kind: Any) -> list[GraphQuery]:
     return [Triangles(4, kind, max_per_edge=1), *(KStars(4, kind, k=2, max_per_edge=most) for most in (1, 2, 3))]
 
 
-EVERY = [query for kind in KINDS for query in (*small_queries(kind), *ordered_queries(kind))]
+EVERY: list[Any] = [query for kind in KINDS for query in small_queries(kind)]
+EVERY += [query for kind in ("insert", "delete") for query in ordered_queries(kind)]
+# test_queries_values.py tries three updates of these; four come no nearer to their claims than to a quarter
+EVERY += soak_but((), [query for kind in ("ignore-duplicates", "ignore-absent") for query in ordered_queries(kind)])
 EVERY += [query for kind in ("insert", "ignore-duplicates") for query in capped_queries(kind)]
 EVERY += [query for kind in ("insert", "ignore-duplicates") for query in projected_queries(kind)]
 

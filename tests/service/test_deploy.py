@@ -48,7 +48,7 @@ def tool(name: str, how: str = "make system") -> str:
 def complaint_of(*command: object, text: str | None = None) -> str:
     """What a linter says, or nothing when it is content."""
     done = subprocess.run(
-        [str(part) for part in command], input=text, capture_output=True, text=True, check=False, timeout=60
+        [str(part) for part in command], input=text, capture_output=True, text=True, check=False, timeout=300
     )
     return f"{done.stdout}{done.stderr}" or "it failed" if done.returncode else ""
 
@@ -244,7 +244,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_the_service_has(tmp_path: Pat
     with served(Service(store, admin=ADMIN)) as client:
         client.post("/v1/streams/one/events", json=[1], headers=HEADERS).raise_for_status()
         page = client.get("/metrics", headers=HEADERS).text
-        assert httpx.get(f"{client.base_url}/readyz").status_code == 200
+        assert httpx.get(f"{client.base_url}/readyz", timeout=300).status_code == 200
     assert len(names) >= 10
     assert names <= set(re.findall(r"^# TYPE (\S+)", page, re.M))
 
@@ -342,7 +342,7 @@ def test_the_entrypoint_takes_streams_and_other_options(tmp_path: Path) -> None:
             assert line, said
             said += json.loads(line)["message"]
             found = re.search(r"evercount serves (\S+)", said)
-        listed = httpx.get(f"{found[1]}/v1/streams").json()["streams"]
+        listed = httpx.get(f"{found[1]}/v1/streams", timeout=300).json()["streams"]
         assert [stream["name"] for stream in listed] == ["one"]
     finally:
         process.terminate()

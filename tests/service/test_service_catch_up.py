@@ -90,7 +90,7 @@ def test_a_stream_that_is_behind_refuses_its_batches_and_no_others(
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json()["status"]) == (503, "catching-up")
     assert ready.json()["ticks_left"]["seconds"] > 0
-    anonymous = httpx.get(f"{client.base_url}/readyz")
+    anonymous = httpx.get(f"{client.base_url}/readyz", timeout=300)
     assert anonymous.json() == {"status": "catching-up"}
     assert client.get("/healthz").status_code == 200
     away.on = False
@@ -165,7 +165,7 @@ def test_a_clock_jump_waits_for_the_operator(
         assert client.post("/v1/streams/seconds/events", json=["a"]).json()["tick"] == 906
         clock.moment += 7200
         assert client.post("/v1/streams/seconds/events", json=["a"]).status_code == 503
-        assert httpx.post(f"{client.base_url}/v1/clock").status_code == 401
+        assert httpx.post(f"{client.base_url}/v1/clock", timeout=300).status_code == 401
         assert client.post("/v1/clock").json()["jump_seconds"] in range(7190, 7201)
         while client.get("/readyz").status_code != 200:
             service.writer.submit(lambda: None).result()
@@ -229,7 +229,7 @@ def test_a_month_of_seconds_neither_keeps_the_port_closed_nor_stops_the_end(tmp_
             address = next(line.split("serves ")[1].split()[0] for line in lines if "evercount serves" in line)
             while (status := httpx.get(f"{address}/readyz", timeout=300).json()["status"]) == "starting":
                 pass
-            while option == "none" and httpx.get(f"{address}/v1/streams/seconds").json()["released"] == 1:
+            while option == "none" and httpx.get(f"{address}/v1/streams/seconds", timeout=300).json()["released"] == 1:
                 pass
             process.send_signal(signal.SIGTERM)
             assert process.wait(300) == 0

@@ -40,7 +40,7 @@ def limited(folder: Path, *proxies: str, **limits: Any) -> Iterator[tuple[Servic
 
 def connect(client: httpx.Client) -> socket.socket:
     made = socket.create_connection((client.base_url.host, client.base_url.port), timeout=300)
-    made.settimeout(30)  # only a server that never ends the connection makes a test wait for it
+    made.settimeout(300)  # only a server that never ends the connection makes a test wait for it
     return made
 
 
@@ -48,7 +48,7 @@ def narrow(client: httpx.Client) -> socket.socket:
     """A connection on which little can wait to be read."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    made.settimeout(30)
+    made.settimeout(300)
     made.connect((client.base_url.host, client.base_url.port))
     return made
 

@@ -282,12 +282,12 @@ def forge() -> Iterator[Forge]:
 
 def test_sqlite_survives_kills(tmp_path: Path, forge: Forge) -> None:
     place = str(tmp_path / "fire.db")
-    check(place, None, *under_fire(forge, place, None, kills=6, seed=11))
+    check(place, None, *under_fire(forge, place, None, kills=4, seed=11))
 
 
 def test_postgresql_survives_kills(tmp_path: Path, forge: Forge, postgres: Postgres) -> None:
     place, head = postgres.fresh(), tmp_path / "fire.head"
-    check(place, head, *under_fire(forge, place, head, kills=4, seed=12))
+    check(place, head, *under_fire(forge, place, head, kills=3, seed=12))
 
 
 def test_the_fire_finds_a_server_that_forgets_keys(tmp_path: Path, forge: Forge) -> None:

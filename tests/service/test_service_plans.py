@@ -50,7 +50,7 @@ def ask(client: httpx.Client, address: str, epsilon: float) -> socket.socket:
 
 def places(service: Service, wanted: int) -> bool:
     """Whether so many places are taken; looks again until they are."""
-    return any(len(service._plans._places) == wanted or threading.Event().wait(0.01) for _ in range(3000))
+    return any(len(service._plans._places) == wanted or threading.Event().wait(0.01) for _ in range(30_000))
 
 
 def test_declarations_do_not_wait_for_plans(tmp_path: Path) -> None:

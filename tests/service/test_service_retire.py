@@ -52,7 +52,7 @@ def test_a_stream_is_retired_while_the_service_runs(client: httpx.Client) -> Non
     read = client.post("/v1/tokens", json={"role": "write"}).json()["token"]
     for token, status in (("", 401), (read, 403)):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        assert httpx.delete(f"{client.base_url}/v1/streams/one", headers=headers).status_code == status
+        assert httpx.delete(f"{client.base_url}/v1/streams/one", headers=headers, timeout=300).status_code == status
     answer = client.delete("/v1/streams/one", params={"reason": "a typo in the tick"})
     assert answer.status_code == 200
     assert answer.json()["retired"]["state"] == "retired"
@@ -60,7 +60,7 @@ def test_a_stream_is_retired_while_the_service_runs(client: httpx.Client) -> Non
     assert client.delete("/v1/streams/one").json() == answer.json(), "again changes nothing"
     for path in ("events", "close-tick"):
         assert kind(client.post(f"/v1/streams/one/{path}", json=["a"])) == (410, "StreamEnded")
-    anonymous = httpx.get(f"{client.base_url}/v1/streams/one").json()
+    anonymous = httpx.get(f"{client.base_url}/v1/streams/one", timeout=300).json()
     assert (anonymous["state"], anonymous["reason"], anonymous["open_tick"]) == ("retired", "a typo in the tick", None)
     assert client.get("/v1/streams/one/releases").json() == history
     assert client.get("/v1/streams/one/plan", params={"points": 3}).json()["std"]

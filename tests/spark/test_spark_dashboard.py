@@ -108,7 +108,7 @@ def test_the_command_shows_a_store(store: Store, tmp_path: Path) -> None:
         assert process.stderr is not None
         line = process.stderr.readline()
         address = next(word for word in line.split() if word.startswith("http"))
-        found = httpx.get(f"{address}/v1/streams/live/releases").json()["releases"]
+        found = httpx.get(f"{address}/v1/streams/live/releases", timeout=300).json()["releases"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(300) == 0
         process.stderr.read()

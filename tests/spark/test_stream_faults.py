@@ -11,17 +11,18 @@ import pytest
 from evercount.files.lake_table import open_lake
 from kill_doors import TICKS, published
 from spark_driver import burn, require_spark
+from tiers import soak_but
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["unlisted keys", "person-days"])
+@pytest.mark.parametrize("kind", soak_but(["unlisted keys"], ["unlisted keys", "person-days"]))
 def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path, kind: str) -> None:
     """Killed between the store's commit and Spark's own, which is where a batch comes twice."""
     require_spark()
     assert burn(tmp_path, [("batch stored", 2)], kind=kind) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_an_iceberg_table_gets_every_tick_once_over_kills_of_the_driver(tmp_path: Path) -> None:
     """Killed between the release and the table, and between the table and the next round."""
     require_spark()

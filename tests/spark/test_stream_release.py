@@ -20,6 +20,7 @@ from evercount.files.lake_table import open_lake
 from evercount.noise import Secret
 from evercount.store import Conflict, Store
 from serving import Postgres
+from tiers import soak_but
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -391,7 +392,7 @@ def test_rows_of_users_are_said_once(spark: Any, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("place", ["delta:{}/table", "iceberg:{}/public.live"])
+@pytest.mark.parametrize("place", soak_but(["iceberg:{}/public.live"], ["delta:{}/table", "iceberg:{}/public.live"]))
 def test_a_lake_gets_every_tick_once(
     place: str, spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -501,7 +502,7 @@ def test_rows_that_cannot_be_parsed_are_said_and_readers_that_drop_them_refused(
     store.close()
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shards", soak_but([3], [1, 3]))
 def test_executors_close_shards(spark: Any, feed: Feed, tmp_path: Path, shards: int) -> None:
     """Two rounds, the second with the number of shards that the store knows; another number is refused."""
     store, checkpoint = Store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
