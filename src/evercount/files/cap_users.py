@@ -74,7 +74,7 @@ class UserRule:
         self, rows: Mapping[str, AnyArray], table: _Users, periods: IntArray, opened: int | None
     ) -> tuple[AnyArray, IntArray]:
         """Whether each row counts; and number, events and ticks of each user of the period `opened`."""
-        sorting, key = _sorted(rows["number"], (rows["place"] - self.ticks.start).astype(np.uint64), table.free)
+        sorting, key = sorted_rows(rows["number"], (rows["place"] - self.ticks.start).astype(np.uint64), table.free)
         first = _changes(key)
         came = np.diff(np.r_[first, len(key)])  # of each visit: one user in one tick
         who = key[first] >> table.free << table.free
@@ -183,7 +183,7 @@ class _Users:
         return dict(zip(who.tolist(), zip(rows[:, 1].tolist(), rows[:, 2].tolist(), strict=True), strict=True))
 
 
-def _sorted(number: AnyArray, tick: AnyArray, free: np.uint64) -> tuple[IntArray, AnyArray]:
+def sorted_rows(number: AnyArray, tick: AnyArray, free: np.uint64) -> tuple[IntArray, AnyArray]:
     """The order of the rows by number and tick, and the two as one key in that order."""
     key = number | tick  # a number leaves room for the tick
     # Sorting numbers takes a third of the time of argsort, so the place of a row goes in with the top of its number.
