@@ -1,7 +1,8 @@
-"""Counting of a file of 10^7 events beside DuckDB's own plain query over the same file, and peak memory.
+"""Counting of a file of 10^7 events next to DuckDB's own plain query over the same file, and peak memory.
 
 Each measurement is a process of its own; the two kinds take turns, and the best of each is compared, because other work
-on the machine can only make a run slower.
+on the machine can only make a run slower. Caps of persons are compared with the count without persons of the same file,
+in the processor time of the whole processes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
 
 KEYS, TICKS = 1000, 100
 START_US = 1_767_225_600_000_000
-TARGET_RATIO, TARGET_USERS, TARGET_MB = 1.5, 2.2, 600.0
+TARGET_RATIO, TARGET_LARGE, TARGET_MB = 1.5, 1.4, 600.0
+TARGET_PERSONS = {10**5: 2.2, 10**6: 2.5}
+"""How many times the processor time without persons the caps may take, for so many persons."""
+LARGE = 5 * 10**7
 CAPS: dict[str, dict[str, Any]] = {
     "20 events": {"max_events": 20},
     "3 events of a tick": {"max_per_tick": 3, "period": 1},
@@ -31,22 +36,28 @@ CAPS: dict[str, dict[str, Any]] = {
     "8 hours of a day, 2 events each": {"max_per_tick": 2, "max_ticks": 8, "period": "1d"},
     "8 hours of a day, 3 events each, 10 in all": {"max_events": 10, "max_per_tick": 3, "max_ticks": 8, "period": "1d"},
 }
-"""What is counted of a user, who has 100 events in 100 hours."""
+"""What is counted of a person; 10^5 of them have 100 events each in 100 hours, 10^6 have 10."""
 
 
-def write_events(folder: Path, rows: int) -> None:
-    """events.csv, .csv.gz, .jsonl, .parquet and regions.txt; the numbers come from a hash, so all runs see the same."""
+def write_events(
+    folder: Path, rows: int, persons: int = 10**5, kinds: tuple[str, ...] = ("csv", "parquet", "jsonl")
+) -> None:
+    """events.csv, .parquet, .jsonl and regions.txt; the numbers come from a hash, so all runs see the same."""
     import duckdb
 
     connection = duckdb.connect()
     events = (
         f"SELECT strftime(make_timestamp({START_US} + (hash(i) % {TICKS * 3600})::BIGINT * 1000000), "
         f"'%Y-%m-%dT%H:%M:%S') AS ts, 'region-' || (hash(i * 7 + 1) % {KEYS}) AS region, "
-        f"'user-' || (hash(i * 3) % 100000) AS uid FROM range({rows}) t(i)"
+        f"'user-' || (hash(i * 3) % {persons}) AS uid FROM range({rows}) t(i)"
     )
-    connection.execute(f"COPY ({events}) TO '{folder}/events.csv' (HEADER)")
-    connection.execute(f"COPY (SELECT ts::TIMESTAMP AS ts, region, uid FROM ({events})) TO '{folder}/events.parquet'")
-    connection.execute(f"COPY (SELECT * FROM ({events}) LIMIT {rows // 10}) TO '{folder}/events.jsonl'")
+    written = {
+        "csv": f"({events}) TO '{folder}/events.csv' (HEADER)",
+        "parquet": f"(SELECT ts::TIMESTAMP AS ts, region, uid FROM ({events})) TO '{folder}/events.parquet'",
+        "jsonl": f"(SELECT * FROM ({events}) LIMIT {rows // 10}) TO '{folder}/events.jsonl'",
+    }
+    for kind in kinds:
+        connection.execute(f"COPY {written[kind]}")
     (folder / "regions.txt").write_text("".join(f"region-{i}\n" for i in range(KEYS)))
 
 
@@ -127,39 +138,68 @@ def _process(action: str, folder: Path, name: str) -> dict[str, float]:
     return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
-def run(rows: int = 10**7, repeats: int = 3) -> list[dict[str, Any]]:
-    """One row per measurement: name, value, unit, ratio to the plain query, target, note."""
-    results: list[dict[str, Any]] = []
+def _turns(actions: tuple[str, ...], folder: Path, name: str, rounds: int) -> list[list[dict[str, float]]]:
+    """The measurements of each action, which took turns."""
+    turns = [[_process(action, folder, name) for action in actions] for _ in range(rounds)]
+    return [list(found) for found in zip(*turns, strict=True)]
+
+
+def _best(found: list[dict[str, float]], what: str) -> float:
+    return min(one[what] for one in found)
+
+
+def plain_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Counting without persons, next to the plain query."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         write_events(folder, rows)
         for name in ("events.csv", "events.parquet", "events.jsonl"):
-            took: dict[str, list[dict[str, float]]] = {"plain": [], "counted": []}
-            for _ in range(repeats):
-                for action, found in took.items():
-                    found.append(_process(action, folder, name))
-            best = {action: min(one["seconds"] for one in found) for action, found in took.items()}
-            number = rows // 10 if name == "events.jsonl" else rows
-            note = f"{number:.0e} rows, {KEYS} keys, {TICKS} ticks"
-            ratio = best["counted"] / best["plain"]
-            memory = max(one["megabytes"] for one in took["counted"])
-            results.append(_row(f"plain query, {name}", best["plain"], "s", 1.0, None, note))
-            target = TARGET_RATIO if name == "events.csv" else None
-            results.append(_row(f"count, {name}", best["counted"], "s", ratio, target, note))
-            results.append(_row(f"peak memory, {name}", memory, "MB", memory / TARGET_MB, 1.0, "of 600 MB"))
-        turns = [[_process(one, folder, "events.csv") for one in ("counted", *CAPS)] for _ in range(repeats)]
-        without, *within = (min(one["processor"] for one in side) for side in zip(*turns, strict=True))
-        for name, processor in zip(CAPS, within, strict=True):
-            note = "processor time beside the count without users; 10^5 users, at most so much each"
-            results.append(_row(f"users, {name}", processor, "s", processor / without, TARGET_USERS, note))
+            plainly, counting = _turns(("plain", "counted"), folder, name, rounds)
+            base, took = _best(plainly, "seconds"), _best(counting, "seconds")
+            note = f"{rows // 10 if name == 'events.jsonl' else rows:.0e} rows, {KEYS} keys, {TICKS} ticks"
+            yield _row(f"plain query, {name}", base, "s", 1.0, None, note)
+            yield _row(f"count, {name}", took, "s", took / base, TARGET_RATIO if name == "events.csv" else None, note)
+            yield _memory(name, counting)
         whole = _process("whole", folder, "events.csv")
-        results.append(_row("whole command, events.csv", whole["seconds"], "s", None, None, "in all"))
-        for name, most in (
-            ("users", max(one["megabytes"] for turn in turns for one in turn)),
-            ("whole", whole["megabytes"]),
-        ):
-            results.append(_row(f"peak memory, {name}", most, "MB", most / TARGET_MB, 1.0, "of 600 MB"))
-    return results
+        yield _row("whole command, events.csv", whole["seconds"], "s", None, None, "in all")
+        yield _memory("whole", [whole])
+
+
+def persons_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Caps of persons, next to the count without persons."""
+    for persons, target in TARGET_PERSONS.items():
+        with tempfile.TemporaryDirectory() as made:
+            write_events(Path(made), rows, persons, ("csv", "parquet"))
+            for name in ("events.csv", "events.parquet"):
+                without, *within = _turns(("counted", *CAPS), Path(made), name, rounds)
+                base, note = _best(without, "processor"), f"{rows:.0e} rows, {persons:.0e} persons, processor time"
+                yield _row(f"without persons, {name}", base, "s", 1.0, None, note)
+                for caps, found in zip(CAPS, within, strict=True):
+                    took = _best(found, "processor")
+                    yield _row(f"{caps}, {name}", took, "s", took / base, target, note)
+                yield _memory(f"{persons:.0e} persons, {name}", [one for found in within for one in found])
+
+
+def large_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Counting of a large Parquet file without persons, next to the plain query: by the clock and in processor time."""
+    with tempfile.TemporaryDirectory() as made:
+        write_events(Path(made), rows, kinds=("parquet",))
+        plainly, counting = _turns(("plain", "counted"), Path(made), "events.parquet", rounds)
+        for what, unit in (("seconds", "by the clock"), ("processor", "processor time")):
+            base, took = _best(plainly, what), _best(counting, what)
+            yield _row("plain query, events.parquet", base, "s", 1.0, None, f"{rows:.0e} rows, {unit}")
+            yield _row("count, events.parquet", took, "s", took / base, TARGET_LARGE, f"{rows:.0e} rows, {unit}")
+        yield _memory("count", counting)
+
+
+def run(rows: int = 10**7, repeats: int = 3) -> list[dict[str, Any]]:
+    """One row per measurement: name, value, unit, ratio, target, note."""
+    return [*plain_rows(rows, repeats), *persons_rows(rows, repeats)]
+
+
+def _memory(name: str, found: list[dict[str, float]]) -> dict[str, Any]:
+    most = max(one["megabytes"] for one in found)
+    return _row(f"peak memory, {name}", most, "MB", most / TARGET_MB, 1.0, "of 600 MB")
 
 
 def _row(name: str, value: float, unit: str, ratio: float | None, target: float | None, note: str) -> dict[str, Any]:
@@ -168,7 +208,10 @@ def _row(name: str, value: float, unit: str, ratio: float | None, target: float 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10**7)
+    parser.add_argument("--rows", type=int, help="default: 10^7, with --large 5·10^7")
+    parser.add_argument("--rounds", type=int, default=3, help="how many times each is measured; the best counts")
+    parser.add_argument("--persons", action="store_true", help="only the caps of persons")
+    parser.add_argument("--large", action="store_true", help="only a large Parquet file, without persons")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -177,8 +220,10 @@ if __name__ == "__main__":
         processor = used.ru_utime + used.ru_stime
         print(json.dumps({**measured, "megabytes": used.ru_maxrss / 1024, "processor": processor}))
         sys.exit()
-    print(f"{'':50}{'value':>10} {'':4}{'ratio':>8}{'target':>8}  note")
-    for row in run(given.rows):
+    print(f"{'':60}{'value':>10} {'':4}{'ratio':>8}{'target':>8}  note")
+    parts = [persons_rows] if given.persons else [large_rows] if given.large else [plain_rows, persons_rows]
+    for row in chain(*(part(given.rows or (LARGE if given.large else 10**7), given.rounds) for part in parts)):
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
         target = "" if row["target"] is None else f"≤ {row['target']:g}"
-        print(f"{row['name']:50}{row['value']:10.2f} {row['unit']:4}{ratio:>8}{target:>8}  {row['note']}")
+        line = f"{row['name']:60}{row['value']:10.2f} {row['unit']:4}{ratio:>8}{target:>8}  {row['note']}"
+        print(line, flush=True)

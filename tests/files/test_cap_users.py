@@ -148,9 +148,22 @@ def test_a_shared_number_of_two_users_is_noticed(tmp_path: Path, monkeypatch: py
     """Users go by a hash of their name only where no two of them share it: here all do."""
     monkeypatch.setattr(cap_users, "NUMBER_OF_USER", "length(who)::UBIGINT")
     events = random_events(150, 3, ticks=9)
-    for caps in (Caps(events=3), Caps(per_tick=1), Caps(5, 2, 3)):
+    for caps, step in ((Caps(events=3), 1 << 20), (Caps(per_tick=1), 20), (Caps(5, 2, 3), 20)):
+        monkeypatch.setattr(cap_users, "EVENTS_OF_A_STEP", step)
         right = by_hand(events, caps, {}, lambda tick: 0, range(1, 10), ordered=False)
         assert by_sql(events, caps, {}, lambda tick: 0, range(1, 10), ordered=False, scratch=tmp_path) == right
+
+
+def test_rows_are_sorted_by_user_and_tick() -> None:
+    """Also where the numbers of users differ in their lowest bits alone, which the fast way does not look at."""
+    draw = np.random.default_rng(2)
+    for lowest in (4, 40):
+        number = draw.integers(0, 50, 1000).astype(np.uint64) << np.uint64(lowest)
+        tick = draw.integers(0, 9, 1000).astype(np.uint64)
+        sorting, key = cap_users.sorted_rows(number, tick, np.uint64(4))
+        assert np.array_equal(key, np.sort(number | tick))
+        assert np.array_equal(key, (number | tick)[sorting])
+        assert sorted(sorting.tolist()) == list(range(1000))
 
 
 def test_of_too_many_events_at_one_place_none_counts(tmp_path: Path) -> None:

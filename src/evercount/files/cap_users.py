@@ -19,7 +19,7 @@ UsedBefore = tuple[int, int]
 Groups = tuple[IntArray, IntArray, IntArray, IntArray]
 """Tick, cell, number of events and sum of units of each group of rows, in the order of ticks."""
 EVENTS_OF_A_STEP = 1 << 20
-"""About how many events are looked at in one step; all events of a user are in the same step."""
+"""At most about how many events are looked at in one step; all events of a user are in the same step."""
 MOST_STEPS = 1024
 MOST_SUMS = 1 << 22
 """Up to so many groups are added up in an array that has a place for each possible one."""
@@ -74,9 +74,7 @@ class UserRule:
         self, rows: Mapping[str, AnyArray], table: _Users, periods: IntArray, opened: int | None
     ) -> tuple[AnyArray, IntArray]:
         """Whether each row counts; and number, events and ticks of each user of the period `opened`."""
-        key = rows["number"] | (rows["place"] - self.ticks.start).astype(np.uint64)  # a number leaves room for the tick
-        sorting = np.argsort(key)
-        key = key[sorting]
+        sorting, key = sorted_rows(rows["number"], (rows["place"] - self.ticks.start).astype(np.uint64), table.free)
         first = _changes(key)
         came = np.diff(np.r_[first, len(key)])  # of each visit: one user in one tick
         who = key[first] >> table.free << table.free
@@ -86,9 +84,8 @@ class UserRule:
         events, ticks = table.before(who[begins], period[begins] == periods[0])
         each = came if self.caps.per_tick is None else np.minimum(came, self.caps.per_tick)
         sums = np.cumsum(each) - each
-        earlier = sums - np.repeat(sums[begins], length)
-        nth = np.arange(len(who)) - np.repeat(begins, length)
-        room = self.caps.rooms(np.repeat(events, length) + earlier, np.repeat(ticks, length) + nth)
+        had = sums + np.repeat(events - sums[begins], length)
+        room = self.caps.rooms(had, np.arange(len(who)) + np.repeat(ticks - begins, length))
         counted = self._within(rows, sorting, came, np.maximum(room, 0))
         if opened is None:
             return counted, np.empty((0, 3), np.int64)
@@ -158,11 +155,12 @@ class _Users:
     def steps(self, more: list[str]) -> Iterator[dict[str, AnyArray]]:
         """The rows of some users at a time, in the order of the table."""
         ((rows,),) = self.connection.execute("SELECT count(*) FROM event").fetchall()
-        steps = min(MOST_STEPS, 1 + rows // EVENTS_OF_A_STEP)
+        steps = min(MOST_STEPS, 1 << (rows // EVENTS_OF_A_STEP).bit_length())
         columns = ", ".join(["number", "place", "cell", "us", *more])
         for step in range(steps):
-            chosen = "place > 0" + f" AND hash(number) % {steps} = {step}" * (steps > 1)
-            found = self.connection.execute(f"SELECT {columns} FROM event WHERE {chosen}").fetchnumpy()
+            chosen = f"place > 0 AND (number >> {self.free}) & {steps - 1} = {step}"
+            # `sql` takes half the time of `execute`, which hands over a chunk at a time
+            found = self.connection.sql(f"SELECT {columns} FROM event WHERE {chosen}").fetchnumpy()
             rows = {name: np.asarray(column) for name, column in found.items()}
             yield {**rows, "number": rows["number"] >> self.free << self.free}
 
@@ -180,8 +178,24 @@ class _Users:
         rows = np.concatenate([np.empty((0, 3), np.int64), *used])
         if not len(rows):
             return {}
-        name = dict(self.connection.execute("SELECT number, who FROM person").fetchall())
-        return {name[number % 2**64]: (events, ticks) for number, events, ticks in rows.tolist()}
+        person = self.connection.execute("SELECT number, who FROM person ORDER BY number").fetchnumpy()
+        who = person["who"][np.searchsorted(np.asarray(person["number"]), rows[:, 0].view(np.uint64))]
+        return dict(zip(who.tolist(), zip(rows[:, 1].tolist(), rows[:, 2].tolist(), strict=True), strict=True))
+
+
+def sorted_rows(number: AnyArray, tick: AnyArray, free: np.uint64) -> tuple[IntArray, AnyArray]:
+    """The order of the rows by number and tick, and the two as one key in that order."""
+    key = number | tick  # a number leaves room for the tick
+    # Sorting numbers takes a third of the time of argsort, so the place of a row goes in with the top of its number.
+    place = np.uint64(len(key).bit_length())
+    mixed = number >> (free + place) << (free + place) | tick << place | np.arange(len(key), dtype=np.uint64)
+    mixed.sort()
+    sorting = (mixed & ((np.uint64(1) << place) - np.uint64(1))).astype(np.int64)
+    found = key[sorting]
+    if (found[1:] < found[:-1]).any():  # two numbers have the same top
+        sorting = np.argsort(key)
+        found = key[sorting]
+    return sorting, found
 
 
 def _changes(*columns: AnyArray) -> IntArray:
