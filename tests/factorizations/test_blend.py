@@ -7,16 +7,19 @@ import json
 import numpy as np
 import pytest
 
+from evercount import Count
+from evercount.engine.carried_caps import check_hands_on
 from evercount.errors import ParameterError
 from evercount.factorizations import participation as module
 from evercount.factorizations.base import counting_matrix
-from evercount.factorizations.blend import LEAST_GAP, Blend, BlendFilter, round_root
+from evercount.factorizations.blend import LEAST_GAP, WEIGHT_BITS, Blend, BlendFilter, round_root
 from evercount.factorizations.fit_blend import fit_blend
 from evercount.factorizations.participation import participation
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns
 from evercount.factorizations.square_root_filter import Rational
 from evercount.factorizations.view_norms import worst_view
+from evercount.planning import dense_optimum
 from evercount.privacy import Budget
 
 MULTIPLIER = Budget(1.0, 1e-6).noise_multiplier()
@@ -32,6 +35,14 @@ def random_filter(rng, order):
             return BlendFilter(tuple(roots[0::2]), tuple(roots[1::2]))
         except ParameterError:
             continue
+
+
+def random_weights(rng):
+    return tuple((np.rint(rng.uniform(-1, 1, 4) * rng.choice([0.1, 1]) * 2**WEIGHT_BITS) / 2**WEIGHT_BITS).tolist())
+
+
+def with_weights(filter_, weights):
+    return BlendFilter(filter_.poles, filter_.zeros, weights)
 
 
 def gram_falls(G):
@@ -57,6 +68,42 @@ def test_any_filter_gives_factors_with_columns_of_at_most_one():
                 assert gram_falls(R.T @ R)
             falling.add(engine.falling_gram)
     assert True in falling
+
+
+def test_weights_give_factors_with_columns_of_at_most_one():
+    """Weights of rows and columns are public numbers: what is proved of the filter holds with any."""
+    rng = np.random.default_rng(5)
+    falling = set()
+    for T in [*range(1, 20), 64, 133, 200]:
+        for order in (0, 1, 3, 8):
+            engine = Blend(T, with_weights(random_filter(rng, order), random_weights(rng)))
+            L, R = engine.dense()
+            assert np.abs(L @ R - counting_matrix(T)).max() < 1e-9
+            columns = np.linalg.norm(R, axis=0)
+            assert 1 - 1e-2 <= columns.max() <= 1
+            assert R.min() >= 0
+            assert np.allclose(engine.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-9)
+            falls = gram_falls(R.T @ R)
+            assert falls or not engine.falling_gram
+            falling.add(falls)
+    assert falling == {True, False}
+
+
+@pytest.mark.parametrize("T", [5, 12])
+def test_persons_cost_no_more_than_claimed_with_weights(T):
+    """All sets of ticks, whatever the weights are. Planted: entries far from the diagonal that nobody looks at."""
+    rng, caught = np.random.default_rng(6), 0
+    masks = (np.arange(1 << T)[:, None] >> np.arange(T)) & 1
+    sizes = masks.sum(axis=1)
+    for order in (0, 1, 3, 8) * 4:
+        engine = Blend(T, with_weights(random_filter(rng, order), random_weights(rng)))
+        G = engine.dense()[1].T @ engine.dense()[1]
+        sums = np.einsum("st,st->s", masks @ G, masks)
+        for q in (1, 2, 3, T - 1, T):
+            worst = sums[sizes <= q].max()
+            assert worst * (1 - 1e-12) <= participation(engine, q) <= 1.6 * worst
+            caught += module.gram_sum(np.triu(np.tril(G, q - 1), -q + 1), q) < worst * (1 - 1e-9)
+    assert caught
 
 
 def test_long_columns_never_exceed_one():
@@ -92,6 +139,12 @@ def test_zeros_that_do_not_interlace_are_refused():
         {"poles": [float("nan")], "zeros": [0.5]},
         {"poles": None, "zeros": [0.5]},
         {"poles": [0.25], "zeros": [0.5], "eta": []},
+        {"poles": [0.25], "zeros": [0.5], "weights": [0.5, 0.5, 0.5]},
+        {"poles": [0.25], "zeros": [0.5], "weights": [0.1, 0.0, 0.0, 0.0]},  # not a multiple of 2^-12
+        {"poles": [0.25], "zeros": [0.5], "weights": [1.5, 0.0, 0.0, 0.0]},
+        {"poles": [0.25], "zeros": [0.5], "weights": [1, 0, 0, 0]},
+        {"poles": [0.25], "zeros": [0.5], "weights": [float("nan"), 0.0, 0.0, 0.0]},
+        {"poles": [0.25], "zeros": [0.5], "weights": None},
     ],
 )
 def test_damaged_parameters_are_refused(stored):
@@ -106,6 +159,35 @@ def test_parameters_are_rebuilt_bit_for_bit():
     assert fit_blend((1, 7, "running"), 365) == filter_, "one machine finds the same numbers again"
     pairs = zip(Blend(365, filter_).public_parameters(), Blend(365, again).public_parameters(), strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)
+    weighted = with_weights(filter_, (0.25, 0.125, 0.0625, -(2.0**-WEIGHT_BITS)))
+    assert BlendFilter.from_dict(json.loads(json.dumps(weighted.to_dict()))) == weighted != filter_
+    with pytest.raises(ParameterError, match="needs a horizon"):
+        Blend(None, weighted)
+
+
+@pytest.mark.parametrize(("views", "q"), [(("running",), 5), ((1, "running"), 5), (("running",), 20)])
+def test_persons_with_running_totals_are_near_the_optimum(views, q):
+    """Weights bring them within 5 % of what no factorization can beat; without them it would be 8 % and more."""
+    T = 80
+    best = dense_optimum(tuple(None if view == "running" else view for view in views), T, q, None, True).certificate
+    fitted = fit_blend(views, T, q)
+
+    def above(filter_):
+        engine = Blend(T, filter_)
+        own = [worst_view(engine, None if view == "running" else view)[1] for view in views]
+        score = max(one / least for one, least in zip(own, best.alone, strict=True))
+        return score * np.sqrt(participation(engine, q)) / best.least_score
+
+    assert fitted.weights
+    assert above(fitted) < 1.05
+    assert above(fitted) < above(with_weights(fitted, ())) - 0.02
+    check_hands_on(Blend(T, fitted), Count(), Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=q), T)
+
+
+def test_who_has_no_weights():
+    """Events, views without running totals, and short or long horizons: their numbers are those of 1.0."""
+    for views, T, q in (((1, "running"), 100, 1), ((1, 7), 100, 7), ((1, "running"), 63, 7), (("running",), 600, 7)):
+        assert not fit_blend(views, T, q).weights
 
 
 @pytest.mark.parametrize(
@@ -115,9 +197,10 @@ def test_parameters_are_rebuilt_bit_for_bit():
         (365, 1, (7,), (8.0,)),
         (8760, 1, (1, 24, "running"), (5.6, 13.2, 20.2)),
         (365, 30, (1,), (23.3,)),
-        (365, 30, (1, 7, "running"), (27.0, 70.5, 285.0)),
+        (365, 30, (1, 7, "running"), (28.5, 74.0, 253.0)),
+        (365, 30, ("running",), (212.0,)),
         (365, 365, (1,), (80.8,)),
-        (365, 7, (1, 7, "running"), (13.4, 34.3, 84.0)),
+        (365, 7, (1, 7, "running"), (13.95, 35.4, 75.8)),
         (12, 3, (1, "running"), (8.1, 21.5)),
     ],
 )

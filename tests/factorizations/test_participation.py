@@ -51,6 +51,19 @@ def test_no_set_of_ticks_costs_more(kind, T):
     assert np.any(claims * 0.99 < worst[1:]), "one percent less would be caught"
 
 
+def test_no_set_of_ticks_costs_more_in_any_matrix():
+    """|G| of any shape: ticks are taken in order. Planted: entries far from the diagonal that nobody looks at."""
+    rng, T, caught = np.random.default_rng(7), 10, 0
+    for _ in range(20):
+        R = rng.exponential(1.0, (T, T)) ** 3
+        G = R.T @ R
+        worst = worst_sets(G)
+        for q in range(1, T + 1):
+            assert module.gram_sum(G, q) >= worst[q] * (1 - 1e-12)
+            caught += module.gram_sum(np.triu(np.tril(G, q - 1), 1 - q), q) < worst[q] * (1 - 1e-9)
+    assert caught > 20
+
+
 @pytest.mark.parametrize("kind", list(FACTORIZATIONS.values()), ids=lambda k: k.name)
 def test_sets_within_a_period(kind):
     T, p = 12, 5

@@ -54,6 +54,7 @@ from evercount.noise import ExactNoise, Normals, Secret
 SECRET = Secret.from_hex("c3" * 32)
 LONG_MEMORY = BlendFilter((2.0**-17, 2.0**-6, 0.125), (2.0**-7, 1.001953125 * 2.0**-6, 0.875))
 """A slow pole, a zero next to its pole, and a fast one."""
+WEIGHTED = BlendFilter(LONG_MEMORY.poles, LONG_MEMORY.zeros, (0.375, 0.125, 0.0625, -0.03125))
 Spec = tuple[Callable[..., Factorization], *tuple[Any, ...]]
 KERNELS: list[Spec] = [
     (Balanced, 2**16), (Unbounded,), (SquareRoot, 2**16), (Direct, 2**16), (BinaryTree, 2**16), (Honaker, 2**16),
@@ -62,7 +63,7 @@ KERNELS: list[Spec] = [
 """One of each way to compute."""
 EVERY: list[Spec] = [
     *KERNELS, (Balanced, 10**8), (Balanced, 2**46), (Normalized, 2**16), (HonakerFull, 2**16),
-    (Blend, 2**16, LONG_MEMORY),
+    (Blend, 2**16, LONG_MEMORY), (Blend, 2**16, WEIGHTED),
 ]  # fmt: skip
 SHORT: list[Spec] = [
     (kind, horizon)

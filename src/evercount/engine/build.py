@@ -99,9 +99,9 @@ def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views:
     if budget.pure:
         raise ParameterError("'blend' is for Gaussian noise; with delta=0 omit it or use 'fresh' or 'bridge'")
     if not isinstance(name, str):
-        if set(name) != {"name", "poles", "zeros"} or name["name"] != "blend":
+        if name.get("name") != "blend":
             raise ParameterError("a fitted factorization is stored as {name = 'blend', poles = [...], zeros = [...]}")
-        return Blend(horizon, BlendFilter.from_dict({key: name[key] for key in ("poles", "zeros")}))
+        return Blend(horizon, BlendFilter.from_dict({key: name[key] for key in name if key != "name"}))
     widths = tuple(view_width(view) or RUNNING for view in views)
     return Blend(
         horizon, _fitted(widths, FITTED_TICKS if horizon is None else horizon, full_ticks(query, budget, horizon))

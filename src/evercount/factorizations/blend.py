@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.base import check_horizon
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns
-from evercount.factorizations.square_root_filter import Rational
+from evercount.factorizations.square_root_filter import Rational, round_bits
 
 ROOT_BITS = 16
 """Significant bits of what a root lacks to 1: few enough to be read, far more than errors of noise can show."""
@@ -29,6 +30,8 @@ LEAST_GAP = 2.0**-12
 """Neighbouring roots differ by at least this part of their u-values, so that residues lose few bits."""
 MOST_ROOTS = 32
 """More poles than any fit has."""
+WEIGHT_BITS = 12
+"""Exponents of weights are multiples of 2^−12 between −1 and 1."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class BlendFilter:
     Args:
         poles: 1 − λ_i, rising.
         zeros: 1 − μ_i, each between its pole and the next one, the last below 1.
+        weights: None, or the exponents (a, b, α, β) of e_t = s^a·r^b and c_t ∝ s^α·r^β, where s = t+1+T/18 and
+            r = T−t+1: multiples of 2^−12 between −1 and 1. Without them e = c = 1.
 
     Raises:
         ParameterError: The numbers do not interlace, or one has more than 16 bits.
@@ -48,6 +53,7 @@ class BlendFilter:
 
     poles: tuple[float, ...]
     zeros: tuple[float, ...]
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         roots = [root for pair in zip(self.poles, self.zeros, strict=False) for root in pair]
@@ -62,6 +68,8 @@ class BlendFilter:
         u = [root / (1 - root) for root in roots]
         if not all(low * (1 + LEAST_GAP) <= high for low, high in pairwise(u)):
             raise ParameterError("poles and zeros of a blend must take turns, rising, each a little after the other")
+        if not (len(self.weights) in (0, 4) and all(map(_is_weight, self.weights))):
+            raise ParameterError("weights of a blend are four multiples of 2^-12 between -1 and 1")
 
     def rational(self) -> Rational:
         """The filter F."""
@@ -69,14 +77,16 @@ class BlendFilter:
 
     def to_dict(self) -> dict[str, list[float]]:
         """The numbers for JSON: `from_dict` gives the same filter bit for bit."""
-        return {"poles": list(self.poles), "zeros": list(self.zeros)}
+        weights = {"weights": list(self.weights)} if self.weights else {}
+        return {"poles": list(self.poles), "zeros": list(self.zeros), **weights}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> BlendFilter:
         """The filter that `to_dict` described, or a ParameterError."""
-        parts = [stored.get(name) for name in ("poles", "zeros")]
-        if set(stored) != {"poles", "zeros"} or not all(isinstance(part, Sequence) for part in parts):
-            raise ParameterError("a blend is stored as {'poles': [...], 'zeros': [...]}")
+        names = ("poles", "zeros", "weights") if "weights" in stored else ("poles", "zeros")
+        parts = [stored.get(name) for name in names]
+        if set(stored) != set(names) or not all(isinstance(part, Sequence) for part in parts):
+            raise ParameterError("a blend is stored as {'poles': [...], 'zeros': [...]}, with or without 'weights'")
         return cls(*(tuple(part) for part in parts if part is not None))
 
 
@@ -84,6 +94,10 @@ def round_root(lack: float) -> float:
     """A number rounded to 16 significant bits."""
     mantissa, exponent = np.frexp(lack)
     return float(np.ldexp(np.rint(mantissa * 2.0**ROOT_BITS), int(exponent) - ROOT_BITS))
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, float) and abs(value) <= 1 and (value * 2**WEIGHT_BITS).is_integer()
 
 
 class Blend(Weighted):
@@ -95,7 +109,8 @@ class Blend(Weighted):
         filter: The public numbers, from `fit_blend`.
 
     Raises:
-        ParameterError: The horizon is neither None nor a whole number from 1 to 2^50.
+        ParameterError: The horizon is neither None nor a whole number from 1 to 2^50, or it is None and the filter has
+            weights.
 
     **Guarantee.** L·R = M and every column of R has norm at most 1, for every filter that `BlendFilter` accepts. Proof:
     `blend.proof.md`. Tests in tests/factorizations/test_blend.py:
@@ -119,5 +134,18 @@ class Blend(Weighted):
 
 def _weights(T: int | None, filter_: BlendFilter) -> Weights:
     knots = np.zeros(1, dtype=np.int64) if T is None else dyadic_knots(T - 1, mirrored=True)
-    eta, rational = PiecewiseLinear(knots, np.ones(len(knots))), filter_.rational()
-    return Weights(rational, eta, bounded_columns(rational, eta, endless=T is None))
+    rational = filter_.rational()
+    if not filter_.weights:
+        eta = PiecewiseLinear(knots, np.ones(len(knots)))
+        return Weights(rational, eta, bounded_columns(rational, eta, endless=T is None))
+    if T is None:
+        raise ParameterError("a blend with weights needs a horizon")
+    log_e, log_c = np.reshape(filter_.weights, (2, 2)) @ weight_scales(T, knots)
+    eta = PiecewiseLinear(knots, round_bits(np.exp(log_e.max() - log_e)))
+    n = bounded_columns(rational, eta, endless=False).values
+    return Weights(rational, eta, PiecewiseLinear(knots, round_bits(n * np.exp(log_c.max() - log_c), up=True)))
+
+
+def weight_scales(T: int, ticks: IntArray) -> FloatArray:
+    """ln(t+1+T/18) and ln(T−t+1) at 0-based ticks, (2, ticks): what the exponents of weights multiply."""
+    return np.stack([np.log(ticks + 1 + T / 18), np.log(T - ticks + 1)])

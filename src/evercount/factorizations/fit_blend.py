@@ -9,6 +9,7 @@ stored with the declaration: another machine that fitted it again might find oth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,8 +19,8 @@ import numpy as np
 from evercount._arrays import FloatArray
 from evercount._validate import check_count
 from evercount.errors import ParameterError
-from evercount.factorizations.base import Factorization, check_known_horizon
-from evercount.factorizations.blend import LEAST_GAP, Blend, BlendFilter, round_root
+from evercount.factorizations.base import Factorization, check_known_horizon, lower_toeplitz
+from evercount.factorizations.blend import LEAST_GAP, WEIGHT_BITS, Blend, BlendFilter, round_root, weight_scales
 from evercount.factorizations.participation import participation
 from evercount.factorizations.row_weighted import Balanced
 from evercount.factorizations.square_root_filter import geometric
@@ -44,6 +45,13 @@ STARTS = (0.0, -1.5, 4.0)
 STEPS = 60
 DIFFERENCE = 1e-5
 """Step of the numerical gradient."""
+WEIGHTED_TICKS = range(64, 513)
+"""Horizons for which weights are fitted, where units touch several ticks and a running total is published: the search
+has T × T matrices."""
+WEIGHTED_SHARPNESS = (30.0, 1000.0)
+"""Norms of squares that stand for maxima there, one after the other."""
+WEIGHTED_LEAST = 0.975
+"""Running totals of persons alone: what no factorization can beat is about 2.5 % below a fit with weights."""
 SINGLE_LAGS = 32
 """Lags that are summed one by one; later ones in ranges of 1/8 of their size."""
 
@@ -73,9 +81,12 @@ def fit_blend(views: Sequence[View], horizon: int, q: int = 1) -> BlendFilter:
         raise ParameterError("name at least one view, such as 1 (per tick) or 'running'")
     if T == 1:
         return BlendFilter((), ())
-    model = _Model.of(T, widths, min(q, T))
-    alone = np.asarray([_least(model, i, q) for i in range(len(widths))])
+    model, weighted = _Model.of(T, widths, min(q, T)), T in WEIGHTED_TICKS and T in widths and 1 < q < T
+    alone = np.asarray([_least(model, i, q, weighted) for i in range(len(widths))])
     best = model.fit(range(len(widths)), alone)
+    if weighted and best.filter.poles:
+        tried = (best.filter, _weighted(model, best.x, alone))
+        return min(tried, key=lambda one: float((_true_stds(Blend(T, one), widths, q) / alone).max()))
     if len(widths) > 1 and best.filter.poles:
         true = _true_stds(Blend(T, best.filter), widths, q)
         left_out = true / np.exp(model.log_stds(best.x[None])[0])
@@ -83,8 +94,85 @@ def fit_blend(views: Sequence[View], horizon: int, q: int = 1) -> BlendFilter:
     return best.filter
 
 
-def _least(model: _Model, view: int, q: int) -> float:
-    """The least std known for one view alone: the model's or, for the running total of events, that of `balanced`."""
+def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray) -> BlendFilter:
+    """Zeros and weights with the least largest ratio of a view's worst std to its target, from these zeros on.
+
+    Errors are true ones, of T × T matrices; a unit costs what its costliest interval of q ticks does.
+    """
+    from scipy.optimize import minimize
+
+    T, q, d = model.horizon, model.q, len(model.poles)
+    scales, ticks = weight_scales(T, np.arange(T)), np.arange(T)
+    lags = np.maximum(np.subtract.outer(ticks, ticks), 0)
+    steps = np.vstack([np.zeros(d), DIFFERENCE * np.eye(d)])
+
+    def largest(values: FloatArray, sharpness: float) -> tuple[float, FloatArray]:
+        """The logarithm of a norm that stands for the maximum, and its gradient."""
+        top = float(values.max())
+        shares = (values / top) ** sharpness
+        total = float(shares.sum())
+        return math.log(top) + math.log(total) / sharpness, shares / (total * values)
+
+    def by_lag(entries: FloatArray) -> FloatArray:
+        return np.asarray(np.bincount(lags.ravel(), np.tril(entries).ravel(), T))
+
+    def loss(v: FloatArray, sharpness: float) -> tuple[float, FloatArray]:
+        e, c = np.exp(np.reshape(v[d:], (2, 2)) @ scales)
+        f, g = model.responses(v[:d] + steps)
+        F, H = lower_toeplitz(f[0]), lower_toeplitz(g[0])
+        squares = np.square(e[:, None] * F)
+        columns = squares.sum(axis=0)
+        n = np.sqrt(columns) / c
+        R, inverse = e[:, None] * F / n, n[:, None] * H / e
+        sums = np.cumsum(R, axis=1)
+        sums[:, q:] -= sums[:, :-q].copy()  # of the last q columns
+        noise = np.cumsum(inverse, axis=0)
+        views = []
+        for width in model.widths:
+            views.append(noise.copy())
+            views[-1][width:] -= noise[:-width]
+        variances = np.concatenate(
+            [np.square(view).sum(axis=1) / to**2 for view, to in zip(views, targets, strict=True)]
+        )
+        error, p = largest(variances, sharpness)
+        cost, u = largest(np.square(sums[:, q - 1 :]).sum(axis=0), sharpness)
+        # the gradient, backwards
+        to_noise = np.zeros((T, T))
+        for view, width, own, to in zip(views, model.widths, np.split(p, len(views)), targets, strict=True):
+            change = (2 * own / to**2)[:, None] * view
+            to_noise += change
+            to_noise[:-width] -= change[width:]
+        to_inverse = np.cumsum(to_noise[::-1], axis=0)[::-1]
+        to_sums = 2 * sums * np.append(np.zeros(q - 1), u)
+        to_R = np.cumsum(to_sums[:, ::-1], axis=1)[:, ::-1]
+        to_R[:, :-q] -= to_R[:, q:].copy()
+        on_rows, on_columns = to_inverse * inverse, to_R * R
+        to_n = on_rows.sum(axis=1) - on_columns.sum(axis=0)
+        to_e = on_columns.sum(axis=1) - on_rows.sum(axis=0) + squares @ (to_n / columns)
+        to_f = by_lag(e[:, None] * to_R / n + (e**2)[:, None] * F * (to_n / columns))
+        to_zeros = ((f[1:] - f[0]) @ to_f + (g[1:] - g[0]) @ by_lag(n[:, None] * to_inverse / e)) / DIFFERENCE
+        gradient = np.concatenate([to_zeros, scales @ to_e, scales @ -to_n])
+        return 0.5 * (error + cost), 0.5 * gradient
+
+    found = np.append(zeros, np.zeros(4))
+    limits = [(-LARGEST_SHARE, LARGEST_SHARE)] * d + [(-1.0, 1.0)] * 4
+    for sharpness in WEIGHTED_SHARPNESS:
+        found = minimize(loss, found, (sharpness,), "L-BFGS-B", True, bounds=limits, options={"maxiter": STEPS}).x
+    exponents = np.rint(found[d:] * 2.0**WEIGHT_BITS) / 2.0**WEIGHT_BITS
+    return BlendFilter(*model.lacks(found[:d]), tuple(exponents.tolist()))
+
+
+def _least(model: _Model, view: int, q: int, weighted: bool) -> float:
+    """The least std known for one view alone.
+
+    It is the model's; for the running total of events that of `balanced`, and for that of persons what the best known
+    lower bound leaves of a fit with weights.
+    """
+    if weighted and model.widths[view] == model.horizon:
+        if len(model.widths) == 1:
+            return 1.0  # of one view the least plays no part
+        alone = Blend(model.horizon, fit_blend((RUNNING,), model.horizon, q))
+        return WEIGHTED_LEAST * float(_true_stds(alone, (model.horizon,), q)[0])
     least = float(np.exp(model.fit([view]).loss))
     if model.widths[view] < model.horizon or q > 1:
         return least
@@ -206,8 +294,23 @@ class _Model:
         fresh = float(losses(0.5 * np.log(self.q * np.asarray([[self.widths[view] for view in views]], np.float64)))[0])
         if fresh <= best.fun:
             return _Fit(np.asarray(best.x), fresh, BlendFilter((), ()))
-        lacks = [tuple(round_root(u / (1 + u)) for u in part) for part in (self.poles, self.zeros(best.x[None])[0])]
-        return _Fit(np.asarray(best.x), float(best.fun), BlendFilter(*lacks))
+        return _Fit(np.asarray(best.x), float(best.fun), BlendFilter(*self.lacks(best.x)))
+
+    def lacks(self, x: FloatArray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """What poles and zeros lack to 1, rounded."""
+        poles, zeros = (tuple(round_root(u / (1 + u)) for u in part) for part in (self.poles, self.zeros(x[None])[0]))
+        return poles, zeros
+
+    def responses(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Coefficients of F and of 1/F for every row of `x`, (rows, horizon)."""
+        zeros = self.zeros(x)
+        poles, ticks = np.broadcast_to(self.poles, zeros.shape), np.arange(self.horizon)
+        found = []
+        for roots, others in ((poles, zeros), (zeros, poles)):
+            powers = np.exp(-ticks[:, None] * np.log1p(roots)[:, None, :])
+            found.append((powers @ _residues(roots, others)[:, :, None])[:, :, 0])
+            found[-1][:, 0] = 1.0
+        return found[0], found[1]
 
 
 @lru_cache(maxsize=256)

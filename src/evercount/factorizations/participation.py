@@ -16,6 +16,7 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count
 from evercount.factorizations.base import Factorization
+from evercount.factorizations.blend import Blend, BlendFilter
 from evercount.factorizations.dense import Dense
 from evercount.factorizations.direct import Direct
 from evercount.factorizations.fresh import Fresh
@@ -81,6 +82,8 @@ def _largest_sum(factorization: Factorization, q: int, period: int | None) -> fl
             return _tree_sum(q, horizon.bit_length())
         case HonakerFull(height=height):
             return _tree_sum(q, height + 1)
+        case Blend(horizon=int(horizon), filter=BlendFilter(weights=(_, *_))) if horizon <= LARGEST_OPTIMAL_HORIZON:
+            pass  # columns of different norms: below, as any matrix
         case SquareRoot() | Weighted():
             family = Family.of(factorization)
             if T is not None and T <= MOST_TICKS and T * max(q, period or 0) <= MOST_ENTRIES:
@@ -104,12 +107,20 @@ def _tree_sum(q: int, levels: int) -> float:
 
 
 def gram_sum(gram: FloatArray, q: int, period: int | None = None) -> float:
-    """The bound for any |G|: each row is raised to fall from the diagonal on, or each column (proof, 2 and 3)."""
-    upper = np.triu(gram)
-    rows = np.triu(np.maximum.accumulate(upper[:, ::-1], axis=1)[:, ::-1])
-    columns = np.triu(np.maximum.accumulate(upper, axis=0))
-    by_rows, by_columns = dense_sum(rows, q, rows=True), dense_sum(columns, q, columns=True)
-    return min(by_rows, by_columns, dense_sum(gram, q, period))
+    """The bound for any |G|: each column is raised to fall away from the diagonal, or each row (proof, 2 and 3)."""
+    q = min(q, len(gram))
+    return min(_in_order(gram, q), _in_order(gram[::-1, ::-1], q), dense_sum(gram, q, period))
+
+
+def _in_order(gram: FloatArray, q: int) -> float:
+    """The largest Σ_b F_{b−1}(t_b) over ticks t_1 < … < t_q, for columns that are raised to fall (proof, 3)."""
+    raised = np.maximum.accumulate(np.triu(gram, 1), axis=0)
+    form = np.diagonal(gram).copy()
+    best = form.copy()
+    for m in range(1, q):
+        form[m:] += 2 * np.diagonal(raised, m)
+        best = np.append(-np.inf, form[1:] + np.maximum.accumulate(best)[:-1])
+    return float(best.max())
 
 
 def dense_sum(
