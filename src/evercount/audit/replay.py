@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evercount.audit.program import Data, Program
-from evercount.errors import InputError, MissingExtra
+from evercount.errors import InputError
 from evercount.noise import Secret
 
 TOLERANCE = 1e-9
@@ -135,20 +135,13 @@ def replay(
 
 def search(program: Program, strategy: Any, secret: Secret, examples: int = 100) -> ReplayReport:
     """Compare random neighbours drawn by a hypothesis strategy; a pair that breaks the promise is made small."""
-    try:
-        from hypothesis import HealthCheck, assume, given, settings, target
-    except ImportError as error:
-        raise MissingExtra("random neighbours", "audit") from error
+    from hypothesis import HealthCheck, assume, given, settings, target
+
     seen: dict[str, Any] = {"worst": None, "pairs": 0, "refused": 0}
 
-    @settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
+    every = list(HealthCheck)
+
+    @settings(max_examples=examples, database=None, deadline=None, derandomize=True, suppress_health_check=every)
     @given(strategy)
     def attack(pair: Pair) -> None:
         try:

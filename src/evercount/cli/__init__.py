@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 import typer.main
+from typer import Option
 from typer.core import TyperGroup
 
 from evercount import __version__
@@ -126,7 +127,7 @@ def _version(shown: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    version: bool = Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
     """Shared options."""
 

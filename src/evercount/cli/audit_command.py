@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from typer import Argument, Option
 
 from evercount.cli.options import (
     Adjacency,
@@ -35,11 +36,11 @@ def _audits() -> None:
     """Attack what evercount claims and report what the attack found."""
 
 
-Epsilon = Annotated[float, typer.Option(help="ε of the promise.")]
-Delta = Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")]
-Horizon = Annotated[str, typer.Option(help="Horizon of the stream, or none; default: the ticks that are run.")]
-Factorization = Annotated[str | None, typer.Option("--factorization", "-f", help="By name.")]
-RootSecret = Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: a fresh one.")]
+Epsilon = Annotated[float, Option(help="ε of the promise.")]
+Delta = Annotated[float, Option(help="δ of the promise; 0 for pure privacy.")]
+Horizon = Annotated[str, Option(help="Horizon of the stream, or none; default: the ticks that are run.")]
+Factorization = Annotated[str | None, Option("--factorization", "-f", help="By name.")]
+RootSecret = Annotated[str | None, Option(help="Root of the runs' secrets in hex; default: a fresh one.")]
 
 
 def _secret(text: str | None) -> Secret:
@@ -74,12 +75,12 @@ def _finish(reports: Iterable[Any], as_json: bool | None = None) -> None:
 
 @audit.command()
 def replay(
-    query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, substrings, …")] = None,
+    query: Annotated[str | None, Argument(help="Query by name: count, histogram, substrings, …")] = None,
     parameter: Parameters = None,
-    door: Annotated[str, typer.Option(help="library, files, service or spark.")] = "library",
+    door: Annotated[str, Option(help="library, files, service or spark.")] = "library",
     program: Annotated[
         str | None,
-        typer.Option(help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."),
+        Option(help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."),
     ] = None,
     epsilon: Epsilon = 1.0,
     delta: Delta = 1e-6,
@@ -88,12 +89,12 @@ def replay(
     max_per_tick: MaxPerTick = None,
     max_ticks: MaxTicks = None,
     period: Period = None,
-    ticks: Annotated[int, typer.Option(help="Ticks of the data.", min=1, max=64)] = 6,
+    ticks: Annotated[int, Option(help="Ticks of the data.", min=1, max=64)] = 6,
     horizon: Horizon = "",
     factorization: Factorization = None,
-    restarts: Annotated[bool, typer.Option(help="Stop and continue the program halfway.")] = True,
+    restarts: Annotated[bool, Option(help="Stop and continue the program halfway.")] = True,
     examples: Annotated[
-        int | None, typer.Option(help="Random neighbours to try; 0 for none. Default: 100, by Spark 4.", min=0)
+        int | None, Option(help="Random neighbours to try; 0 for none. Default: 100, by Spark 4.", min=0)
     ] = None,
     secret: RootSecret = None,
     json_output: Json = False,
@@ -128,26 +129,26 @@ def replay(
 
 @audit.command()
 def mechanism(
-    query: Annotated[str, typer.Argument(help="Query by name: count, histogram, …")],
+    query: Annotated[str, Argument(help="Query by name: count, histogram, …")],
     parameter: Parameters = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every factorization (or that of -f) × noise × adjacency of the query.")
+        bool, Option("--all", help="Every factorization (or that of -f) × noise × adjacency of the query.")
     ] = False,
     epsilon: Epsilon = 3.0,
     delta: Delta = 0.01,
     adjacency: Adjacency = "add-remove",
-    ticks: Annotated[int, typer.Option(help="Ticks of the data.", min=1, max=32)] = 4,
+    ticks: Annotated[int, Option(help="Ticks of the data.", min=1, max=32)] = 4,
     horizon: Horizon = "",
     factorization: Factorization = None,
-    noise: Annotated[str, typer.Option(help="exact or insecure-float.")] = "exact",
-    runs: Annotated[int, typer.Option(help="Runs on either side.", min=40)] = 2000,
-    confidence: Annotated[float, typer.Option(help="Of every bound.")] = 0.9999,
+    noise: Annotated[str, Option(help="exact or insecure-float.")] = "exact",
+    runs: Annotated[int, Option(help="Runs on either side.", min=40)] = 2000,
+    confidence: Annotated[float, Option(help="Of every bound.")] = 0.9999,
     low_bits: Annotated[
-        bool | None, typer.Option(help="Read the lowest bits; default: of exact noise, which claims to hide them.")
+        bool | None, Option(help="Read the lowest bits; default: of exact noise, which claims to hide them.")
     ] = None,
     secret: RootSecret = None,
-    plot: Annotated[str | None, typer.Option(help="Chart of claimed against attacked: .png, .svg or .pdf.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each attack.")] = False,
+    plot: Annotated[str | None, Option(help="Chart of claimed against attacked: .png, .svg or .pdf.")] = None,
+    json_output: Annotated[bool, Option("--json", help="Print JSON, a line for each attack.")] = False,
 ) -> None:
     """Attack the joint release as a black box: how well can two neighbours be told apart, compared with the promise?
 
@@ -194,16 +195,16 @@ def mechanism(
 
 @audit.command()
 def sensitivity(
-    query: Annotated[str, typer.Argument(help="Query by name: count, histogram, substrings, triangles, …")],
+    query: Annotated[str, Argument(help="Query by name: count, histogram, substrings, triangles, …")],
     parameter: Parameters = None,
     adjacency: Adjacency = "add-remove",
-    ticks: Annotated[int, typer.Option(help="Ticks of the streams that are tried.")] = 4,
+    ticks: Annotated[int, Option(help="Ticks of the streams that are tried.")] = 4,
     factorization: Annotated[
-        list[str] | None, typer.Option("--factorization", "-f", help="By name, repeatable; default: several.")
+        list[str] | None, Option("--factorization", "-f", help="By name, repeatable; default: several.")
     ] = None,
-    pairs: Annotated[int, typer.Option(help="Most pairs to try: all of them if there are no more.")] = 100_000,
-    claimed: Annotated[float | None, typer.Option(help="Test this S instead of the query's own.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random search.")] = 0,
+    pairs: Annotated[int, Option(help="Most pairs to try: all of them if there are no more.")] = 100_000,
+    claimed: Annotated[float | None, Option(help="Test this S instead of the query's own.")] = None,
+    seed: Annotated[int, Option(help="Seed of the random search.")] = 0,
 ) -> None:
     """Search neighbouring streams for the largest ‖R(X−X′)‖² and compare it with the claim c²·S. Exit 1 if beaten.
 
@@ -228,15 +229,15 @@ def sensitivity(
 def discovery(
     parameter: Parameters = None,
     epsilon: Epsilon = 1.0,
-    delta: Annotated[float, typer.Option(help="δ of the promise, so large that the runs can see it.")] = 0.2,
+    delta: Annotated[float, Option(help="δ of the promise, so large that the runs can see it.")] = 0.2,
     adjacency: Adjacency = "add-remove",
     max_events: MaxEvents = None,
     max_per_tick: MaxPerTick = None,
     max_ticks: MaxTicks = None,
     period: Period = None,
-    ticks: Annotated[int, typer.Option(help="Ticks of the streams.", min=1, max=64)] = 6,
-    view: Annotated[list[str] | None, typer.Option(help="What is published: per-tick for keys of the day.")] = None,
-    runs: Annotated[int, typer.Option(help="Runs on either side.")] = 400,
+    ticks: Annotated[int, Option(help="Ticks of the streams.", min=1, max=64)] = 6,
+    view: Annotated[list[str] | None, Option(help="What is published: per-tick for keys of the day.")] = None,
+    runs: Annotated[int, Option(help="Runs on either side.")] = 400,
     secret: RootSecret = None,
     json_output: Json = False,
 ) -> None:
@@ -262,9 +263,9 @@ def discovery(
 @audit.command()
 def law(
     epsilon: Epsilon = 1.0,
-    draws: Annotated[int, typer.Option(help="Runs of each program that are compared with its law.", min=100)] = 2000,
+    draws: Annotated[int, Option(help="Runs of each program that are compared with its law.", min=100)] = 2000,
     secret: RootSecret = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each program.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print JSON, a line for each program.")] = False,
 ) -> None:
     """Audit what is not linear in its noise: the sparse counter and the clients of the local model. Exit 1 if broken.
 
@@ -291,8 +292,8 @@ def law(
 
 @audit.command()
 def vectors(
-    folder: Annotated[Path, typer.Argument(help="Folder of the JSON files, such as docs/vectors.")],
-    write: Annotated[bool, typer.Option("--write", help="Write the files instead of checking them.")] = False,
+    folder: Annotated[Path, Argument(help="Folder of the JSON files, such as docs/vectors.")],
+    write: Annotated[bool, Option("--write", help="Write the files instead of checking them.")] = False,
 ) -> None:
     """Check this installation against test vectors, or write them. Exit 1 if a number differs.
 

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these groups; default: all.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+    names: Annotated[list[str] | None, Argument(help="Only these groups; default: all.")] = None,
+    json_output: Annotated[bool, Option("--json", help="Print JSON lines instead of a table.")] = False,
     mechanism: Annotated[
-        str | None, typer.Option(help="Only the exact noise of this factorization, built-in or registered.")
+        str | None, Option(help="Only the exact noise of this factorization, built-in or registered.")
     ] = None,
-    list_only: Annotated[bool, typer.Option("--list", help="List the groups.")] = False,
+    list_only: Annotated[bool, Option("--list", help="List the groups.")] = False,
 ) -> None:
     """Measure speed, memory and growth against their targets. Needs the source tree: the groups live in benchmarks/."""
     import importlib.util

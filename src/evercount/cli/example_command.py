@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 
 def example(
-    out: Annotated[Path, typer.Option(help="Folder for releases.csv and releases.png.")] = Path("out/example"),
-    hours: Annotated[int, typer.Option(help="Length of the stream in hours.")] = 24 * 28,
-    epsilon: Annotated[float, typer.Option(help="Privacy parameter ε.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Privacy parameter δ.")] = 1e-9,
+    out: Annotated[Path, Option(help="Folder for releases.csv and releases.png.")] = Path("out/example"),
+    hours: Annotated[int, Option(help="Length of the stream in hours.")] = 24 * 28,
+    epsilon: Annotated[float, Option(help="Privacy parameter ε.")] = 1.0,
+    delta: Annotated[float, Option(help="Privacy parameter δ.")] = 1e-9,
 ) -> None:
     """Release a bundled example: hourly reports of a flu self-assessment site, by region. SYNTHETIC data."""
     from rich.box import SIMPLE

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from evercount._validate import strict_json
 from evercount.errors import ParameterError, UnknownName
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 Missing = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="The ticks are missing: nothing is released for them, and their events are dropped (drop) or "
         "counted in the tick after them (next)."
     ),
 ]
-FirstTick = Annotated[str, typer.Argument(help="First tick: its number, or a day or time in it.")]
-LastTick = Annotated[str, typer.Argument(help="Last tick, in the same way.")]
-NoteText = Annotated[str, typer.Argument(help="Public text.")]
-StreamName = Annotated[str, typer.Argument(help="Name of the stream.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+FirstTick = Annotated[str, Argument(help="First tick: its number, or a day or time in it.")]
+LastTick = Annotated[str, Argument(help="Last tick, in the same way.")]
+NoteText = Annotated[str, Argument(help="Public text.")]
+StreamName = Annotated[str, Argument(help="Name of the stream.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
 Parameters = Annotated[
-    list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
+    list[str] | None, Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
 ]
-Adjacency = Annotated[str, typer.Option(help="add-remove or replace.")]
-MaxEvents = Annotated[int | None, typer.Option(help="Events counted per person and period.")]
-MaxPerTick = Annotated[int | None, typer.Option(help="Events counted per person and tick.")]
-MaxTicks = Annotated[int | None, typer.Option(help="Ticks in which a person counts, per period.")]
-Period = Annotated[str | None, typer.Option(help="Protect what a person does in so many ticks (default: all time).")]
-Db = Annotated[str, typer.Option(help="Store: an SQLite file, or a URL such as postgresql://user@host/name.")]
-KeyFile = Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")]
-Head = Annotated[Path | None, typer.Option(help="The head of the release chain, where it is not in its usual place.")]
-Wait = Annotated[str, typer.Option(help="How long after its end a tick is closed, such as 30s.")]
+Adjacency = Annotated[str, Option(help="add-remove or replace.")]
+MaxEvents = Annotated[int | None, Option(help="Events counted per person and period.")]
+MaxPerTick = Annotated[int | None, Option(help="Events counted per person and tick.")]
+MaxTicks = Annotated[int | None, Option(help="Ticks in which a person counts, per period.")]
+Period = Annotated[str | None, Option(help="Protect what a person does in so many ticks (default: all time).")]
+Db = Annotated[str, Option(help="Store: an SQLite file, or a URL such as postgresql://user@host/name.")]
+KeyFile = Annotated[Path | None, Option(help="File with the key that encrypts the store.")]
+Head = Annotated[Path | None, Option(help="The head of the release chain, where it is not in its usual place.")]
+Wait = Annotated[str, Option(help="How long after its end a tick is closed, such as 30s.")]
 
 
 def parse_parameters(items: list[str] | None) -> dict[str, Any]:

@@ -7,26 +7,27 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 
 def reproduce(
     items: Annotated[
         list[str] | None,
-        typer.Argument(help="Items to run (figure-1 … constants); none or 'all' runs all.", show_default=False),
+        Argument(help="Items to run (figure-1 … constants); none or 'all' runs all.", show_default=False),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("reproduction"),
+    out: Annotated[Path, Option(help="Folder for the results.")] = Path("reproduction"),
     repetitions: Annotated[
-        int | None, typer.Option(help="Simulated streams per mechanism; default: each item's own.", min=2)
+        int | None, Option(help="Simulated streams per mechanism; default: each item's own.", min=2)
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: all items in about a minute.")] = False,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.", min=0)] = 0,
-    again: Annotated[bool, typer.Option("--again", help="Run finished items again.")] = False,
-    list_items: Annotated[bool, typer.Option("--list", help="Only print the names of the items.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Small sizes: all items in about a minute.")] = False,
+    seed: Annotated[int, Option(help="The same seed gives the same numbers.", min=0)] = 0,
+    again: Annotated[bool, Option("--again", help="Run finished items again.")] = False,
+    list_items: Annotated[bool, Option("--list", help="Only print the names of the items.")] = False,
 ) -> None:
     """Compute the paper's figures and tables again and put our numbers next to the paper's.
 
     Writes CSV, JSON, PNG and SVG per item and an index README.md. An item that was finished with the same parameters
-    is skipped; an interrupted one continues where it stopped.
+    is skipped.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -69,10 +69,7 @@ def _winner_row(epsilon: float, delta: float, T: int) -> Row:
 def bridges(parameters: Mapping[str, Any], context: Context) -> Result:
     """Exact variances of bridges, and the δ at which Gaussian noise has the same worst std."""
     horizons = parameters["horizons"]
-    rows: list[Row] = []
-    for place, T in enumerate(horizons):
-        context.progress(place, len(horizons))
-        rows.append(_bridge_row(T))
+    rows = [_bridge_row(T) for T in context.steps(horizons)]
     epsilon = parameters["epsilon"]
     winners = [_winner_row(epsilon, delta, T) for delta in parameters["deltas"] for T in horizons]
     endless = [_endless_row(T) for T in parameters["endless"]]
@@ -80,7 +77,8 @@ def bridges(parameters: Mapping[str, Any], context: Context) -> Result:
     ratios = [row["endless over told"] for row in endless]
     hybrids = [row["hybrid over told"] for row in endless]
     findings = [
-        f"At epsilon {epsilon:g} the bridge has the least worst std in {_cases(winners)}.",
+        f"At epsilon {epsilon:g} the bridge has the least worst std in "
+        f"{sum(row['least'] == 'bridge' for row in winners)} of {len(winners)} cases (delta, T).",
         f"Without a horizon, largest std so far over the worst std of the bridge told T = t, t = 2^4 to 2^32: "
         f"{min(ratios):.2f} to {max(ratios):.2f} (endless bridge), {min(hybrids):.2f} to {max(hybrids):.2f} (hybrid).",
     ]
@@ -116,10 +114,6 @@ def bridges(parameters: Mapping[str, Any], context: Context) -> Result:
         {"published": PUBLISHED},
         figures={"bridges": figure},
     )
-
-
-def _cases(winners: list[Row]) -> str:
-    return f"{sum(row['least'] == 'bridge' for row in winners)} of {len(winners)} cases (delta, T)"
 
 
 BRIDGES = Item(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from evercount.factorizations import BUILT_IN, FACTORIZATIONS
@@ -17,7 +16,11 @@ Row: TypeAlias = dict[str, Any]
 """One line of a table: column → a number, a string or None."""
 
 
-def _silent(done: int, total: int) -> None:
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with (steps done, all steps)."""
+
+
+def silent(done: int, total: int) -> None:
     """The progress callback when nobody watches."""
 
 
@@ -26,10 +29,7 @@ class Context:
     """What a running item may use besides its parameters."""
 
     seed: int = 0
-    checkpoints: Path | None = None
-    """Folder for the finished batches of a simulation until the item is done; None keeps no batches."""
-    progress: Callable[[int, int], None] = _silent
-    """Called with (steps done, all steps)."""
+    progress: Progress = silent
 
     def steps(self, steps: Sequence[Step]) -> Iterator[Step]:
         """Go through the steps of an item and report progress before each."""

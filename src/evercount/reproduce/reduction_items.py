@@ -33,13 +33,8 @@ class Reduction:
     harder: str
     query: Callable[[int], Query]
     stream: Callable[[IntArray], list[Any]]
-    """Bits (or, for thresholds, numbers of values) of each tick → ticks of the harder problem."""
-    answers: Callable[[FloatArray], FloatArray]
-    """What the harder problem publishes, shape (ticks, outputs) → the running counts."""
-
-
-def _first(values: FloatArray) -> FloatArray:
-    return np.asarray(values[:, 0])
+    """Bits (or, for thresholds, numbers of values) of each tick → ticks of the harder problem, whose first output is
+    their running count."""
 
 
 def _clique_and_one(ticks: int) -> MinCut:
@@ -54,15 +49,9 @@ def _edges_of_one_vertex(bits: IntArray) -> list[Any]:
 
 
 REDUCTIONS = (
-    Reduction("thresholds of a set of values", "counting", lambda _: Count(), lambda bits: bits.tolist(), _first),
-    Reduction(
-        "counting",
-        "substrings",
-        lambda _: Substrings("ab", 2),
-        lambda bits: ["a" if bit else "b" for bit in bits.tolist()],
-        _first,
-    ),
-    Reduction("counting", "smallest cut", _clique_and_one, _edges_of_one_vertex, _first),
+    Reduction("thresholds of a set of values", "counting", lambda _: Count(), lambda bits: bits.tolist()),
+    Reduction("counting", "substrings", lambda _: Substrings("ab", 2), lambda bits: np.where(bits, "a", "b").tolist()),
+    Reduction("counting", "smallest cut", _clique_and_one, _edges_of_one_vertex),
 )
 
 
@@ -71,7 +60,7 @@ def true_answers(reduction: Reduction, bits: IntArray) -> FloatArray:
     query = reduction.query(len(bits))
     rows, _ = query.encode_run(query.initial_state(), reduction.stream(bits))
     sums = np.cumsum(rows, axis=0).astype(np.float64) * query.grid
-    return reduction.answers(query.decode_run(1, sums))
+    return np.asarray(query.decode_run(1, sums)[:, 0])
 
 
 def apart(reduction: Reduction, bits: IntArray, other: IntArray) -> int:
@@ -87,8 +76,7 @@ def reductions(parameters: Mapping[str, Any], context: Context) -> Result:
     floor = budget.noise_multiplier() * float(bounds.nuclear_lower(ticks))
     rng = np.random.default_rng(context.seed)
     rows: list[Row] = []
-    for place, reduction in enumerate(REDUCTIONS):
-        context.progress(place, len(REDUCTIONS))
+    for reduction in context.steps(REDUCTIONS):
         exact, neighbours = 0, 0
         for _ in range(tries):
             bits = (rng.random(ticks) < 0.6).astype(np.int64)
@@ -134,8 +122,8 @@ def _draw(rows: Sequence[Row]) -> Figure:
     axes[0].set_yticks(y, [f"{row['easier problem']} → {row['harder problem']}" for row in rows])
     axes[0].set_ylim(-0.6, len(rows) - 0.4)
     axes[0].set_xlim(left=0)
-    finish(axes[0], "worst std over all ticks", "", "a lower bound that travels along reductions", legend=False)
-    axes[0].legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.25))
+    place = {"ncols": 2, "loc": "upper center", "bbox_to_anchor": (0.4, -0.25)}
+    finish(axes[0], "worst std over all ticks", "", "a lower bound that travels along reductions", place)
     return figure
 
 

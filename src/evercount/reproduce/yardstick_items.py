@@ -54,16 +54,13 @@ def yardstick(parameters: Mapping[str, Any], context: Context) -> Result:
                 },
             }
         )
-    events = [row for row in rows if row["unit"] == "event"]
-    persons = [row for row in rows if row["unit"] != "event"]
     findings = []
-    for kind, some in (("events", events), ("persons", persons)):
-        if some:
-            away = [row["above the least, %"] for row in some]
-            within = sum(value <= 100 * GOAL for value in away)
+    for kind in ("event", "person"):
+        if some := [row for row in rows if row["unit"].startswith(kind)]:
+            within = sum(row["above the least, %"] <= 100 * GOAL for row in some)
             worst = max(some, key=lambda row: row["above the least, %"])
             findings.append(
-                f"Of {kind}: {within} of {len(some)} cases are within {GOAL:.0%} of the certified least; the farthest "
+                f"Of {kind}s: {within} of {len(some)} cases are within {GOAL:.0%} of the certified least; the farthest "
                 f"is {worst['above the least, %']} % above it ({worst['unit']}: {worst['views']})."
             )
     return Result(

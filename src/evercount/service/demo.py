@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -117,8 +116,3 @@ class Feeder(threading.Thread):
         """End the feeding."""
         self.ended.set()
         self.join(2)
-
-
-def demo_file(folder: Path) -> Path:
-    """The database of a demonstration in a folder."""
-    return folder / "evercount-demo.db"

@@ -9,18 +9,25 @@ from typing import Any
 
 from evercount.declarations.declaration import MODEL
 from evercount.declarations.field_types import COMPUTED, budget_fields
+from evercount.service.read_events import PAYLOADS
 
-ERROR: dict[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["type", "message", "remedy"],
-            "properties": {name: {"type": "string"} for name in ("type", "message", "remedy")},
-        }
-    },
-}
+
+def _object(required: list[str], properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "required": required, **more, "properties": properties}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _body(content: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": content}}
+
+
+TEXT = {"type": "string"}
+ERROR = _object(
+    ["error"], {"error": _object(["type", "message", "remedy"], dict.fromkeys(("type", "message", "remedy"), TEXT))}
+)
 
 MEANINGS = {
     401: "a token is missing or unknown",
@@ -38,88 +45,46 @@ MEANINGS = {
 }
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": meaning, "content": {"application/json": {"schema": ERROR}}}
-    for status, meaning in MEANINGS.items()
+    status: {"description": meaning, "content": _json(ERROR)} for status, meaning in MEANINGS.items()
 }
 
 _EVENT: dict[str, Any] = {
     "description": "a key, a list of keys, a number, or an object that holds one of these and may hold user and time",
     "anyOf": [
-        {"type": "string"},
+        TEXT,
         {"type": "number"},
         {"type": "array"},
         {
             "type": "object",
             "properties": {
-                "key": {},
-                "keys": {},
-                "value": {},
-                "path": {},
-                "values": {},
-                "edge": {},
-                "letter": {},
-                "event": {},
-                "user": {"type": "string"},
-                "time": {"anyOf": [{"type": "string"}, {"type": "number"}]},
+                **{name: {} for name in PAYLOADS},
+                "user": TEXT,
+                "time": {"anyOf": [TEXT, {"type": "number"}]},
             },
             "additionalProperties": False,
         },
     ],
 }
 
-EVENTS: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": {"type": "array", "items": _EVENT}},
-            "application/x-ndjson": {"schema": {"type": "string"}},
-        },
-    }
-}
-
-DECLARATION: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/StreamDeclaration"}}},
-    }
-}
-
-TOKEN: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["role"],
-                    "additionalProperties": False,
-                    "properties": {"role": {"enum": ["admin", "write", "read"]}, "label": {"type": "string"}},
-                }
-            }
-        },
-    }
-}
-
-NOTE: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["first"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "first": {"type": ["integer", "string"]},
-                        "last": {"type": ["integer", "string", "null"]},
-                        "text": {"type": "string", "maxLength": 500},
-                        "missing": {"enum": ["drop", "next", None]},
-                    },
-                }
-            }
-        },
-    }
-}
+EVENTS = _body({**_json({"type": "array", "items": _EVENT}), "application/x-ndjson": {"schema": TEXT}})
+DECLARATION = _body(_json({"$ref": "#/components/schemas/StreamDeclaration"}))
+TOKEN = _body(
+    _json(_object(["role"], {"role": {"enum": ["admin", "write", "read"]}, "label": TEXT}, additionalProperties=False))
+)
+NOTE = _body(
+    _json(
+        _object(
+            ["first"],
+            {
+                "first": {"type": ["integer", "string"]},
+                "last": {"type": ["integer", "string", "null"]},
+                "text": {"type": "string", "maxLength": 500},
+                "missing": {"enum": ["drop", "next", None]},
+            },
+            additionalProperties=False,
+        )
+    )
+)
 
 SEND = 'curl -H "Authorization: Bearer $TOKEN"'
 HOST = "http://127.0.0.1:8000"

@@ -22,12 +22,13 @@ from evercount.declarations.view_names import offered_views
 from evercount.engine.user_counting import enforced_by
 from evercount.errors import Problem, StoreError
 from evercount.privacy import counted_text
-from evercount.service.access import Access, Buckets, Limits
+from evercount.service.access import Access, Buckets, Limits, read_body
 from evercount.service.catch_up import CELLS_PER_PAGE, ticks_left
 from evercount.service.commit_loop import Writer
 from evercount.service.log_keeper import LogKeeper
 from evercount.service.metrics import Requests, StreamMetrics, admin_metrics, exposition, public_metrics
 from evercount.service.plan_queue import PlanQueue
+from evercount.service.read_events import load_json
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
 from evercount.service.watch_loop import Watcher
@@ -148,6 +149,10 @@ class Service:
         """Have a thread read a body that was sent, so that a large one keeps nobody else waiting."""
         return await asyncio.get_running_loop().run_in_executor(self._encoders, partial(function, *arguments, **named))
 
+    async def read_json(self, request: Request) -> Any:
+        """The body of a request, which must be JSON."""
+        return await self.encode(load_json, await read_body(request, self.limits.body), "the body")
+
     async def build(self, function: Callable[..., T], *arguments: Any) -> T:
         """Have a thread build what an admin declares."""
         return await asyncio.get_running_loop().run_in_executor(self._builders, partial(function, *arguments))
@@ -182,11 +187,15 @@ class Service:
         if self.writer.failing is not None:
             raise Problem(503, "Recovering", "the store is being loaded again", "Try again in a moment.", retry=2)
 
+    def known(self, name: str) -> LiveStream | EndedStream:
+        """The stream, or Problem 404."""
+        if (known := self.look_up(name)) is None:
+            raise Problem(404, "NotFound", "there is no such stream")
+        return known
+
     def find(self, name: str) -> LiveStream:
         """The stream that takes events; Problem 404 where there is none, 410 where it is over."""
-        known = self.look_up(name)
-        if known is None:
-            raise Problem(404, "NotFound", "there is no such stream")
+        known = self.known(name)
         if isinstance(known, EndedStream):
             onward = f" Send events to {known.successor!r}." if known.successor else ""
             raise Problem(410, "StreamEnded", f"the stream is {known.ending}: {known.reason}.{onward}")
@@ -205,11 +214,8 @@ class Service:
 
     def mark(self, name: str, data: Any) -> dict[str, Any]:
         """Keep a note on ticks, or declare them missing; called in the writer's thread."""
-        known = self.look_up(name)
-        if known is None:
-            raise Problem(404, "NotFound", "there is no such stream")
-        mark = mark_ticks(self.store, name, NewMark(**data).on(known.declaration.schedule))
-        return mark.facts(known.declaration.schedule)
+        schedule = self.known(name).declaration.schedule
+        return mark_ticks(self.store, name, NewMark(**data).on(schedule)).facts(schedule)
 
     def accept_clock(self) -> dict[str, Any]:
         """The operator agrees with the time as it is; called in the writer's thread."""
@@ -250,7 +256,7 @@ class Service:
             self.readiness()[0] == "ready",
             self.writer.guard.drift(now),
             sum(not (live.finished or live.stopped) for live in streams),
-            self._each(streams, lambda live: self._metrics_of(live, now)),
+            self.each(streams, lambda live: self._metrics_of(live, now)),
         )
         if not admin:
             return exposition(page)
@@ -266,12 +272,8 @@ class Service:
         lag = 0.0 if end is None else max(0.0, now - end)
         return StreamMetrics(live.name, closed, lag, live.due(now), latest)
 
-    def list_facts(self, streams: Iterable[LiveStream | EndedStream]) -> list[dict[str, Any]]:
-        """The facts of these streams."""
-        return self._each(streams, self.facts)
-
     @staticmethod
-    def _each(streams: Iterable[S], describe: Callable[[S], T]) -> list[T]:
+    def each(streams: Iterable[S], describe: Callable[[S], T]) -> list[T]:
         """What is said about each stream. One that cannot be described is left out and logged."""
         said = []
         for live in streams:

@@ -185,15 +185,8 @@ def add_releases(app: FastAPI, service: Service) -> None:
 
         With `view` the worst std of each view, with every noise that a stream could run on; the first is chosen.
         """
-        budget = Budget(
-            epsilon,
-            delta,
-            unit=unit,
-            max_events=max_events,
-            max_per_tick=max_per_tick,
-            max_ticks=max_ticks,
-            period=period,
-        )
+        caps = {"max_events": max_events, "max_per_tick": max_per_tick, "max_ticks": max_ticks}
+        budget = Budget(epsilon, delta, unit=unit, period=period, **caps)
         if any(int(last[1]) > WIDEST for last in map(LAST.fullmatch, view) if last):
             message = f"plans over HTTP are for views of at most {WIDEST} ticks"
             raise Problem(422, "ParameterError", message, "Run `evercount plan --view NAME` for wider ones.")

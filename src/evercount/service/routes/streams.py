@@ -13,7 +13,7 @@ from evercount.errors import Problem
 from evercount.service import openapi
 from evercount.service.access import read_body
 from evercount.service.http_errors import Json
-from evercount.service.read_events import load_json, read_batch
+from evercount.service.read_events import read_batch
 from evercount.service.routes.stream_path import LARGEST_TICK, Name, visible
 from evercount.service.runtime import Service
 from evercount.store import EndedStream, LiveStream
@@ -32,15 +32,13 @@ def add_streams(app: FastAPI, service: Service) -> None:
         known: list[LiveStream | EndedStream] = [*service.store.streams.values(), *service.store.ended.values()]
         seen = [live for live in known if role or live.declaration.public]
         ledger = await service.read(service.store.ledger, role is None)
-        return Json({"streams": service.list_facts(seen), "ledger": ledger})
+        return Json({"streams": service.each(seen, service.facts), "ledger": ledger})
 
     @app.post("/v1/streams", tags=["streams"], status_code=201, openapi_extra=openapi.DECLARATION)
     async def declare_stream(request: Request) -> Response:
         """Declare a stream (admin). The same declaration again changes nothing; another one is refused."""
         service.access.require(request)
-        body = await read_body(request, service.limits.body)
-        data = await service.encode(load_json, body, "the body")
-        declaration = await service.build(StreamDeclaration.from_dict, data)
+        declaration = await service.build(StreamDeclaration.from_dict, await service.read_json(request))
         await service.build(declaration.build)  # what is heavy is done, and kept ready, outside the writer
         known = declaration.name in service.store.streams
         return Json(await service.write(lambda: service.declare_one(declaration)), status_code=200 if known else 201)
@@ -66,8 +64,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
         deleted. With `successor` the same declaration goes on under that name, with a new secret: its budget is added.
         """
         service.access.require(request)
-        if service.look_up(name) is None:
-            raise Problem(404, "NotFound", "there is no such stream")
+        service.known(name)
         return Json(await service.write(lambda: service.retire(name, reason, successor)))
 
     @app.post("/v1/streams/{name}/events", tags=["streams"], openapi_extra=openapi.EVENTS)
@@ -116,8 +113,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
     async def add_note(request: Request, name: Name) -> Response:
         """Write a public note on ticks, or declare ticks missing before they close (admin)."""
         service.access.require(request)
-        body = await read_body(request, service.limits.body)
-        data = await service.encode(load_json, body, "the body")
+        data = await service.read_json(request)
         return Json(await service.write(lambda: service.mark(name, data)), status_code=201)
 
     @app.post("/v1/streams/{name}/close-tick", tags=["streams"])
