@@ -19,7 +19,7 @@ from evercount.audit.mechanism_grid import (
     TICKS,
     all_cases,
     chart,
-    hardest_pairs,
+    hardest_pair,
     run_case,
 )
 from evercount.audit.program import Claim
@@ -38,7 +38,7 @@ FINE = Sum(0, 1, 2.0**-6)
 def attacked(query: Query, budget: Budget, name: str | None, runs: int, noise: str = "exact") -> Any:
     horizon = None if name in ("unbounded", "pure-hybrid", "endless-bridge") else TICKS
     program = LibraryProgram(query, budget, horizon, name, noise=noise)
-    pair = hardest_pairs(program, query, budget, TICKS, SECRET)[0]
+    pair = hardest_pair(program, query, budget, TICKS, SECRET)
     return attack(program, pair, runs, SECRET, low_bits=noise == "exact")
 
 
@@ -66,7 +66,7 @@ def test_float_noise_deserves_its_name() -> None:
     """The same attack with the lowest bits breaks insecure-float noise, and does not break exact noise."""
     for noise, broken in (("insecure-float", True), ("exact", False)):
         program = LibraryProgram(FINE, Budget(3.0, 0.01), TICKS, "binary-tree", noise=noise)
-        pair = hardest_pairs(program, FINE, program.budget, TICKS, SECRET)[0]
+        pair = hardest_pair(program, FINE, program.budget, TICKS, SECRET)
         report = attack(program, pair, 600, SECRET)
         assert report.holds != broken, report.summary()
         assert (report.statistic == "low bits") == broken

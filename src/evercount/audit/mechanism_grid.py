@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from evercount.audit.attack import AttackReport, attack_all
+from evercount.audit.attack import AttackReport, attack
 from evercount.audit.doors import Audited
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.neighbour_pairs import worst_pairs
@@ -71,14 +71,14 @@ def all_cases(query: Query) -> Iterator[Case]:
                 yield from offered or ([own] if own.offered else [])
 
 
-def hardest_pairs(program: Audited, query: Query, budget: Budget, ticks: int, secret: Secret) -> list[Pair]:
+def hardest_pair(program: Audited, query: Query, budget: Budget, ticks: int, secret: Secret) -> Pair:
     """The pair that spends most in a replay."""
     left = program.claim(ticks).left
     right = np.linalg.pinv(left) @ np.tril(np.ones((ticks, ticks)))
     pairs = worst_pairs(query, budget, ticks, right, program.universe, 1000)
     if not pairs:
         raise ParameterError(f"no neighbours of {query!r} differ in {ticks} ticks")
-    return [max(pairs, key=lambda pair: compare(program, pair, secret).spent)]
+    return max(pairs, key=lambda pair: compare(program, pair, secret).spent)
 
 
 def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4) -> AttackReport:
@@ -86,8 +86,8 @@ def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4
     does not read its lowest bits. Every case has secrets of its own, so that attacks are independent."""
     program = case.program()
     secret = secret.derive(f"case {case.label} {case.pure}")
-    pairs = hardest_pairs(program, case.query, program.budget, TICKS, secret)
-    return attack_all(program, pairs, runs, secret, confidence, low_bits=case.noise == "exact")
+    pair = hardest_pair(program, case.query, program.budget, TICKS, secret)
+    return attack(program, pair, runs, secret, confidence, low_bits=case.noise == "exact")
 
 
 def summarise(reports: Sequence[AttackReport]) -> str:

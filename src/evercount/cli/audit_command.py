@@ -158,9 +158,9 @@ def mechanism(
     Example: evercount audit mechanism count --runs 4000
     """
     from evercount._validate import check_name
-    from evercount.audit.attack import attack_all
+    from evercount.audit.attack import attack
     from evercount.audit.library_door import LibraryProgram
-    from evercount.audit.mechanism_grid import all_cases, chart, hardest_pairs, run_case, summarise
+    from evercount.audit.mechanism_grid import all_cases, chart, hardest_pair, run_case, summarise
     from evercount.queries import build_query
 
     asked, key = build_query(query, parse_parameters(parameter)), _secret(secret)
@@ -186,8 +186,8 @@ def mechanism(
         program = LibraryProgram(asked, budget, _horizon(horizon, ticks), factorization, noise=noise)
         bits = noise == "exact" if low_bits is None else low_bits
         with progress_bar("runs", 2 * runs) as show:
-            pairs = hardest_pairs(program, asked, budget, ticks, key)
-            tell(attack_all(program, pairs, runs, key, confidence, lambda done: show(completed=done), bits))
+            pair = hardest_pair(program, asked, budget, ticks, key)
+            tell(attack(program, pair, runs, key, confidence, lambda done: show(completed=done), bits))
     if plot is not None:
         chart(reports, plot)
     _finish(reports)
