@@ -142,7 +142,8 @@ def main() -> None:
         chart(reports, asked.plot, lambda report: " · ".join(report.program.split(" · ")[::3]))
     pooled = pool(reports)
     print("\n".join([summarise(reports), *(group.summary() for group in pooled)]))
-    raise SystemExit(not all(found.holds for found in (*reports, *pooled)))
+    holds = [report.holds for report in reports] + [group.holds for group in pooled]
+    raise SystemExit(not all(holds))
 
 
 if __name__ == "__main__":

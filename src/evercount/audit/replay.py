@@ -58,18 +58,12 @@ class ReplayReport:
         return self.worst is None or self.worst.holds
 
     def to_dict(self) -> dict[str, Any]:
-        worst = self.worst
-        return {
-            "program": self.program,
-            "measure": self.measure,
-            "holds": self.holds,
-            "spent": None if worst is None or not np.isfinite(worst.spent) else worst.spent,
-            "claimed": None if worst is None else worst.limit,
-            "reason": "" if worst is None else worst.reason,
-            "pair": None if worst is None else [repr(data) for data in worst.pair],
-            "pairs": self.pairs,
-            "refused": self.refused,
-        }
+        found = {"program": self.program, "measure": self.measure, "holds": self.holds}
+        tried = {"pairs": self.pairs, "refused": self.refused}
+        if (worst := self.worst) is None:
+            return {**found, "spent": None, "claimed": None, "reason": "", "pair": None, **tried}
+        spent, pair = worst.spent if np.isfinite(worst.spent) else None, [repr(data) for data in worst.pair]
+        return {**found, "spent": spent, "claimed": worst.limit, "reason": worst.reason, "pair": pair, **tried}
 
     def summary(self) -> str:
         if self.worst is None:

@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any
@@ -172,10 +172,9 @@ class LogConsumer:
 
     def _commit(self, after: Positions, bad: Counter[str], found: CountedMessages) -> None:
         position = json.dumps({"next": dict(after), "bad": bad, "lost": self.lost}).encode()
-        one = CountedBatch(self._query, self._batch, found.totals, self._new_log, found.users, position=position)
-        if found.named is not None:
-            one = replace(one, named=[found.named])
-        if not self._fed.accept(one):
+        named = None if found.named is None else [found.named]
+        counted: Any = {"users": found.users, "named": named, "position": position}
+        if not self._fed.accept(CountedBatch(self._query, self._batch, found.totals, self._new_log, **counted)):
             raise Conflict("another program counts the messages of this log for the same stream: run one of them")
         self._batch += 1
         self._stored, self.bad = dict(after), bad

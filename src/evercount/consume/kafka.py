@@ -34,18 +34,12 @@ class KafkaTopic:
         self._next: dict[str, int] = {}
         self._failure = ""
         try:
-            self._consumer = Consumer(
-                {
-                    "log_level": 0,
-                    **address.options,
-                    **OURS,
-                    "bootstrap.servers": address.hosts,
-                    "error_cb": self._failed,
-                }
-            )
+            own = {**OURS, "bootstrap.servers": address.hosts, "error_cb": self._failed}
+            self._consumer = Consumer({"log_level": 0, **address.options, **own})
         except KafkaException as error:
             raise ParameterError(f"an option of the Kafka address is not legal: {error.args[0].str()}") from None
-        self._identity = json.dumps(["kafka", self._metadata().cluster_id, self._topic])
+        self.identity = json.dumps(["kafka", self._metadata().cluster_id, self._topic])
+        """The cluster and the topic."""
 
     def _failed(self, error: KafkaError) -> None:
         self._failure = error.str()
@@ -58,11 +52,6 @@ class KafkaTopic:
             return self._consumer.list_topics(self._topic, timeout=ANSWER_SECONDS)
         except KafkaException as error:
             raise self._unreachable(error) from None
-
-    @property
-    def identity(self) -> str:
-        """The cluster and the topic."""
-        return self._identity
 
     def reach(self) -> tuple[Positions, Positions]:
         """See LogSource. Its ends are those of committed transactions."""

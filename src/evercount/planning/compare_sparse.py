@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evercount._validate import chance_outside, check_count
+from evercount._validate import chance_outside
 from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, pure_factorization
-from evercount.planning.compare import plan
+from evercount.planning.compare import compared_ticks, plan
 from evercount.privacy import Budget
-from evercount.sparse.budget_split import REFERENCE_TICKS, plain_bound, plan_sparse
+from evercount.sparse.budget_split import plain_bound, plan_sparse
 
 ONES = tuple(digit * 10**power for power in range(6) for digit in (1, 3))
 """Numbers of events at which a sparse counter is compared."""
@@ -92,12 +92,7 @@ def plan_sparse_count(
         )
     if budget.calibration != "tight":
         raise ParameterError(f"sparse-count has tight noise only, got calibration {budget.calibration!r}")
-    if ticks is not None and horizon is not None:
-        raise ParameterError(
-            f"ticks={ticks} is for counters without a horizon; this one is compared over its {horizon}"
-        )
-    beta = chance_outside(level)
-    span = check_count("ticks", REFERENCE_TICKS if ticks is None else ticks) if horizon is None else horizon
+    beta, span = chance_outside(level), compared_ticks(horizon, ticks)
     split = plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta, "partition")
     plain = _plain_counters(budget, horizon, span, names, level)
 

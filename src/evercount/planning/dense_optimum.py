@@ -23,6 +23,7 @@ from evercount.factorizations.best_dense import Certificate
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
 from evercount.privacy import Budget
 from evercount.queries import Count, Query
+from evercount.text_rules import aligned
 
 
 @lru_cache(maxsize=32)
@@ -79,11 +80,7 @@ class Distance:
 
 
 def distances(
-    budget: Budget,
-    horizon: int | None,
-    views: Sequence[str],
-    query: Query | None = None,
-    own: Sequence[str] = (),
+    budget: Budget, horizon: int | None, views: Sequence[str], query: Query | None = None, own: Sequence[str] = ()
 ) -> tuple[list[Distance], Certificate, float]:
     """Every mechanism that may be chosen for these views, beside the best that Gaussian noise can do.
 
@@ -125,13 +122,11 @@ def distances(
 def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], query: Query) -> str:
     """`distances` as a table for people, with the certified gap of the optimum itself."""
     found, best, one = distances(budget, horizon, views, query, sorted(FACTORIZATIONS.keys() - set(BUILT_IN)))
+    found_best = [f"{one * own:.2f}" for own in best.errors]
     rows = [["worst std", "delta", *views, "above the least"]]
-    rows.append(
-        ["best matrices found", f"{budget.delta:g}", *(f"{one * own:.2f}" for own in best.errors), f"{best.gap:.1%}"]
-    )
+    rows.append(["best matrices found", f"{budget.delta:g}", *found_best, f"{best.gap:.1%}"])
     for each in found:
         name = f"{each.name} (chosen)" if each.chosen else each.name
         rows.append([name, f"{each.delta:g}", *(f"{std:.2f}" for std in each.stds), f"{each.above:.1%}"])
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(text.rjust(width) for text, width in zip(row, wide, strict=True)) for row in rows]
-    return "\n".join([*lines, "above the least: than any factorization with Gaussian noise can have, as is certified."])
+    told = "above the least: than any factorization with Gaussian noise can have, as is certified."
+    return "\n".join([*aligned(rows), told])

@@ -61,19 +61,15 @@ def prefill(store: Store, hours: int = YEAR) -> None:
     live = store.declare(declaration, now)
     if live.closed >= hours:
         return
-    counts = np.random.default_rng(SEED).poisson(flu.rates(np.arange(hours)))
-    totals = TickTotals.dense(1, counts)
+    totals = TickTotals.dense(1, np.random.default_rng(SEED).poisson(flu.rates(np.arange(hours))))
     store.accept_totals(NAME, CountedBatch("the year before", 0, totals, fresh=True))  # once, also after a kill
     while live.closed < hours:
         store.close_ticks(live, hours - live.closed, now, describe=0)
 
 
 def demo_clock(store: Store) -> Clock:
-    """An hour per second, from the start of the demonstration or from where it stopped."""
-    known = store.streams.get(NAME)
-    done = known.closed if known is not None else 0
-    start = demo_declaration().schedule.begin / SECOND
-    return Clock(HOUR / TICK_SECONDS, start + done * HOUR)
+    """An hour per second, from where the demonstration stopped."""
+    return Clock(HOUR / TICK_SECONDS, demo_declaration().schedule.begin / SECOND + store.find(NAME).closed * HOUR)
 
 
 def demo_declaration() -> StreamDeclaration:

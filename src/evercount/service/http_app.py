@@ -89,14 +89,13 @@ class Watch:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 0
-        head, ended = scope["method"] == "HEAD", False
+        began, status, ended = time.perf_counter(), 0, False
+        head = scope["method"] == "HEAD"
         # HEAD is GET without the body: the routes know GET only
         routed = {**scope, "method": "GET", HEAD_ONLY: True} if head else scope
 
         async def watched(message: Message) -> None:
-            nonlocal status
-            nonlocal ended
+            nonlocal status, ended
             if head and message["type"] == "http.response.body":
                 if not ended:
                     ended = True

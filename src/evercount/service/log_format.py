@@ -30,12 +30,8 @@ class JsonLines(TextLines):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
-        line = {
-            "time": self.formatTime(record),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
+        line = {"time": self.formatTime(record), "level": record.levelname, "logger": record.name}
+        line["message"] = record.getMessage()
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)

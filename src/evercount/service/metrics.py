@@ -39,13 +39,7 @@ class StreamMetrics:
 
 
 def public_metrics(
-    version: str,
-    uptime: float,
-    healthy: bool,
-    ready: bool,
-    skew: float,
-    opened: int,
-    streams: Sequence[StreamMetrics],
+    version: str, uptime: float, healthy: bool, ready: bool, skew: float, opened: int, streams: Sequence[StreamMetrics]
 ) -> Iterator[Metric]:
     """What every reader may see.
 

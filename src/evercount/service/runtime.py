@@ -110,8 +110,7 @@ class Service:
     def end_waiting(self) -> None:
         """End live connections and requests for plans, so that stopping need not wait for them; from any thread."""
         self.hub.close()
-        if self.hub.loop is not None and not self.hub.loop.is_closed():
-            self.hub.loop.call_soon_threadsafe(self._plans.close)
+        self.hub.in_loop(self._plans.close)
 
     def stop(self) -> None:
         """Finish what was accepted and let the store go."""
@@ -288,8 +287,7 @@ class Service:
     def facts(self, live: LiveStream | EndedStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events, but for keys that were released."""
         declaration, closed = live.declaration, live.closed
-        horizon = declaration.horizon
-        schedule = declaration.schedule
+        horizon, schedule = declaration.horizon, declaration.schedule
         facts = {
             "name": live.name,
             "description": declaration.description,
@@ -354,12 +352,7 @@ class Service:
         return "scheduled" if early else "open"
 
     def read_page(
-        self,
-        live: LiveStream | EndedStream,
-        after: int,
-        limit: int,
-        first_cell: int = 0,
-        cells: int = CELLS_PER_PAGE,
+        self, live: LiveStream | EndedStream, after: int, limit: int, first_cell: int = 0, cells: int = CELLS_PER_PAGE
     ) -> list[dict[str, Any]]:
         """Releases after a tick: at most `limit`, `cells` of each, and not more numbers than one answer may hold."""
         self.check_readable(live)

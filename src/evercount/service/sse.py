@@ -107,11 +107,12 @@ class Hub:
 
     def publish(self, name: str, releases: list[dict[str, Any]]) -> None:
         """Called by the writer after a commit."""
-        if self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._tell, name, releases)
+        self.in_loop(lambda: self.topic(name).tell(releases))
 
-    def _tell(self, name: str, releases: list[dict[str, Any]]) -> None:
-        self.topic(name).tell(releases)
+    def in_loop(self, work: Callable[[], None]) -> None:
+        """Have the event loop do something; from any thread, and from a signal handler."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(work)
 
     def topic(self, name: str) -> Topic:
         """The topic of a stream."""
@@ -120,8 +121,7 @@ class Hub:
     def close(self) -> None:
         """End every open connection; safe to call from a signal handler."""
         self.closing = True
-        if self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._wake_all)
+        self.in_loop(self._wake_all)
 
     def _wake_all(self) -> None:
         for topic in self._topics.values():

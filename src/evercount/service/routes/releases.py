@@ -34,8 +34,7 @@ Label = Annotated[str | None, Query(max_length=1000, description="a cell that is
 OtherStream = Annotated[str | None, Query(max_length=64, description="the stream of `minus`, where it is another")]
 
 Views = Annotated[
-    list[str],
-    Query(max_length=4, description="views that are published: running, per-tick, last-7; one std for each"),
+    list[str], Query(max_length=4, description="views that are published: running, per-tick, last-7; one std for each")
 ]
 WIDEST = 366
 """Ticks of a view that anyone may have planned: the time that takes grows with them."""
@@ -185,7 +184,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
 
         With `view` the worst std of each view, with every noise that a stream could run on; the first is chosen.
         """
-        caps = {"max_events": max_events, "max_per_tick": max_per_tick, "max_ticks": max_ticks}
+        caps: dict[str, Any] = {"max_events": max_events, "max_per_tick": max_per_tick, "max_ticks": max_ticks}
         budget = Budget(epsilon, delta, unit=unit, period=period, **caps)
         if any(int(last[1]) > WIDEST for last in map(LAST.fullmatch, view) if last):
             message = f"plans over HTTP are for views of at most {WIDEST} ticks"
