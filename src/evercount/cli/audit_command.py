@@ -22,11 +22,15 @@ from evercount.cli.options import (
     progress_bar,
 )
 from evercount.errors import ParameterError
+from evercount.factorizations import factorization as build_factorization
+from evercount.front_door.declare_stream import parse_horizon, unit_of
+from evercount.noise import Secret
+from evercount.privacy import Budget
+from evercount.queries import DiscoveredKeys, build_query
+from evercount.queries.sensitivities import bounded
 
 if TYPE_CHECKING:
     from evercount.audit.attack import AttackReport
-    from evercount.noise import Secret
-    from evercount.privacy import Budget
 
 audit = typer.Typer(help="Attack what evercount claims and report what the attack found.", no_args_is_help=True)
 
@@ -44,22 +48,11 @@ RootSecret = Annotated[str | None, Option(help="Root of the runs' secrets in hex
 
 
 def _secret(text: str | None) -> Secret:
-    from evercount.noise import Secret
-
     return Secret.generate() if text is None else Secret.from_hex(text)
 
 
 def _budget(epsilon: float, delta: float, adjacency: str, *caps: Any) -> Budget:
-    from evercount.front_door.declare_stream import unit_of
-    from evercount.privacy import Budget
-
     return Budget(epsilon, delta, adjacency=cast(Any, adjacency), **(unit_of(None, *caps) if caps else {}))
-
-
-def _horizon(text: str, ticks: int) -> int | None:
-    from evercount.front_door.declare_stream import parse_horizon
-
-    return parse_horizon(text) if text else ticks
 
 
 def _finish(reports: Iterable[Any], as_json: bool | None = None) -> None:
@@ -107,7 +100,6 @@ def replay(
     Example: evercount audit replay histogram -p keys='["a","b"]' --door service --adjacency replace
     """
     from evercount.audit.doors import find_program, open_door, run_replay
-    from evercount.queries import build_query
 
     if (query is None) == (program is None):
         raise ParameterError("name a query, or a program of your own with --program MODULE:NAME")
@@ -117,7 +109,7 @@ def replay(
         budget = _budget(epsilon, delta, adjacency, max_events, max_per_tick, max_ticks, period)
         asked = build_query(cast(str, query), parse_parameters(parameter))
         halfway = (ticks // 2,) if restarts and ticks > 1 else ()
-        audited = open_door(door, asked, budget, _horizon(horizon, ticks), factorization, halfway)
+        audited = open_door(door, asked, budget, parse_horizon(horizon or str(ticks)), factorization, halfway)
     if examples is None:
         examples = 4 if program is None and door == "spark" else 100
     with progress_bar("worst neighbours") as tell:
@@ -161,7 +153,6 @@ def mechanism(
     from evercount.audit.attack import attack
     from evercount.audit.library_door import LibraryProgram
     from evercount.audit.mechanism_grid import all_cases, chart, hardest_pair, run_case, summarise
-    from evercount.queries import build_query
 
     asked, key = build_query(query, parse_parameters(parameter)), _secret(secret)
     reports: list[AttackReport] = []
@@ -183,7 +174,7 @@ def mechanism(
         typer.echo(summarise(reports), err=json_output)
     else:
         budget = _budget(epsilon, delta, adjacency)
-        program = LibraryProgram(asked, budget, _horizon(horizon, ticks), factorization, noise=noise)
+        program = LibraryProgram(asked, budget, parse_horizon(horizon or str(ticks)), factorization, noise=noise)
         bits = noise == "exact" if low_bits is None else low_bits
         with progress_bar("runs", 2 * runs) as show:
             pair = hardest_pair(program, asked, budget, ticks, key)
@@ -211,12 +202,10 @@ def sensitivity(
     Example: evercount audit sensitivity substrings -p alphabet='"ab"' -p max_length=2 --adjacency replace --claimed 4
     """
     from evercount.audit.sensitivity import audit_sensitivity
-    from evercount.factorizations import factorization as build
-    from evercount.queries import build_query
 
     asked = build_query(query, parse_parameters(parameter))
     names = factorization or ["balanced", "normalized", "square-root", "binary-tree", "fresh"]
-    matrices = {name: build(name, ticks).dense(ticks)[1] for name in names}
+    matrices = {name: build_factorization(name, ticks).dense(ticks)[1] for name in names}
     with progress_bar("pairs of streams") as tell:
         report = audit_sensitivity(
             asked, matrices, cast(Any, adjacency), ticks, budget=pairs, seed=seed, claimed=claimed,
@@ -246,8 +235,6 @@ def discovery(
     Example: evercount audit discovery -p minimum=20 --runs 1000
     """
     from evercount.audit.discovery_attack import attack_discovery, library_program, neighbours
-    from evercount.queries import DiscoveredKeys, build_query
-    from evercount.queries.sensitivities import bounded
 
     budget = _budget(epsilon, delta, adjacency, max_events, max_per_tick, max_ticks, period)
     query = cast(DiscoveredKeys, build_query("discovered-keys", parse_parameters(parameter)))

@@ -13,7 +13,12 @@ import typer
 from typer import Option
 
 from evercount.cli.options import Adjacency, MaxEvents, MaxPerTick, MaxTicks, Parameters, Period, parse_parameters
-from evercount.errors import ParameterError
+from evercount.errors import ParameterError, UnknownName
+from evercount.factorizations import FACTORIZATIONS
+from evercount.factorizations.laplace_choice import PURE, is_pure_name
+from evercount.front_door.declare_stream import parse_horizon, unit_of
+from evercount.privacy import Budget
+from evercount.queries import Query, build_query
 from evercount.text_rules import finite
 
 if TYPE_CHECKING:
@@ -22,8 +27,6 @@ if TYPE_CHECKING:
     from evercount.planning.compare import Plan, Row
     from evercount.planning.compare_sparse import SparseComparison
     from evercount.planning.discovery_plan import DiscoveryPlan
-    from evercount.privacy import Budget
-    from evercount.queries import Query
 
 WIDTH = 80
 """Characters of a terminal line that everybody has."""
@@ -90,15 +93,9 @@ def plan(
     from evercount.declarations.schedule import Schedule
     from evercount.declarations.unit_periods import with_period_ticks
     from evercount.declarations.view_names import noise_views
-    from evercount.errors import UnknownName
-    from evercount.factorizations import FACTORIZATIONS
-    from evercount.factorizations.laplace_choice import PURE, is_pure_name
-    from evercount.front_door.declare_stream import parse_horizon, unit_of
     from evercount.planning.compare import plan as make_plan
     from evercount.planning.compare_sparse import plan_sparse_count
     from evercount.planning.resources import measure_resources
-    from evercount.privacy import Budget
-    from evercount.queries import build_query
 
     parameters = parse_parameters(parameter)
     asked = None if query == "sparse-count" else build_query(query, parameters)
@@ -268,7 +265,6 @@ def _show_dropped(
     from evercount.declarations.schedule import Schedule, instant_of
     from evercount.files.dropped_events import dropped_events
     from evercount.files.source import open_source
-    from evercount.queries import build_query
 
     if budget.unit != "user" or time is None or user is None or start is None:
         raise ParameterError(

@@ -7,9 +7,9 @@ simulated releases of both streams and reports P[accept | x] − e^ε·P[accept 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +22,8 @@ from evercount.privacy.gaussian import delta_of
 from evercount.queries import Count, HighDegree, Substrings
 from evercount.queries.base import Query
 from evercount.reproduce.figures import finish, panels, plain_marks
-from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 from evercount.reproduce.simulate import batch_seed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TRIALS_PER_BATCH = 512
 OURS = "ours"
@@ -175,7 +172,7 @@ def worst_ticks(engine: Factorization, ticks: int) -> tuple[int, int]:
     return worst
 
 
-def failures(parameters: Mapping[str, Any], context: Context) -> Result:
+def failures(parameters: Parameters, context: Context) -> Result:
     """Run all attacks at one (ε, δ). δ is large, so that simulation can count how far it is exceeded."""
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     budget = Budget(epsilon, delta)

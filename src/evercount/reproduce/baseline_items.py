@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,8 @@ from evercount.factorizations.laplace_choice import PURE_ENDLESS
 from evercount.privacy import Budget
 from evercount.queries import Count
 from evercount.reproduce.figures import finish, panels
-from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 from evercount.sparse.budget_split import sparse_against_plain
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PURE_TREES = ("bridge", "pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid", "endless-bridge")
 GAUSSIAN = ("binary-tree", "square-root", "balanced")
@@ -40,7 +36,7 @@ def _std(name: str, epsilon: float, delta: float, ticks: int) -> FloatArray:
     return stream.std(np.arange(1, ticks + 1))[:, 0]
 
 
-def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
+def smoothness(parameters: Parameters, context: Context) -> Result:
     """Std over time of pure and Gaussian mechanisms: its level and how much it jumps."""
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     rows: list[Row] = []
@@ -98,7 +94,7 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
     return Result({"smoothness": rows}, findings, verdict, paper, figures={"smoothness": figure})
 
 
-def sparse(parameters: Mapping[str, Any], context: Context) -> Result:
+def sparse(parameters: Parameters, context: Context) -> Result:
     """The 95 % bounds for all ticks of `SparseCount` and of the plain counter."""
     rows: list[Row] = []
     for delta in context.steps((0.0, parameters["delta"])):

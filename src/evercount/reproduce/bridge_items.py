@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,10 +13,7 @@ from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
 from evercount.privacy import Budget
 from evercount.reproduce.figures import finish, panels
-from evercount.reproduce.item import Context, Item, Result, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 
 PUBLISHED = {"subtraction tree, k = 13, T = 1024": 324.0, "dense optimum, T = 1024": 103.6}
 """Largest variances times ε² of mechanisms with δ = 0, as published."""
@@ -66,7 +61,7 @@ def _winner_row(epsilon: float, delta: float, T: int) -> Row:
     return {"delta": delta, "T": T, "bridge": pure, "balanced": gaussian, "lower bound": floor, "least": wins}
 
 
-def bridges(parameters: Mapping[str, Any], context: Context) -> Result:
+def bridges(parameters: Parameters, context: Context) -> Result:
     """Exact variances of bridges, and the δ at which Gaussian noise has the same worst std."""
     horizons = parameters["horizons"]
     rows = [_bridge_row(T) for T in context.steps(horizons)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +12,8 @@ from evercount.factorizations import factorization
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import paper_multiplier
 from evercount.reproduce.figures import COLOURS, finish, panels, thin
-from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 from evercount.reproduce.simulate import Simulation, batch_seed, one_batch, simulate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")
 HALF_NORMAL = float(np.sqrt(2 / np.pi))
@@ -34,7 +31,7 @@ PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}
 # -- Figure 1 ----------------------------------------------------------------------------------------------------
 
 
-def error_over_time(parameters: Mapping[str, Any], context: Context) -> Result:
+def error_over_time(parameters: Parameters, context: Context) -> Result:
     """Mean |error| at each tick and mean of the largest error so far, simulated and exact."""
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     epsilon, delta = parameters["epsilon"], parameters["delta"]
@@ -120,7 +117,7 @@ def _draw_error(
 # -- Figure 3 and the SNR table ------------------------------------------------------------------------------------
 
 
-def sparse_streams(parameters: Mapping[str, Any], context: Context) -> Result:
+def sparse_streams(parameters: Parameters, context: Context) -> Result:
     """Average signal-to-noise ratio mean_t(true_t / std_t) of Bernoulli streams, exact and on sampled streams."""
     horizon, epsilon, delta = parameters["horizon"], parameters["epsilon"], parameters["delta"]
     exponents = parameters["exponents"]

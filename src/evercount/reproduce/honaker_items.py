@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from evercount.factorizations import factorization
 from evercount.noise import FloatNoise
 from evercount.reproduce.figures import COLOURS, finish, panels, powers
-from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 from evercount.reproduce.simulate import simulate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 COMPARED = ("binary-tree", "honaker", "honaker-full", "square-root", "balanced")
 
 
-def honaker(parameters: Mapping[str, Any], context: Context) -> Result:
+def honaker(parameters: Parameters, context: Context) -> Result:
     """ℓ∞ and ℓ2 error of Honaker's variants against the binary mechanism, exact; run time of a stream."""
     rows: list[Row] = []
     exponents = parameters["exponents"]

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from evercount.factorizations import BUILT_IN, FACTORIZATIONS
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
+else:
+    Figure = Any  # matplotlib is an extra
 
 Step = TypeVar("Step")
+Parameters: TypeAlias = Mapping[str, Any]
 Row: TypeAlias = dict[str, Any]
 """One line of a table: column → a number, a string or None."""
 
@@ -61,9 +64,9 @@ class Item:
     name: str
     title: str
     shows: str
-    run: Callable[[Mapping[str, Any], Context], Result]
-    full: Mapping[str, Any] = field(default_factory=dict)
-    quick: Mapping[str, Any] = field(default_factory=dict)
+    run: Callable[[Parameters, Context], Result]
+    full: Parameters = field(default_factory=dict)
+    quick: Parameters = field(default_factory=dict)
 
     def parameters(self, quick: bool = False, repetitions: int | None = None) -> dict[str, Any]:
         chosen = {**self.full, **self.quick} if quick else dict(self.full)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.local import HierarchyPlan, LocalPlan, LocalServer, Logistic, simulate, simulate_hierarchy
 from evercount.reproduce.figures import finish, panels, plain_marks
-from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 from evercount.reproduce.simulate import secret_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BUCKETS = 64
 SHADES = ("#14647f", "#4a6fe3", "#d55e00", "#882255")
@@ -87,7 +82,7 @@ def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
     return abs(estimate.median - star) / star
 
 
-def compare_forms(parameters: Mapping[str, Any], context: Context) -> Result:
+def compare_forms(parameters: Parameters, context: Context) -> Result:
     """The largest error of F̂ of every form, and the error of θ̂ for a logistic loss."""
     n, delta, repetitions = parameters["clients"], parameters["delta"], parameters["repetitions"]
     points = np.random.default_rng(context.seed).beta(2, 5, n)

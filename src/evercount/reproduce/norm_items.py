@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,8 @@ from evercount.factorizations import factorization
 from evercount.factorizations.anytime_bound import anytime_lower_bound
 from evercount.factorizations.dense import LARGEST_OWN_HORIZON
 from evercount.reproduce.figures import COLOURS, finish, panels, powers
-from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 from evercount.reproduce.simulate import simulate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def norm(name: str, horizon: int) -> float:
@@ -29,7 +25,7 @@ def norm(name: str, horizon: int) -> float:
 # -- Figure 2 ----------------------------------------------------------------------------------------------------
 
 
-def gaps(parameters: Mapping[str, Any], context: Context) -> Result:
+def gaps(parameters: Parameters, context: Context) -> Result:
     """Upper bounds minus lower bounds, T = 2^5 … 2^44."""
     rows: list[Row] = []
     exponents = parameters["exponents"]
@@ -98,7 +94,7 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
 # -- the binary mechanism ------------------------------------------------------------------------------------------
 
 
-def suboptimality(parameters: Mapping[str, Any], context: Context) -> Result:
+def suboptimality(parameters: Parameters, context: Context) -> Result:
     """Norm of the binary mechanism over that of the square root, and the error at t = 2^i − 1."""
     rows: list[Row] = []
     for exponent in parameters["exponents"]:
@@ -167,7 +163,7 @@ def _draw_binary(rows: list[Row], at_worst_ticks: list[Row], exponents: list[int
 COMPARED = ("square-root", "normalized", "balanced", "optimal")
 
 
-def constants(parameters: Mapping[str, Any], context: Context) -> Result:
+def constants(parameters: Parameters, context: Context) -> Result:
     """c = norm − ln T/π of every factorization beside the certified optimum and the lower bound."""
     rows: list[Row] = []
     exponents = parameters["exponents"]

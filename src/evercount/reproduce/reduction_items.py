@@ -6,10 +6,10 @@ easier answer off the harder answer. So a lower bound for the easier problem is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,7 @@ from evercount.engine.stream import Stream
 from evercount.privacy import Budget
 from evercount.queries import Count, MinCut, Query, Substrings
 from evercount.reproduce.figures import COLOURS, finish, panels
-from evercount.reproduce.item import Context, Item, Result, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ def apart(reduction: Reduction, bits: IntArray, other: IntArray) -> int:
     return sum(mine != theirs for mine, theirs in pairs)
 
 
-def reductions(parameters: Mapping[str, Any], context: Context) -> Result:
+def reductions(parameters: Parameters, context: Context) -> Result:
     """Run every reduction on random inputs and put our error beside the lower bound of the easier problem."""
     ticks, tries = parameters["ticks"], parameters["streams"]
     budget = Budget(parameters["epsilon"], parameters["delta"])

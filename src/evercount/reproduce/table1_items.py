@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +18,8 @@ from evercount.privacy.gaussian import paper_multiplier
 from evercount.queries import Average, Cuts, Episodes, HighDegree, Histogram, Substrings
 from evercount.queries.base import Adjacency, Query
 from evercount.reproduce.figures import COLOURS, finish, panels
-from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 from evercount.reproduce.simulate import batch_seed, secret_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAPER_BOUND = "paper's bound"
 BETA = 1 / 3
@@ -157,7 +154,7 @@ def measured_errors(case: Case, budget: Budget, name: str, repetitions: int, see
     return errors
 
 
-def rows_of_table(parameters: Mapping[str, Any], context: Context) -> Result:
+def rows_of_table(parameters: Parameters, context: Context) -> Result:
     """The bounds and the measured errors of every row."""
     epsilon, delta, ticks = parameters["epsilon"], parameters["delta"], parameters["ticks"]
     repetitions = parameters["repetitions"]
@@ -220,7 +217,7 @@ def rows_of_table(parameters: Mapping[str, Any], context: Context) -> Result:
     )
 
 
-def local_row(parameters: Mapping[str, Any], seed: int) -> Row:
+def local_row(parameters: Parameters, seed: int) -> Row:
     """Local learning: for each run, the largest error over θ of the estimated risk of the absolute loss."""
     from evercount.local import LocalServer, simulate
 
@@ -239,7 +236,7 @@ def local_row(parameters: Mapping[str, Any], seed: int) -> Row:
     return _own_row("local learning", case, estimate.paper_bound(), estimate.bound(1 - BETA), errors)
 
 
-def sparse_row(parameters: Mapping[str, Any], seed: int) -> Row:
+def sparse_row(parameters: Parameters, seed: int) -> Row:
     """Sparse streams: for each run, the largest error of a counter that is promised at most `ones` events."""
     from evercount.sparse.sparse_count import SparseCount
 

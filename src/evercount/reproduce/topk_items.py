@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,11 +12,8 @@ from evercount.privacy import Budget
 from evercount.privacy.gaussian import paper_multiplier
 from evercount.queries import TopK
 from evercount.reproduce.figures import COLOURS, finish, panels
-from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 from evercount.reproduce.simulate import batch_seed, one_batch
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")
 PAPER_TOP1_SNR = {"binary-tree": 0.52, "square-root": 1.47}
@@ -39,7 +35,7 @@ def histogram(items: int, ticks: int, exponent: float, seed: int) -> FloatArray:
     return np.cumsum(increments, axis=0).astype(np.float64)
 
 
-def top_one(parameters: Mapping[str, Any], context: Context) -> Result:
+def top_one(parameters: Parameters, context: Context) -> Result:
     """SNR of the top-1 count, and the error of the published maximum over repeated runs."""
     ticks, items = parameters["ticks"], parameters["items"]
     epsilon, delta, repetitions = parameters["epsilon"], parameters["delta"], parameters["repetitions"]

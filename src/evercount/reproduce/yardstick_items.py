@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from evercount.planning.dense_optimum import distances
 from evercount.privacy import Budget
-from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.item import Context, Item, Parameters, Result, Row
 
 VIEWS = (
     ("per-tick",),
@@ -26,7 +25,7 @@ UNITS: dict[str, dict[str, Any]] = {
 GOAL = 0.05
 
 
-def yardstick(parameters: Mapping[str, Any], context: Context) -> Result:
+def yardstick(parameters: Parameters, context: Context) -> Result:
     """The best Gaussian mechanism of each case, and the default, over the certified least."""
     rows: list[Row] = []
     cases = [(unit, views) for unit in parameters["units"] for views in VIEWS]
