@@ -68,13 +68,12 @@ def _finish(reports: Iterable[Any], as_json: bool | None = None) -> None:
 
 @audit.command()
 def replay(
-    query: Annotated[str | None, Argument(help="Query by name: count, histogram, substrings, …")] = None,
+    query: str | None = Argument(None, help="Query by name: count, histogram, substrings, …"),
     parameter: Parameters = None,
-    door: Annotated[str, Option(help="library, files, service or spark.")] = "library",
-    program: Annotated[
-        str | None,
-        Option(help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."),
-    ] = None,
+    door: str = Option("library", help="library, files, service or spark."),
+    program: str | None = Option(
+        None, help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."
+    ),
     epsilon: Epsilon = 1.0,
     delta: Delta = 1e-6,
     adjacency: Adjacency = "add-remove",
@@ -82,13 +81,11 @@ def replay(
     max_per_tick: MaxPerTick = None,
     max_ticks: MaxTicks = None,
     period: Period = None,
-    ticks: Annotated[int, Option(help="Ticks of the data.", min=1, max=64)] = 6,
+    ticks: int = Option(6, help="Ticks of the data.", min=1, max=64),
     horizon: Horizon = "",
     factorization: Factorization = None,
-    restarts: Annotated[bool, Option(help="Stop and continue the program halfway.")] = True,
-    examples: Annotated[
-        int | None, Option(help="Random neighbours to try; 0 for none. Default: 100, by Spark 4.", min=0)
-    ] = None,
+    restarts: bool = Option(True, help="Stop and continue the program halfway."),
+    examples: int | None = Option(None, help="Random neighbours to try; 0 for none. Default: 100, by Spark 4.", min=0),
     secret: RootSecret = None,
     json_output: Json = False,
 ) -> None:
@@ -121,26 +118,26 @@ def replay(
 
 @audit.command()
 def mechanism(
-    query: Annotated[str, Argument(help="Query by name: count, histogram, …")],
+    query: str = Argument(..., help="Query by name: count, histogram, …"),
     parameter: Parameters = None,
-    everything: Annotated[
-        bool, Option("--all", help="Every factorization (or that of -f) × noise × adjacency of the query.")
-    ] = False,
+    everything: bool = Option(
+        False, "--all", help="Every factorization (or that of -f) × noise × adjacency of the query."
+    ),
     epsilon: Epsilon = 3.0,
     delta: Delta = 0.01,
     adjacency: Adjacency = "add-remove",
-    ticks: Annotated[int, Option(help="Ticks of the data.", min=1, max=32)] = 4,
+    ticks: int = Option(4, help="Ticks of the data.", min=1, max=32),
     horizon: Horizon = "",
     factorization: Factorization = None,
-    noise: Annotated[str, Option(help="exact or insecure-float.")] = "exact",
-    runs: Annotated[int, Option(help="Runs on either side.", min=40)] = 2000,
-    confidence: Annotated[float, Option(help="Of every bound.")] = 0.9999,
-    low_bits: Annotated[
-        bool | None, Option(help="Read the lowest bits; default: of exact noise, which claims to hide them.")
-    ] = None,
+    noise: str = Option("exact", help="exact or insecure-float."),
+    runs: int = Option(2000, help="Runs on either side.", min=40),
+    confidence: float = Option(0.9999, help="Of every bound."),
+    low_bits: bool | None = Option(
+        None, help="Read the lowest bits; default: of exact noise, which claims to hide them."
+    ),
     secret: RootSecret = None,
-    plot: Annotated[str | None, Option(help="Chart of claimed against attacked: .png, .svg or .pdf.")] = None,
-    json_output: Annotated[bool, Option("--json", help="Print JSON, a line for each attack.")] = False,
+    plot: str | None = Option(None, help="Chart of claimed against attacked: .png, .svg or .pdf."),
+    json_output: bool = Option(False, "--json", help="Print JSON, a line for each attack."),
 ) -> None:
     """Attack the joint release as a black box: how well can two neighbours be told apart, compared with the promise?
 
@@ -186,16 +183,16 @@ def mechanism(
 
 @audit.command()
 def sensitivity(
-    query: Annotated[str, Argument(help="Query by name: count, histogram, substrings, triangles, …")],
+    query: str = Argument(..., help="Query by name: count, histogram, substrings, triangles, …"),
     parameter: Parameters = None,
     adjacency: Adjacency = "add-remove",
-    ticks: Annotated[int, Option(help="Ticks of the streams that are tried.")] = 4,
-    factorization: Annotated[
-        list[str] | None, Option("--factorization", "-f", help="By name, repeatable; default: several.")
-    ] = None,
-    pairs: Annotated[int, Option(help="Most pairs to try: all of them if there are no more.")] = 100_000,
-    claimed: Annotated[float | None, Option(help="Test this S instead of the query's own.")] = None,
-    seed: Annotated[int, Option(help="Seed of the random search.")] = 0,
+    ticks: int = Option(4, help="Ticks of the streams that are tried."),
+    factorization: list[str] | None = Option(
+        None, "--factorization", "-f", help="By name, repeatable; default: several."
+    ),
+    pairs: int = Option(100_000, help="Most pairs to try: all of them if there are no more."),
+    claimed: float | None = Option(None, help="Test this S instead of the query's own."),
+    seed: int = Option(0, help="Seed of the random search."),
 ) -> None:
     """Search neighbouring streams for the largest ‖R(X−X′)‖² and compare it with the claim c²·S. Exit 1 if beaten.
 
@@ -218,15 +215,15 @@ def sensitivity(
 def discovery(
     parameter: Parameters = None,
     epsilon: Epsilon = 1.0,
-    delta: Annotated[float, Option(help="δ of the promise, so large that the runs can see it.")] = 0.2,
+    delta: float = Option(0.2, help="δ of the promise, so large that the runs can see it."),
     adjacency: Adjacency = "add-remove",
     max_events: MaxEvents = None,
     max_per_tick: MaxPerTick = None,
     max_ticks: MaxTicks = None,
     period: Period = None,
-    ticks: Annotated[int, Option(help="Ticks of the streams.", min=1, max=64)] = 6,
-    view: Annotated[list[str] | None, Option(help="What is published: per-tick for keys of the day.")] = None,
-    runs: Annotated[int, Option(help="Runs on either side.")] = 400,
+    ticks: int = Option(6, help="Ticks of the streams.", min=1, max=64),
+    view: list[str] | None = Option(None, help="What is published: per-tick for keys of the day."),
+    runs: int = Option(400, help="Runs on either side."),
     secret: RootSecret = None,
     json_output: Json = False,
 ) -> None:
@@ -250,9 +247,9 @@ def discovery(
 @audit.command()
 def law(
     epsilon: Epsilon = 1.0,
-    draws: Annotated[int, Option(help="Runs of each program that are compared with its law.", min=100)] = 2000,
+    draws: int = Option(2000, help="Runs of each program that are compared with its law.", min=100),
     secret: RootSecret = None,
-    json_output: Annotated[bool, Option("--json", help="Print JSON, a line for each program.")] = False,
+    json_output: bool = Option(False, "--json", help="Print JSON, a line for each program."),
 ) -> None:
     """Audit what is not linear in its noise: the sparse counter and the clients of the local model. Exit 1 if broken.
 
@@ -279,8 +276,8 @@ def law(
 
 @audit.command()
 def vectors(
-    folder: Annotated[Path, Argument(help="Folder of the JSON files, such as docs/vectors.")],
-    write: Annotated[bool, Option("--write", help="Write the files instead of checking them.")] = False,
+    folder: Path = Argument(..., help="Folder of the JSON files, such as docs/vectors."),
+    write: bool = Option(False, "--write", help="Write the files instead of checking them."),
 ) -> None:
     """Check this installation against test vectors, or write them. Exit 1 if a number differs.
 

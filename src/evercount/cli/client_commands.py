@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer import Argument, Option
@@ -93,8 +93,8 @@ def tail(
     stream: StreamName,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
-    last: Annotated[int, Option("--last", "-n", min=0, help="Number of earlier ticks to begin with.")] = 10,
-    follow: Annotated[bool, Option("--follow/--no-follow", help="Wait for new releases.")] = True,
+    last: int = Option(10, "--last", "-n", min=0, help="Number of earlier ticks to begin with."),
+    follow: bool = Option(True, "--follow/--no-follow", help="Wait for new releases."),
     json_output: Json = False,
 ) -> None:
     """Print the releases of a stream as CSV, and new ones as they are made; a lost connection is made again."""
@@ -153,27 +153,23 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
 
 def push(
     stream: StreamName,
-    files: Annotated[
-        list[Path],
-        Argument(
-            help="JSONL of events as the service takes them, or CSV with a header, plain or compressed (gzip, zstd), "
-            "or Parquet."
-        ),
-    ],
+    files: list[Path] = Argument(
+        ...,
+        help="JSONL of events as the service takes them, or CSV with a header, plain or compressed (gzip, zstd), "
+        "or Parquet.",
+    ),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
-    time: Annotated[
-        str | None, Option(help="CSV, Parquet: column with the time; without it events count when they arrive.")
-    ] = None,
-    key: Annotated[str | None, Option(help="CSV, Parquet: column with the key.")] = None,
-    value: Annotated[str | None, Option(help="CSV, Parquet: column with the value.")] = None,
-    user: Annotated[str | None, Option(help="CSV, Parquet: column with the person's id.")] = None,
-    name: Annotated[
-        str | None, Option("--id", help="Name of this file, for retries (default: from its first lines).")
-    ] = None,
-    history: Annotated[
-        bool, Option("--history", help="These files are all of the stream's past: start its clock after them.")
-    ] = False,
+    time: str | None = Option(
+        None, help="CSV, Parquet: column with the time; without it events count when they arrive."
+    ),
+    key: str | None = Option(None, help="CSV, Parquet: column with the key."),
+    value: str | None = Option(None, help="CSV, Parquet: column with the value."),
+    user: str | None = Option(None, help="CSV, Parquet: column with the person's id."),
+    name: str | None = Option(None, "--id", help="Name of this file, for retries (default: from its first lines)."),
+    history: bool = Option(
+        False, "--history", help="These files are all of the stream's past: start its clock after them."
+    ),
 ) -> None:
     """Send the events of files to a running service. Run it again after a failure: nothing is counted twice.
 
@@ -294,9 +290,9 @@ def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
 
 @tokens.command()
 def create(
-    role: Annotated[str, Argument(help="read, write or admin.")],
-    label: Annotated[str, Option(help="What the token is for.")] = "",
-    out: Annotated[Path | None, Option(help="Write it to this new file, for its owner only.")] = None,
+    role: str = Argument(..., help="read, write or admin."),
+    label: str = Option("", help="What the token is for."),
+    out: Path | None = Option(None, help="Write it to this new file, for its owner only."),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
@@ -329,7 +325,7 @@ def list_tokens(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_outpu
 
 @tokens.command()
 def revoke(
-    number: Annotated[int, Argument(help="Id of the token, from `tokens list`.", min=1)],
+    number: int = Argument(..., help="Id of the token, from `tokens list`.", min=1),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:

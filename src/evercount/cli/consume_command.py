@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 from time import sleep, time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer import Argument, Option
@@ -21,23 +21,19 @@ RETRY_SECONDS = 5.0
 
 
 def consume(
-    log: Annotated[str, Argument(help="nats://host:4222/STREAM?subject=… or kafka://host:9092,…/TOPIC?…")],
-    streams: Annotated[Path, Argument(help="TOML file that declares the streams.")],
-    stream: Annotated[str | None, Option(help="One stream; else all are fed.", show_default=False)] = None,
+    log: str = Argument(..., help="nats://host:4222/STREAM?subject=… or kafka://host:9092,…/TOPIC?…"),
+    streams: Path = Argument(..., help="TOML file that declares the streams."),
+    stream: str | None = Option(None, help="One stream; else all are fed."),
     db: Db = "evercount.db",
     wait: Wait = "0s",
-    once: Annotated[bool, Option("--once", help="End when everything that the log holds is counted.")] = False,
-    pause: Annotated[float, Option(min=0, help="Seconds between two rounds.")] = 1.0,
-    rejects: Annotated[
-        Path | None, Option(help="File that gets messages that are not events.", show_default=False)
-    ] = None,
-    new_log: Annotated[bool, Option("--new-log", help="The log is new, and holds new events only.")] = False,
-    skip_lost: Annotated[
-        bool, Option("--skip-lost", help="Go on where the log has deleted messages that were not counted.")
-    ] = False,
-    metrics_port: Annotated[
-        int | None, Option(min=0, max=65535, help="Port of 127.0.0.1 for Prometheus.", show_default=False)
-    ] = None,
+    once: bool = Option(False, "--once", help="End when everything that the log holds is counted."),
+    pause: float = Option(1.0, min=0, help="Seconds between two rounds."),
+    rejects: Path | None = Option(None, help="File that gets messages that are not events."),
+    new_log: bool = Option(False, "--new-log", help="The log is new, and holds new events only."),
+    skip_lost: bool = Option(
+        False, "--skip-lost", help="Go on where the log has deleted messages that were not counted."
+    ),
+    metrics_port: int | None = Option(None, min=0, max=65535, help="Port of 127.0.0.1 for Prometheus."),
     key_file: KeyFile = None,
 ) -> None:
     """Count the messages of a log, and release the ticks that have ended.

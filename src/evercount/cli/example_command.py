@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from typer import Option
 
 
 def example(
-    out: Annotated[Path, Option(help="Folder for releases.csv and releases.png.")] = Path("out/example"),
-    hours: Annotated[int, Option(help="Length of the stream in hours.")] = 24 * 28,
-    epsilon: Annotated[float, Option(help="Privacy parameter ε.")] = 1.0,
-    delta: Annotated[float, Option(help="Privacy parameter δ.")] = 1e-9,
+    out: Path = Option(Path("out/example"), help="Folder for releases.csv and releases.png."),
+    hours: int = Option(24 * 28, help="Length of the stream in hours."),
+    epsilon: float = Option(1.0, help="Privacy parameter ε."),
+    delta: float = Option(1e-9, help="Privacy parameter δ."),
 ) -> None:
     """Release a bundled example: hourly reports of a flu self-assessment site, by region. SYNTHETIC data."""
     from rich.box import SIMPLE

@@ -7,7 +7,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer import Option
@@ -33,52 +33,42 @@ WIDTH = 80
 
 
 def plan(
-    epsilon: Annotated[
-        float | None, Option("--epsilon", "-e", help="Privacy parameter ε > 0.", show_default="0.5")
-    ] = None,
-    delta: Annotated[float, Option("--delta", "-d", help="Privacy parameter δ, between 0 and 1.")] = 1e-10,
-    rho: Annotated[float | None, Option(help="zCDP parameter ρ, instead of ε.")] = None,
-    horizon: Annotated[str, Option("--horizon", "-t", help="Ticks (65536, 2^16, 1e6) or none.")] = "2^16",
-    query: Annotated[
-        str, Option("--query", "-q", help="Query by name: count, histogram, rollup, sparse-count, …")
-    ] = "count",
+    epsilon: float | None = Option(None, "--epsilon", "-e", help="Privacy parameter ε > 0.", show_default="0.5"),
+    delta: float = Option(1e-10, "--delta", "-d", help="Privacy parameter δ, between 0 and 1."),
+    rho: float | None = Option(None, help="zCDP parameter ρ, instead of ε."),
+    horizon: str = Option("2^16", "--horizon", "-t", help="Ticks (65536, 2^16, 1e6) or none."),
+    query: str = Option("count", "--query", "-q", help="Query by name: count, histogram, rollup, sparse-count, …"),
     parameter: Parameters = None,
     adjacency: Adjacency = "add-remove",
-    calibration: Annotated[str | None, Option(help="tight, classic or paper.", show_default="tight")] = None,
-    unit: Annotated[
-        str | None, Option(help="event or user (the default with a cap or period).", show_default="event")
-    ] = None,
+    calibration: str | None = Option(None, help="tight, classic or paper.", show_default="tight"),
+    unit: str | None = Option(None, help="event or user (the default with a cap or period).", show_default="event"),
     period: Period = None,
     max_per_tick: MaxPerTick = None,
     max_ticks: MaxTicks = None,
     max_events: MaxEvents = None,
-    mechanism: Annotated[
-        list[str] | None, Option("--mechanism", "-m", help="Only these factorizations, repeatable.")
-    ] = None,
-    ticks: Annotated[int | None, Option(help="Without a horizon: compare over this many ticks.")] = None,
-    count: Annotated[
-        list[int] | None,
-        Option("--count", help="discovered-keys: chance that a key with this count is visible, repeatable."),
-    ] = None,
-    view: Annotated[
-        list[str] | None,
-        Option(help="One column for this view, repeatable: running, per-tick, last-7, per-day, per-week (of --every)."),
-    ] = None,
-    optimal: Annotated[
-        bool, Option("--optimal", help="--view: how far from the best of any factorization (to 1024 ticks).")
-    ] = False,
-    from_file: Annotated[
-        str | None, Option("--from", help="File of events: show the share that caps drop, by month. For you alone.")
-    ] = None,
-    time: Annotated[str | None, Option(help="--from: column with the time.")] = None,
-    user: Annotated[str | None, Option(help="--from: column with the person's id.")] = None,
-    every: Annotated[str, Option(help="Length of a tick, for per-day, per-week, --period 1d and --from.")] = "1d",
-    start: Annotated[str | None, Option(help="--from: start of the first tick.")] = None,
-    zone: Annotated[str, Option(help="Time zone of the days.")] = "UTC",
-    level: Annotated[float, Option(help="Probability with which the bound holds for all ticks.")] = 0.95,
-    json_output: Annotated[bool, Option("--json", help="Print JSON instead of a table.")] = False,
-    wide: Annotated[bool, Option("--wide", help="Show all columns; they need about 170 characters.")] = False,
-    plot: Annotated[Path | None, Option(help="Write a chart of error over time (PNG, SVG, PDF).")] = None,
+    mechanism: list[str] | None = Option(None, "--mechanism", "-m", help="Only these factorizations, repeatable."),
+    ticks: int | None = Option(None, help="Without a horizon: compare over this many ticks."),
+    count: list[int] | None = Option(
+        None, "--count", help="discovered-keys: chance that a key with this count is visible, repeatable."
+    ),
+    view: list[str] | None = Option(
+        None, help="One column for this view, repeatable: running, per-tick, last-7, per-day, per-week (of --every)."
+    ),
+    optimal: bool = Option(
+        False, "--optimal", help="--view: how far from the best of any factorization (to 1024 ticks)."
+    ),
+    from_file: str | None = Option(
+        None, "--from", help="File of events: show the share that caps drop, by month. For you alone."
+    ),
+    time: str | None = Option(None, help="--from: column with the time."),
+    user: str | None = Option(None, help="--from: column with the person's id."),
+    every: str = Option("1d", help="Length of a tick, for per-day, per-week, --period 1d and --from."),
+    start: str | None = Option(None, help="--from: start of the first tick."),
+    zone: str = Option("UTC", help="Time zone of the days."),
+    level: float = Option(0.95, help="Probability with which the bound holds for all ticks."),
+    json_output: bool = Option(False, "--json", help="Print JSON instead of a table."),
+    wide: bool = Option(False, "--wide", help="Show all columns; they need about 170 characters."),
+    plot: Path | None = Option(None, help="Write a chart of error over time (PNG, SVG, PDF)."),
 ) -> None:
     """Which error will I get? All mechanisms side by side, with the lower bound for Gaussian noise.
 

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer import Argument, Option
 
 
 def reproduce(
-    items: Annotated[
-        list[str] | None,
-        Argument(help="Items to run (figure-1 … constants); none or 'all' runs all.", show_default=False),
-    ] = None,
-    out: Annotated[Path, Option(help="Folder for the results.")] = Path("reproduction"),
-    repetitions: Annotated[
-        int | None, Option(help="Simulated streams per mechanism; default: each item's own.", min=2)
-    ] = None,
-    quick: Annotated[bool, Option("--quick", help="Small sizes: all items in about a minute.")] = False,
-    seed: Annotated[int, Option(help="The same seed gives the same numbers.", min=0)] = 0,
-    again: Annotated[bool, Option("--again", help="Run finished items again.")] = False,
-    list_items: Annotated[bool, Option("--list", help="Only print the names of the items.")] = False,
+    items: list[str] | None = Argument(None, help="Items to run (figure-1 … constants); none or 'all' runs all."),
+    out: Path = Option(Path("reproduction"), help="Folder for the results."),
+    repetitions: int | None = Option(None, help="Simulated streams per mechanism; default: each item's own.", min=2),
+    quick: bool = Option(False, "--quick", help="Small sizes: all items in about a minute."),
+    seed: int = Option(0, help="The same seed gives the same numbers.", min=0),
+    again: bool = Option(False, "--again", help="Run finished items again."),
+    list_items: bool = Option(False, "--list", help="Only print the names of the items."),
 ) -> None:
     """Compute the paper's figures and tables again and put our numbers next to the paper's.
 

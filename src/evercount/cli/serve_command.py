@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from typer import Option
@@ -16,38 +15,30 @@ from evercount.errors import ParameterError
 
 
 def serve(
-    db: Annotated[
-        str | None,
-        Option(help="SQLite file, or a URL such as postgresql://user@host/name.", show_default="evercount.db"),
-    ] = None,
-    streams: Annotated[Path | None, Option(help="TOML file that declares streams.")] = None,
-    host: Annotated[str, Option(help="Address to listen on; the default is for this machine only.")] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    demo: Annotated[
-        bool, Option("--demo", help="Show a year of made-up flu reports, then one more hour every second.")
-    ] = False,
-    read_only: Annotated[
-        bool, Option("--read-only", help="Show a store that another process, such as Spark, writes to.")
-    ] = False,
+    db: str | None = Option(
+        None, help="SQLite file, or a URL such as postgresql://user@host/name.", show_default="evercount.db"
+    ),
+    streams: Path | None = Option(None, help="TOML file that declares streams."),
+    host: str = Option("127.0.0.1", help="Address to listen on; the default is for this machine only."),
+    port: int = Option(8000, min=0, max=65535, help="Port; 0 takes a free one."),
+    demo: bool = Option(False, "--demo", help="Show a year of made-up flu reports, then one more hour every second."),
+    read_only: bool = Option(False, "--read-only", help="Show a store that another process, such as Spark, writes to."),
     key_file: KeyFile = None,
     head: Head = None,
-    rate: Annotated[
-        float, Option(min=1, help="Requests per second of one token, or of one address without a known token.")
-    ] = 1000.0,
-    trusted_proxy: Annotated[
-        list[str] | None, Option(help="Address or network of a proxy whose X-Forwarded-For is believed.")
-    ] = None,
-    admin_token_file: Annotated[
-        Path | None,
-        Option(help="File of the admin token; made, for its owner only, if missing.", show_default="DB.admin-token"),
-    ] = None,
-    print_admin_token: Annotated[
-        bool, Option("--print-admin-token", help="Print a new admin token on the terminal.")
-    ] = False,
-    clock_jump: Annotated[
-        str, Option(help="How far the clock may jump ahead before ticks wait for the operator; none: any.")
-    ] = "24h",
-    log_format: Annotated[str, Option(help="text or json: how lines of the log are written.")] = "text",
+    rate: float = Option(
+        1000.0, min=1, help="Requests per second of one token, or of one address without a known token."
+    ),
+    trusted_proxy: list[str] | None = Option(
+        None, help="Address or network of a proxy whose X-Forwarded-For is believed."
+    ),
+    admin_token_file: Path | None = Option(
+        None, help="File of the admin token; made, for its owner only, if missing.", show_default="DB.admin-token"
+    ),
+    print_admin_token: bool = Option(False, "--print-admin-token", help="Print a new admin token on the terminal."),
+    clock_jump: str = Option(
+        "24h", help="How far the clock may jump ahead before ticks wait for the operator; none: any."
+    ),
+    log_format: str = Option("text", help="text or json: how lines of the log are written."),
 ) -> None:
     """Serve streams over HTTP: events in, private releases out, with a live dashboard.
 

@@ -8,7 +8,7 @@ import re
 from contextlib import closing
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer import Argument, Option
@@ -20,39 +20,28 @@ FILE_FORMATS = ("avro", "csv", "json", "orc", "parquet", "xml")
 
 
 def spark(
-    streams: Annotated[Path, Argument(help="TOML file that declares the stream.")],
-    source: Annotated[str, Argument(help="Folder or URL that Spark reads; for Kafka: its servers.")],
-    checkpoint: Annotated[str, Option(help="Folder in which Spark keeps what it has read.")],
-    stream: Annotated[str | None, Option(help="Name of the stream, where the file declares several.")] = None,
+    streams: Path = Argument(..., help="TOML file that declares the stream."),
+    source: str = Argument(..., help="Folder or URL that Spark reads; for Kafka: its servers."),
+    checkpoint: str = Option(..., help="Folder in which Spark keeps what it has read."),
+    stream: str | None = Option(None, help="Name of the stream, where the file declares several."),
     db: Db = "evercount.db",
-    form: Annotated[str, Option("--format", help="Spark's name of the source's format.")] = "parquet",
-    schema: Annotated[
-        str | None,
-        Option(help="Columns of files, such as 'ts string, region string'; files need it.", show_default=False),
-    ] = None,
-    option: Annotated[
-        list[str] | None, Option(help="KEY=VALUE for Spark's reader; may be repeated.", show_default=False)
-    ] = None,
+    form: str = Option("parquet", "--format", help="Spark's name of the source's format."),
+    schema: str | None = Option(None, help="Columns of files, such as 'ts string, region string'; files need it."),
+    option: list[str] | None = Option(None, help="KEY=VALUE for Spark's reader; may be repeated."),
     wait: Wait = "0s",
-    shards: Annotated[
-        int | None, Option(min=1, help="Ranges of cells that executors close apart.", show_default=False)
-    ] = None,
-    lake: Annotated[
-        str | None,
-        Option(
-            help="Table that gets every released tick once: delta:FOLDER or iceberg:FOLDER/namespace.table.",
-            show_default=False,
-        ),
-    ] = None,
-    follow: Annotated[bool, Option("--follow", help="Go on until the horizon or Ctrl-C.")] = False,
-    pause: Annotated[float, Option(min=0, help="Seconds between two rounds of --follow.")] = 1.0,
-    skip_bad: Annotated[bool, Option("--skip-bad", help="Leave out rows that are not events.")] = False,
-    new_checkpoint: Annotated[
-        bool, Option("--new-checkpoint", help="The checkpoint is new, and the source holds new events only.")
-    ] = False,
+    shards: int | None = Option(None, min=1, help="Ranges of cells that executors close apart."),
+    lake: str | None = Option(
+        None, help="Table that gets every released tick once: delta:FOLDER or iceberg:FOLDER/namespace.table."
+    ),
+    follow: bool = Option(False, "--follow", help="Go on until the horizon or Ctrl-C."),
+    pause: float = Option(1.0, min=0, help="Seconds between two rounds of --follow."),
+    skip_bad: bool = Option(False, "--skip-bad", help="Leave out rows that are not events."),
+    new_checkpoint: bool = Option(
+        False, "--new-checkpoint", help="The checkpoint is new, and the source holds new events only."
+    ),
     key_file: KeyFile = None,
     head: Head = None,
-    master: Annotated[str | None, Option(help="Where Spark runs, such as local[4].", show_default=False)] = None,
+    master: str | None = Option(None, help="Where Spark runs, such as local[4]."),
 ) -> None:
     """Count the events of a streaming source with Spark, and release the ticks that have ended.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from fastapi import FastAPI, Path, Request
 from fastapi.responses import PlainTextResponse
 from starlette.responses import Response
@@ -47,7 +45,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
         return Json({"id": number, "role": data["role"], "token": token}, status_code=201)
 
     @app.delete("/v1/tokens/{number}", tags=["administration"])
-    async def delete_token(request: Request, number: Annotated[int, Path(ge=1, le=2**31 - 1)]) -> Response:
+    async def delete_token(request: Request, number: int = Path(..., ge=1, le=2**31 - 1)) -> Response:
         """Take a token back (admin)."""
         service.access.require(request)
         gone = await service.write(lambda: remove_token(service.store, number))

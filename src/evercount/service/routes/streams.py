@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
 from fastapi import FastAPI, Header, Query, Request
 from starlette.responses import Response
@@ -53,10 +52,8 @@ def add_streams(app: FastAPI, service: Service) -> None:
     async def retire_stream(
         request: Request,
         name: Name,
-        successor: Annotated[
-            str | None, Query(min_length=1, max_length=64, description="declared in its place")
-        ] = None,
-        reason: Annotated[str, Query(max_length=500, description="shown to readers")] = "",
+        successor: str | None = Query(None, min_length=1, max_length=64, description="declared in its place"),
+        reason: str = Query("", max_length=500, description="shown to readers"),
     ) -> Response:
         """Retire a stream for good (admin).
 
@@ -69,9 +66,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/streams/{name}/events", tags=["streams"], openapi_extra=openapi.EVENTS)
     async def post_events(
-        request: Request,
-        name: Name,
-        idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+        request: Request, name: Name, idempotency_key: str | None = Header(None, min_length=1, max_length=200)
     ) -> Response:
         """Count a batch of events (write). The answer comes when they are durable.
 
@@ -120,9 +115,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
     async def close_tick(
         request: Request,
         name: Name,
-        tick: Annotated[
-            int | None, Query(ge=1, le=LARGEST_TICK, description="the tick to close; makes a retry safe")
-        ] = None,
+        tick: int | None = Query(None, ge=1, le=LARGEST_TICK, description="the tick to close; makes a retry safe"),
     ) -> Response:
         """Release the open tick of a manually clocked stream (write). With `tick`, a retry reads the release back."""
         service.access.require(request, "write")
