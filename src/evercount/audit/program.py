@@ -72,7 +72,6 @@ class Claim:
 
     @property
     def pure(self) -> bool:
-        """Whether the promise is one of pure privacy."""
         return self.sigma is None
 
     @property

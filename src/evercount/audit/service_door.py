@@ -93,7 +93,6 @@ class ServiceProgram(DoorProgram):
         return answer.json()
 
     async def _tick(self, app: FastAPI, tick: int, events: tuple[Any, ...]) -> None:
-        """Post the events of a tick, then close it."""
         if self.names_users:
             body = [{"user": user, "event": self._payload(event)} for user, event in events]
         else:

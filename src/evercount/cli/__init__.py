@@ -91,11 +91,9 @@ class Commands(TyperGroup):
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # their names; `get_command` builds them
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """See click."""
         return _build(cmd_name) if cmd_name in COMMANDS else None
 
     def invoke(self, ctx: Any) -> Any:
-        """See click."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as missing:

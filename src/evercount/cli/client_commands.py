@@ -227,7 +227,6 @@ class Sending:
     lines: list[str]
 
     def send(self, sent: Sent) -> None:
-        """Send it, and add what became of it."""
         try:
             answer = self._post(self.lines)
         except ServiceRefused as error:

@@ -52,18 +52,10 @@ class LogRound:
 
 
 class LogConsumer:
-    """Feeds one stream of a store from one log.
+    """Feeds one stream of a store from one log. `now` is in microseconds since 1970, `scratch` a private folder.
 
-    Args:
-        source: the log.
-        declaration: the stream, the same as for every other door.
-        store: an open store.
-        scratch: a private folder.
-        now: the instant now, in microseconds since 1970.
-        new_log: whether the log may be new although the stream was fed from another one; say so only if it holds no
-            event that was counted already.
-        skip_lost: whether to go on where the log has deleted messages before they were counted.
-        rejects: a file that gets the messages that are not events.
+    With `new_log` the log may be new although the stream was fed from another one: it then holds no event that was
+    counted already. With `skip_lost` it goes on where the log has deleted messages before they were counted.
 
     **Guarantee.** Every message counts once: where the log goes on is committed in the transaction that adds the
     messages' totals (`store/accept_totals.py`), and nothing else remembers it. After a crash the log is read from
@@ -213,7 +205,6 @@ class Rejects:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

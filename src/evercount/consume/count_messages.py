@@ -48,7 +48,6 @@ class _Batch(Source):
     """The messages as a file of JSON lines that is in memory."""
 
     def scan(self) -> str:
-        """SQL: the registered table."""
         return "messages"
 
 
@@ -67,7 +66,6 @@ class MessageCounter:
             prepare(self._connection, declaration, (self._source,))
 
     def close(self) -> None:
-        """Free what DuckDB holds."""
         self._connection.close()
 
     def count(self, messages: Messages, last: int) -> CountedMessages:

@@ -70,13 +70,11 @@ class JetStream:
         return json.loads(answer.data)
 
     def reach(self) -> tuple[Positions, Positions]:
-        """See LogSource."""
         state = self._ask(self._info())["state"]
         self._end = state["last_seq"] + 1
         return {ONE: state["first_seq"] if state["messages"] else self._end}, {ONE: self._end}
 
     def start(self, positions: Positions) -> None:
-        """See LogSource."""
         self._next = max(1, positions.get(ONE, 1))
         self._consumer = ""
 
@@ -139,11 +137,9 @@ class JetStream:
         return Messages([message.data for message in got], orders, {ONE: self._next})
 
     def place(self, order: int) -> tuple[str, int]:
-        """See LogSource."""
         return ONE, order
 
     def close(self) -> None:
-        """See LogSource."""
         connection = getattr(self, "_connection", None)
         try:
             if connection is not None:

@@ -68,12 +68,10 @@ class KafkaTopic:
         return first, end
 
     def start(self, positions: Positions) -> None:
-        """See LogSource."""
         self._next = dict(positions)
         self._consumer.assign([TopicPartition(self._topic, int(name), at) for name, at in positions.items()])
 
     def read(self, most: int) -> Messages:
-        """See LogSource."""
         bodies: dict[int, bytes] = {}
         try:
             for message in self._consumer.consume(most, READ_SECONDS):
@@ -92,9 +90,7 @@ class KafkaTopic:
         return Messages([bodies[order] for order in orders], orders, dict(self._next))
 
     def place(self, order: int) -> tuple[str, int]:
-        """See LogSource."""
         return str(order >> PARTITION_BITS), order & ((1 << PARTITION_BITS) - 1)
 
     def close(self) -> None:
-        """See LogSource."""
         self._consumer.close()

@@ -36,7 +36,6 @@ class LogMetrics:
             self.port = server.server_port
 
     def progress(self, stream: str) -> Callable[[int, int], None]:
-        """What a round calls after every commit."""
         counted, lag = self._counted.labels(stream), self._lag.labels(stream)
 
         def told(messages: int, left: int) -> None:
@@ -46,7 +45,6 @@ class LogMetrics:
         return told
 
     def after_round(self, stream: str, bad: Mapping[str, int], lost: int, ticks: int) -> None:
-        """What is known after a round."""
         for reason, number in bad.items():
             self._bad.labels(stream, reason).set(number)
         self._lost.labels(stream).set(lost)

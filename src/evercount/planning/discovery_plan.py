@@ -48,7 +48,6 @@ class DiscoveryPlan:
     ticks: tuple[DiscoveryTick, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable."""
         return asdict(self)
 
 
@@ -56,16 +55,6 @@ def plan_discovery(
     budget: Budget, horizon: int | None, query: Query, counts: Sequence[int] = (), views: Sequence[str] = ()
 ) -> DiscoveryPlan | None:
     """The thresholds of a stream before it starts; None for queries whose keys are listed.
-
-    Args:
-        budget: of the stream.
-        horizon: the number of ticks, or None.
-        query: what is counted.
-        counts: true counts for which the chance of being seen is asked.
-        views: what is published; ["per-tick"] alone for keys of the day.
-
-    Returns:
-        The plan, or None.
 
     >>> from evercount import Budget, DiscoveredKeys
     >>> planned = plan_discovery(Budget(1.0, 1e-6), 365, DiscoveredKeys(), [50, 200])

@@ -39,14 +39,8 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 
 @dataclass(frozen=True)
 class Resources:
-    """What a stream costs.
-
-    Args:
-        cells: the number of cells.
-        memory: resident bytes of `evercount release`.
-        state: bytes of the state on disk at its largest in the first ticks, without users.
-        seconds_per_tick: time to close a tick, on this machine.
-    """
+    """What a stream costs: resident bytes of `evercount release`, bytes of the state on disk at its largest in the
+    first ticks, without users, and the time to close a tick on this machine."""
 
     cells: int
     memory: int
@@ -54,7 +48,6 @@ class Resources:
     seconds_per_tick: float
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -68,15 +61,6 @@ class Resources:
 def release_memory(cells: int, state_bytes: int, pure: bool = False, endless: bool = False) -> int:
     """Resident bytes of `evercount release`. Test: `tests/planning/test_resources.py::test_a_plan_states_what_is_used`.
 
-    Args:
-        cells: the number of cells.
-        state_bytes: what the mechanism keeps per cell (`Factorization.state_bytes`).
-        pure: whether δ = 0 (Laplace noise).
-        endless: whether there is no horizon.
-
-    Returns:
-        The bytes, about.
-
     >>> release_memory(10**6, 72)
     1250000000
     """
@@ -88,15 +72,7 @@ def release_memory(cells: int, state_bytes: int, pure: bool = False, endless: bo
 
 
 def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Resources:
-    """Measure a stream with the default mechanism.
-
-    Args:
-        query: what is counted; only its number of cells matters here.
-        budget: the budget; a budget for users costs the same as one for events.
-        horizon: the number of ticks, or None.
-
-    Returns:
-        What it costs.
+    """Measure a stream with the default mechanism; only the number of cells of the query matters.
 
     >>> from evercount import Budget, Count
     >>> measure_resources(Count(), Budget(1.0, 1e-9), 100).cells

@@ -59,7 +59,6 @@ class Access:
         self.reload()
 
     def reload(self) -> None:
-        """Read the stored tokens again."""
         self._tokens = read_tokens(self._store)
 
     def role(self, request: Request) -> str | None:

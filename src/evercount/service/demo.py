@@ -86,7 +86,6 @@ class Feeder(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        """Feed until told to stop."""
         live = self.service.store.find(NAME)
         hour, piece = live.closed, 0
         while not self.ended.is_set() and not live.finished:
@@ -109,6 +108,5 @@ class Feeder(threading.Thread):
                 time.sleep(0.2)
 
     def stop(self) -> None:
-        """End the feeding."""
         self.ended.set()
         self.join(2)

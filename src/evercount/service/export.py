@@ -49,7 +49,6 @@ class ExportResponse(FileResponse):
         self._file = file
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See `Response`."""
         try:
             await super().__call__(scope, receive, send)
         finally:

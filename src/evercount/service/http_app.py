@@ -72,7 +72,6 @@ class _App(FastAPI):
     """Its description takes longer than a service to start: it is made for the first who asks, and kept."""
 
     def openapi(self) -> dict[str, Any]:
-        """See FastAPI."""
         if self.openapi_schema is None:
             openapi.complete(super().openapi())
         return super().openapi()
@@ -85,7 +84,6 @@ class Watch:
         self.app, self.service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

@@ -83,7 +83,6 @@ class Service:
         self._encoders = ThreadPoolExecutor(ENCODERS, "evercount-encode")
 
     def declare(self, declarations: list[StreamDeclaration]) -> None:
-        """Declare streams before `start`."""
         for declaration in declarations:
             ended = self.store.ended.get(declaration.name)
             if ended is not None and ended.ending == "quarantined":
@@ -123,7 +122,6 @@ class Service:
         self.store.close()
 
     async def write(self, work: Any) -> Any:
-        """Have the writer do something, and wait for it."""
         return await asyncio.wrap_future(self.writer.submit(work))
 
     async def finish_noise(self, name: str) -> None:
@@ -141,7 +139,6 @@ class Service:
                 drawn.exception()  # what went wrong there goes wrong again when the tick closes
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Have a thread read something, and wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, partial(function, *arguments))
 
     async def encode(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
@@ -149,11 +146,9 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._encoders, partial(function, *arguments, **named))
 
     async def read_json(self, request: Request) -> Any:
-        """The body of a request, which must be JSON."""
         return await self.encode(load_json, await read_body(request, self.limits.body), "the body")
 
     async def build(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Have a thread build what an admin declares."""
         return await asyncio.get_running_loop().run_in_executor(self._builders, partial(function, *arguments))
 
     async def compute(self, request: Request, function: Callable[..., T], *arguments: Any) -> T:
@@ -187,7 +182,6 @@ class Service:
             raise Problem(503, "Recovering", "the store is being loaded again", "Try again in a moment.", retry=2)
 
     def known(self, name: str) -> LiveStream | EndedStream:
-        """The stream, or Problem 404."""
         if (known := self.look_up(name)) is None:
             raise Problem(404, "NotFound", "there is no such stream")
         return known

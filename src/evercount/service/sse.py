@@ -69,7 +69,6 @@ class Topic:
         self.wake()
 
     def wake(self) -> None:
-        """Wake the listeners: they look for releases again."""
         self.news.set()
         self.news = asyncio.Event()
 
@@ -86,7 +85,6 @@ class Hub:
 
     @property
     def listeners(self) -> int:
-        """Live connections."""
         return self._clients.total()
 
     @contextmanager
@@ -115,7 +113,6 @@ class Hub:
             self.loop.call_soon_threadsafe(work)
 
     def topic(self, name: str) -> Topic:
-        """The topic of a stream."""
         return self._topics.setdefault(name, Topic())
 
     def close(self) -> None:
@@ -189,7 +186,6 @@ class LiveResponse(StreamingResponse):
         self._hub, self._client = hub, client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See `Response`."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._hub.seat(self._client))
