@@ -32,9 +32,9 @@ def _open(db: str, key_file: Path | None, head: Path | None) -> closing[Store]:
 def verify(
     db: Db = "evercount.db",
     head: Head = None,
-    adopt: Annotated[
-        bool, Option("--adopt", help="Accept this copy as the newest one. Only if no later release was ever made.")
-    ] = False,
+    adopt: bool = Option(
+        False, "--adopt", help="Accept this copy as the newest one. Only if no later release was ever made."
+    ),
 ) -> None:
     """Recompute every release chain and compare it with the head file.
 
@@ -72,8 +72,7 @@ def verify(
 
 @store.command()
 def backup(
-    target: Annotated[Path, Argument(help="File to write.")],
-    db: Annotated[str, Option(help="SQLite file.")] = "evercount.db",
+    target: Path = Argument(..., help="File to write."), db: str = Option("evercount.db", help="SQLite file.")
 ) -> None:
     """Copy an SQLite store, also while the service runs. The copy holds raw sums and secrets: guard it.
 
@@ -88,8 +87,8 @@ def backup(
 
 @store.command()
 def restore(
-    copy: Annotated[Path, Argument(help="File that `evercount store backup` wrote.")],
-    db: Annotated[str, Option(help="SQLite file to put it in place of.")] = "evercount.db",
+    copy: Path = Argument(..., help="File that `evercount store backup` wrote."),
+    db: str = Option("evercount.db", help="SQLite file to put it in place of."),
     head: Head = None,
 ) -> None:
     """Put a copy of an SQLite store in the place of the present one, which is kept next to it.
@@ -115,10 +114,8 @@ def retire(
     db: Db = "evercount.db",
     head: Head = None,
     key_file: KeyFile = None,
-    successor: Annotated[
-        str | None, Option(help="Declare this stream in its place: the same declaration, a new secret.")
-    ] = None,
-    reason: Annotated[str, Option(help="Shown to readers.")] = "",
+    successor: str | None = Option(None, help="Declare this stream in its place: the same declaration, a new secret."),
+    reason: str = Option("", help="Shown to readers."),
     yes: Yes = False,
 ) -> None:
     """End a stream for good: its history stays readable, nothing is released again, its budget stays spent.
@@ -177,9 +174,9 @@ def renew(
 
 @store.command()
 def cap(
-    epsilon: Annotated[float | None, Option(help="The largest total epsilon.")] = None,
-    delta: Annotated[float | None, Option(help="The largest total delta.")] = None,
-    remove: Annotated[bool, Option("--remove", help="Remove the cap.")] = False,
+    epsilon: float | None = Option(None, help="The largest total epsilon."),
+    delta: float | None = Option(None, help="The largest total delta."),
+    remove: bool = Option(False, "--remove", help="Remove the cap."),
     db: Db = "evercount.db",
     head: Head = None,
     key_file: KeyFile = None,
@@ -282,15 +279,12 @@ def note(
 def export_releases(
     stream: StreamName,
     db: Db = "evercount.db",
-    output: Annotated[Path | None, Option(help="File to write; otherwise standard output.")] = None,
-    form: Annotated[str, Option("--format", help="csv, json, jsonl or parquet.")] = "csv",
-    lake: Annotated[
-        str | None,
-        Option(help="Append new ticks to delta:FOLDER or iceberg:FOLDER/namespace.table.", show_default=False),
-    ] = None,
-    full_digits: Annotated[
-        bool, Option("--full-digits", help="All digits, instead of as many as the error allows.")
-    ] = False,
+    output: Path | None = Option(None, help="File to write; otherwise standard output."),
+    form: str = Option("csv", "--format", help="csv, json, jsonl or parquet."),
+    lake: str | None = Option(
+        None, help="Append new ticks to delta:FOLDER or iceberg:FOLDER/namespace.table.", show_default=False
+    ),
+    full_digits: bool = Option(False, "--full-digits", help="All digits, instead of as many as the error allows."),
     head: Head = None,
 ) -> None:
     """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only.
