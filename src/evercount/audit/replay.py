@@ -131,36 +131,28 @@ def search(program: Program, strategy: Any, secret: Secret, examples: int = 100)
     """Compare random neighbours drawn by a hypothesis strategy; a pair that breaks the promise is made small."""
     from hypothesis import HealthCheck, assume, given, settings, target
 
-    seen: dict[str, Any] = {"worst": None, "pairs": 0, "refused": 0}
-
+    found: list[Finding] = []
+    refused = 0
     every = list(HealthCheck)
 
     @settings(max_examples=examples, database=None, deadline=None, derandomize=True, suppress_health_check=every)
     @given(strategy)
     def attack(pair: Pair) -> None:
+        nonlocal refused
         try:
-            finding = compare(program, pair, secret)
+            found.append(compare(program, pair, secret))
         except InputError:
-            seen["refused"] += 1
+            refused += 1
             assume(False)
-        seen["pairs"] += 1
-        if seen["worst"] is None or finding.spent > seen["worst"].spent:
-            seen["worst"] = finding
-        if not finding.holds:
-            raise _Broken(finding)
-        target(finding.ratio)
+        assert found[-1].holds
+        target(found[-1].ratio)
 
     try:
         attack()
-    except _Broken as broken:
-        seen["worst"] = broken.finding  # hypothesis raises the smallest one that it has
-    return _report(program, seen["worst"], seen["pairs"], seen["refused"])
-
-
-class _Broken(AssertionError):
-    def __init__(self, finding: Finding) -> None:
-        super().__init__("the promise is broken")
-        self.finding = finding
+        worst = max(found, key=lambda finding: finding.spent, default=None)
+    except AssertionError:
+        worst = found[-1]  # hypothesis ends with the smallest one that it has
+    return _report(program, worst, len(found), refused)
 
 
 def _report(program: Program, worst: Finding | None, pairs: int, refused: int) -> ReplayReport:

@@ -19,11 +19,9 @@ from evercount.factorizations.laplace_choice import PURE, is_pure_name
 from evercount.front_door.declare_stream import parse_horizon, unit_of
 from evercount.privacy import Budget
 from evercount.queries import Query, build_query
-from evercount.text_rules import finite
+from evercount.text_rules import aligned, finite
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from evercount.planning.compare import Plan, Row
     from evercount.planning.compare_sparse import SparseComparison
     from evercount.planning.discovery_plan import DiscoveryPlan
@@ -175,17 +173,13 @@ def _discovery(
     return found
 
 
-def _console() -> Console:
-    """The terminal; for piped output, a console so wide that no table is folded."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=1000)
-
-
 def _say(text: str) -> None:
     """A paragraph in lines of at most 80 characters."""
     typer.echo(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False))
+
+
+def _table(rows: list[list[str]], left: int = 1, gap: int = 2) -> None:
+    typer.echo("\n".join(line.rstrip() for line in aligned(rows, left, gap)))
 
 
 def _number(value: float, places: int) -> str:
@@ -198,9 +192,6 @@ def _percent(level: float) -> str:
 
 
 def _print_table(comparison: Plan, level: float, wide: bool) -> None:
-    from rich import box
-    from rich.table import Table
-
     from evercount.planning.largest import shares_sentence
 
     horizon = "no horizon" if comparison.horizon is None else f"horizon {comparison.horizon}"
@@ -209,18 +200,15 @@ def _print_table(comparison: Plan, level: float, wide: bool) -> None:
         f"{comparison.query}, {horizon}, errors over {comparison.ticks} ticks. std: standard deviation of a published "
         f"number; all ticks ±: with probability {_percent(level)} no number is farther off{bound}."
     )
-    # no frame: the usual numbers then fit into 80 characters; larger ones make the table wider
-    table = Table(box=box.HEAVY_HEAD if wide else None, padding=(0, 1) if wide else (0, 0, 0, 1))
-    table.add_column("mechanism", overflow="fold", max_width=None if wide else 22)
     columns = {title: text for title, text in COLUMNS.items() if wide or title not in WIDE_ONLY}
-    for title in columns:
-        table.add_column(title, justify="right", overflow="fold")
-    for row in comparison.rows:
-        table.add_row(row.name, *(text(row) for text in columns.values()))
+    rows = [
+        ["mechanism", *columns],
+        *([row.name, *(text(row) for text in columns.values())] for row in comparison.rows),
+    ]
     if not math.isnan(comparison.lower_bound):
         least = {"std, worst": _number(comparison.lower_bound, 2), "× bound": "1.000"}
-        table.add_row("lower bound, Gaussian", *(least.get(title, "") for title in columns), style="dim")
-    _console().print(table)
+        rows.append(["lower bound, Gaussian", *(least.get(title, "") for title in columns)])
+    _table(rows, gap=2 if wide else 1)  # the usual numbers then fit into 80 characters
     if differing := shares_sentence(comparison.shares):
         _say(differing)
     if len(comparison.rows) > 1:
@@ -296,19 +284,15 @@ def _print_views(
 
 
 def _print_discovery(discovery: DiscoveryPlan) -> None:
-    from rich.table import Table
-
     from evercount.planning.discovery_plan import CHANCES
 
-    console = _console()
-    table = Table(title=f"when a key becomes public ({discovery.factorization})", title_justify="left")
-    names = ["at tick", "threshold", *(f"{chance * 100:g} % see" for chance in CHANCES)]
-    for name in (*names, *(f"count {count}" for count in discovery.counts)):
-        table.add_column(name, justify="right", overflow="fold")
+    typer.echo(f"when a key becomes public ({discovery.factorization})")
+    chances = [f"{chance * 100:g} % see" for chance in CHANCES]
+    rows = [["at tick", "threshold", *chances, *(f"count {count}" for count in discovery.counts)]]
     for one in discovery.ticks:
         numbers = (one.tick, one.threshold, *one.needed)
-        table.add_row(*(f"{number:,}" for number in numbers), *(f"{chance:.3g}" for chance in one.visible))
-    console.print(table)
+        rows.append([*(f"{number:,}" for number in numbers), *(f"{chance:.3g}" for chance in one.visible)])
+    _table(rows, left=0)
     _say(
         "The columns '% see' have the count that a key needs to be public with this chance at that tick; the columns "
         "'count' have the chance of a key with this count."
@@ -324,28 +308,19 @@ def _print_discovery(discovery: DiscoveryPlan) -> None:
 
 
 def _print_sparse(sparse: SparseComparison) -> None:
-    from rich.table import Table
-
-    console = _console()
     known = "max_ones unknown" if sparse.max_ones is None else f"max_ones={sparse.max_ones}"
     length = f"no horizon, first {sparse.ticks} ticks" if sparse.horizon is None else f"horizon {sparse.horizon}"
-    title = f"SparseCount({known}), {length}, bounds for all ticks together ({_percent(sparse.level)})"
-    table = Table()
+    _say(f"SparseCount({known}), {length}, bounds for all ticks together ({_percent(sparse.level)})")
     if sparse.max_ones is None:
-        best = next(iter(sparse.plain))
-        for name in ("events so far", "sparse-count ±", f"{best} ±"):
-            table.add_column(name, justify="right", overflow="fold")
+        rows = [["events so far", "sparse-count ±", f"{next(iter(sparse.plain))} ±"]]
         for ones, bound in zip(sparse.ones, sparse.bounds, strict=True):
-            table.add_row(f"{ones:,}", f"{bound:,.1f}", f"{sparse.best_plain:,.1f}")
+            rows.append([f"{ones:,}", f"{bound:,.1f}", f"{sparse.best_plain:,.1f}"])
     else:
-        table.add_column("counter", overflow="fold")
-        table.add_column("all ticks ±", justify="right", overflow="fold")
         assert sparse.bound is not None
-        rows = {**sparse.plain, "sparse-count": sparse.bound, "max_ones/2 for ever (no data)": sparse.max_ones / 2}
-        for name, bound in sorted(rows.items(), key=lambda row: row[1]):
-            table.add_row(name, f"{bound:,.1f}", style="bold" if name == "sparse-count" else None)
-    _say(title)
-    console.print(table)
+        all_of = {**sparse.plain, "sparse-count": sparse.bound, "max_ones/2 for ever (no data)": sparse.max_ones / 2}
+        best_first = sorted(all_of.items(), key=lambda row: row[1])
+        rows = [["counter", "all ticks ±"], *([name, f"{bound:,.1f}"] for name, bound in best_first)]
+    _table(rows, left=sparse.max_ones is not None)
     for line in (*_facts(sparse), sparse.guarantee):
         _say(line)
 

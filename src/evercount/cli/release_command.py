@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from evercount.cli.options import choose_stream
+from evercount.cli.options import choose_stream, progress_bar
 from evercount.errors import ParameterError
 from evercount.front_door import release as release_data
 from evercount.front_door.declare_stream import Declared, declare, described_options
@@ -193,17 +193,5 @@ def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                for task in tasks.values():
-                    bar.update(task, visible=False)
-                tasks[what] = bar.add_task(what, total=total or None)
-            bar.update(tasks[what], completed=done)
-
-        yield tell
+    with progress_bar("") as show:
+        yield lambda what, done, total: show(description=what, completed=done, total=total or None)

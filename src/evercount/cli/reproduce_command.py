@@ -9,6 +9,8 @@ from typing import Any
 import typer
 from typer import Argument, Option
 
+from evercount.cli.options import progress_bar
+
 
 def reproduce(
     items: list[str] | None = Argument(None, help="Items to run (figure-1 … constants); none or 'all' runs all."),
@@ -24,37 +26,22 @@ def reproduce(
     Writes CSV, JSON, PNG and SVG per item and an index README.md. An item that was finished with the same parameters
     is skipped.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     from evercount.reproduce.item import Item
     from evercount.reproduce.registry import ITEMS
-    from evercount.reproduce.runner import Options, choose, run_items
+    from evercount.reproduce.runner import Options, run_items
 
     if list_items:
         for item in ITEMS.values():
             typer.echo(f"{item.name:22} {item.title}")
         return
-    console = Console(stderr=True)
-    chosen = choose(items or [])
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        console=console,
-    ) as bars:
-        tasks = {item.name: bars.add_task(item.name, total=1, start=False) for item in chosen}
+    with progress_bar("") as show:
 
         def progress(item: Item, done: int, total: int) -> None:
-            bars.start_task(tasks[item.name])
-            bars.update(tasks[item.name], completed=done, total=max(total, 1))
+            show(description=item.name, completed=done, total=max(total, 1))
 
         def finished(item: Item, record: Mapping[str, Any], skipped: bool) -> None:
-            bars.update(tasks[item.name], completed=1, total=1)
             state = "was finished already" if skipped else f"{record['seconds']} s"
-            bars.console.print(f"{item.name}: {record['verdict']} ({state})", markup=False, highlight=False)
+            typer.echo(f"{item.name}: {record['verdict']} ({state})", err=True)
 
-        options = Options(out, quick, repetitions, seed, again)
-        run_items([item.name for item in chosen], options, progress, finished)
+        run_items(items or [], Options(out, quick, repetitions, seed, again), progress, finished)
     typer.echo(str(out / "README.md"))

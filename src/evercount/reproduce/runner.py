@@ -57,9 +57,10 @@ def run_items(
     for item in items:
         folder = options.out / item.name
         key = parameters_key(item, options)
-        record = finished_record(folder, key)
-        skipped = record is not None and not options.again
-        if record is None or options.again:
+        record = read_record(folder)
+        same = record is not None and all(record.get(name) == value for name, value in key.items())
+        skipped = same and not options.again
+        if record is None or not skipped:
             context = Context(options.seed, partial(progress, item) if progress else silent)
             record = run_one(item, context, key, folder)
         if finished is not None:
@@ -110,12 +111,6 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and record.get("format") == RECORD_FORMAT else None
-
-
-def finished_record(folder: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The record of an item that was finished with the same parameters; else None."""
-    record = read_record(folder)
-    return record if record is not None and all(record.get(k) == v for k, v in key.items()) else None
 
 
 # -- files -------------------------------------------------------------------------------------------------------
