@@ -45,12 +45,12 @@ def honaker(parameters: Parameters, context: Context) -> Result:
     last = {row["mechanism"]: row for row in rows[-len(COMPARED) :]}
     drawn = {row["mechanism"]: row["mean l-infinity error"] for row in simulated}
     slow = max(row["seconds for a stream"] for row in rows if row["mechanism"].startswith("honaker"))
-    worst, mean = (
+    worst, squares = (
         ", ".join(f"{name} {last[name][column]:.2f}" for name in COMPARED)
         for column in ("worst std", "root mean square")
     )
     findings = [
-        f"At {rows[-1]['T']}, noise multiplier 1: worst std {worst}; root mean square {mean}.",
+        f"At {rows[-1]['T']}, noise multiplier 1: worst std {worst}; root mean square {squares}.",
         f"Simulated at T = {size}, mean of max |error|: binary {drawn['binary-tree']:.2f}, Honaker online "
         f"{drawn['honaker']:.2f}, full {drawn['honaker-full']:.2f}. It is the best linear estimate from the same tree, "
         "so its std is at most the binary mechanism's at every tick.",

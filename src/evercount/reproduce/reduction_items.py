@@ -68,7 +68,7 @@ def apart(reduction: Reduction, bits: IntArray, other: IntArray) -> int:
 
 def reductions(parameters: Parameters, context: Context) -> Result:
     """Run every reduction on random inputs and put our error beside the lower bound of the easier problem."""
-    ticks, tries = parameters["ticks"], parameters["streams"]
+    ticks, tries = int(parameters["ticks"]), parameters["streams"]
     budget = Budget(parameters["epsilon"], parameters["delta"])
     floor = budget.noise_multiplier() * float(bounds.nuclear_lower(ticks))
     rng = np.random.default_rng(context.seed)

@@ -221,7 +221,7 @@ def local_row(parameters: Parameters, seed: int) -> Row:
     """Local learning: for each run, the largest error over θ of the estimated risk of the absolute loss."""
     from evercount.local import LocalServer, simulate
 
-    epsilon, delta, n = parameters["epsilon"], parameters["delta"], parameters["clients"]
+    epsilon, delta, n = parameters["epsilon"], parameters["delta"], int(parameters["clients"])
     generator = np.random.default_rng(seed)
     points = generator.beta(2, 5, size=n)
     theta = np.linspace(0, 1, 201)
