@@ -21,6 +21,7 @@ from evercount.audit.program import Claim, Program
 from evercount.audit.replay import Pair
 from evercount.errors import ParameterError
 from evercount.noise import Secret
+from evercount.text_rules import finite
 
 LEAST_RUNS = 40
 THRESHOLDS = 33
@@ -57,10 +58,7 @@ class AttackReport:
         return not self.reason
 
     def to_dict(self) -> dict[str, Any]:
-        fields = {
-            key: (None if isinstance(v, float) and not math.isfinite(v) else v) for key, v in asdict(self).items()
-        }
-        return fields | {"holds": self.holds}
+        return {**finite(asdict(self)), "holds": self.holds}
 
     def summary(self) -> str:
         line = (

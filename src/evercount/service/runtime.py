@@ -201,10 +201,6 @@ class Service:
         ended, heir = retire_stream(self.store, name, self.clock.now(), reason=reason, successor=successor)
         return {"retired": self.facts(ended), "successor": None if heir is None else self.facts(heir)}
 
-    def open_history(self, name: str) -> dict[str, Any]:
-        """The past of a stream is loaded, or there is none; called in the writer's thread."""
-        return self.facts(self.store.open_history(name))
-
     def mark(self, name: str, data: Any) -> dict[str, Any]:
         """Keep a note on ticks, or declare them missing; called in the writer's thread."""
         schedule = self.known(name).declaration.schedule

@@ -102,7 +102,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
         """Close the ticks of a stream with a past start from now on (write): its history is sent, or there is none."""
         service.access.require(request, "write")
         live = service.find(name)
-        return Json(await service.write(lambda: service.open_history(live.name)))
+        return Json(await service.write(lambda: service.facts(service.store.open_history(live.name))))
 
     @app.post("/v1/streams/{name}/notes", tags=["streams"], status_code=201, openapi_extra=openapi.NOTE)
     async def add_note(request: Request, name: Name) -> Response:
