@@ -26,26 +26,19 @@ from evercount.cli.spark_command import spark
 from evercount.cli.store_command import store
 from evercount.errors import EvercountError, MissingExtra, StoreError
 
-EXTRA_OF_PACKAGE = {
-    "rich": "cli",
-    "pydantic": "cli",
-    "duckdb": "files",
-    "pyarrow": "files",
-    "matplotlib": "plot",
-    "sqlalchemy": "service",
-    "fastapi": "service",
-    "uvicorn": "service",
-    "psycopg": "postgres",
-    "pyspark": "spark",
-    "nats": "consume",
-    "confluent_kafka": "consume",
-    "prometheus_client": "consume",
-    "pandas": "frames",
-    "polars": "frames",
-    "hypothesis": "audit",
-    "httpx": "client",
+EXTRAS = {
+    "cli": ("rich", "pydantic"),
+    "files": ("duckdb", "pyarrow"),
+    "plot": ("matplotlib",),
+    "service": ("sqlalchemy", "fastapi", "uvicorn"),
+    "postgres": ("psycopg",),
+    "spark": ("pyspark",),
+    "consume": ("nats", "confluent_kafka", "prometheus_client"),
+    "frames": ("pandas", "polars"),
+    "audit": ("hypothesis",),
+    "client": ("httpx",),
 }
-"""Which extra installs a package that a command lacks."""
+"""Which extra installs the packages that a command may lack."""
 COMMANDS: dict[str, Any] = {
     "plan": plan,
     "release": release,
@@ -66,10 +59,11 @@ COMMANDS: dict[str, Any] = {
 
 def _missing_extra(missing: ModuleNotFoundError) -> MissingExtra:
     """The answer to a package that is not installed; a module of our own that is missing is a defect."""
-    extra = EXTRA_OF_PACKAGE.get((missing.name or "").partition(".")[0])
-    if extra is None:
-        raise missing
-    return MissingExtra(f"this command ({missing.name})", extra)
+    package = (missing.name or "").partition(".")[0]
+    for extra, packages in EXTRAS.items():
+        if package in packages:
+            return MissingExtra(f"this command ({missing.name})", extra)
+    raise missing
 
 
 @cache

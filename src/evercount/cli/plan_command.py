@@ -308,36 +308,38 @@ def _print_discovery(discovery: DiscoveryPlan) -> None:
 
 
 def _print_sparse(sparse: SparseComparison) -> None:
-    known = "max_ones unknown" if sparse.max_ones is None else f"max_ones={sparse.max_ones}"
-    length = f"no horizon, first {sparse.ticks} ticks" if sparse.horizon is None else f"horizon {sparse.horizon}"
+    split = sparse.split
+    known = "max_ones unknown" if split.max_ones is None else f"max_ones={split.max_ones}"
+    length = f"no horizon, first {sparse.ticks} ticks" if split.horizon is None else f"horizon {split.horizon}"
     _say(f"SparseCount({known}), {length}, bounds for all ticks together ({_percent(sparse.level)})")
-    if sparse.max_ones is None:
+    if split.max_ones is None:
         rows = [["events so far", "sparse-count ±", f"{next(iter(sparse.plain))} ±"]]
         for ones, bound in zip(sparse.ones, sparse.bounds, strict=True):
             rows.append([f"{ones:,}", f"{bound:,.1f}", f"{sparse.best_plain:,.1f}"])
     else:
         assert sparse.bound is not None
-        all_of = {**sparse.plain, "sparse-count": sparse.bound, "max_ones/2 for ever (no data)": sparse.max_ones / 2}
+        all_of = {**sparse.plain, "sparse-count": sparse.bound, "max_ones/2 for ever (no data)": split.max_ones / 2}
         best_first = sorted(all_of.items(), key=lambda row: row[1])
         rows = [["counter", "all ticks ±"], *([name, f"{bound:,.1f}"] for name, bound in best_first)]
-    _table(rows, left=sparse.max_ones is not None)
-    for line in (*_facts(sparse), sparse.guarantee):
+    _table(rows, left=split.max_ones is not None)
+    for line in (*_facts(sparse), split.sentence()):
         _say(line)
 
 
 def _facts(sparse: SparseComparison) -> list[str]:
     """The split of the budget, the segments, and where the sparse counter is the best."""
-    segments = "any number of segments" if sparse.segments is None else f"at most {sparse.segments} segments"
-    gap = sparse.threshold - sparse.spread
-    with_delta = f" (with delta={sparse.delta:g})" if sparse.delta else ""
+    split = sparse.split
+    segments = "any number of segments" if split.segments is None else f"at most {split.segments} segments"
+    gap = split.threshold - split.spread
+    with_delta = f" (with delta={split.delta:g})" if split.delta else ""
     lines = [
-        f"Split of epsilon={sparse.epsilon:g}: {max(sparse.threshold_epsilon, sparse.tick_epsilon):g} partition "
-        f"(thresholds {sparse.threshold_epsilon:g}, ticks {sparse.tick_epsilon:g}), {sparse.counter_epsilon:g} counter"
+        f"Split of epsilon={split.epsilon:g}: {max(split.threshold_epsilon, split.tick_epsilon):g} partition "
+        f"(thresholds {split.threshold_epsilon:g}, ticks {split.tick_epsilon:g}), {split.counter_epsilon:g} counter"
         f"{with_delta}.",
-        f"Segments: threshold {sparse.threshold}, each closes with {gap} to {sparse.threshold + sparse.spread} events; "
+        f"Segments: threshold {split.threshold}, each closes with {gap} to {split.threshold + split.spread} events; "
         f"{segments}.",
     ]
-    what = "while so many events have come" if sparse.max_ones is None else "for max_ones"
+    what = "while so many events have come" if split.max_ones is None else "for max_ones"
     if sparse.wins is None:
         lines.append(
             f"It wins nowhere at this horizon and budget ({what} from {sparse.ones[0]} to {sparse.ones[-1]:,})."
@@ -355,14 +357,15 @@ def _plot_sparse(sparse: SparseComparison, target: Path) -> None:
     """Bounds against the number of events."""
     from evercount.plotting import error_plot, save
 
-    label = "sparse-count, max_ones unknown" if sparse.max_ones is None else "sparse-count with this max_ones"
+    split = sparse.split
+    label = "sparse-count, max_ones unknown" if split.max_ones is None else "sparse-count with this max_ones"
     curves = {label: (sparse.ones, sparse.bounds)}
     curves[f"plain counter, {next(iter(sparse.plain))}"] = sparse.ones, [sparse.best_plain] * len(sparse.ones)
-    if sparse.max_ones is not None:
+    if split.max_ones is not None:
         half = [(s, s / 2) for s in sparse.ones if s <= 2 * max(*sparse.bounds, sparse.best_plain)]
         curves["max_ones/2 for ever (no data)"] = [s for s, _ in half], [bound for _, bound in half]
-    axes = error_plot(curves, f"SparseCount, ε={sparse.epsilon:g}, δ={sparse.delta:g}, {sparse.ticks} ticks")
+    axes = error_plot(curves, f"SparseCount, ε={split.epsilon:g}, δ={split.delta:g}, {sparse.ticks} ticks")
     axes.set_xscale("log")
-    axes.set_xlabel("events in the whole stream" if sparse.max_ones is not None else "events so far")
+    axes.set_xlabel("events in the whole stream" if split.max_ones is not None else "events so far")
     axes.set_ylabel(f"error bound for all ticks ({_percent(sparse.level)})")
     save(axes, target)

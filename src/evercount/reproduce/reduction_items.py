@@ -124,7 +124,7 @@ def _draw(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-ITEM = Item(
+REDUCED = Item(
     "reductions",
     "Reductions between problems, run",
     "Lower bounds: thresholds to counting, counting to substrings, counting to smallest cuts.",

@@ -67,7 +67,7 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
     )
 
 
-ITEM = Item(
+YARDSTICK = Item(
     "yardstick",
     "Defaults beside the dense optimum",
     "Not in the paper: the least worst std that any factorization has for the same views and unit, with a certificate.",
