@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from evercount import Budget, Count, Secret, Stream
-from evercount.audit.attack import attack_all
+from evercount.audit.attack import attack
 from evercount.audit.library_door import LibraryProgram
-from evercount.audit.mechanism_grid import hardest_pairs
+from evercount.audit.mechanism_grid import hardest_pair
 from evercount.factorizations import Dense, register_factorization
 from evercount.planning import plan
 from evercount.plotting import new_axes, save
@@ -30,8 +30,8 @@ print("\n".join(f"{row.name}: worst std {row.worst_std:.2f}" for row in plan(Bud
 stream = Stream(Count(), Budget(1.0, 1e-6), factorization=banded(64))
 print(stream.run([3] * 64)[-1], stream.guarantee)
 program = LibraryProgram(Count(), Budget(3.0, 0.01), 4, "banded")
-pairs = hardest_pairs(program, Count(), program.budget, 4, Secret.generate())
-print(attack_all(program, pairs, 1000, Secret.generate(), 0.9999).summary())
+pair = hardest_pair(program, Count(), program.budget, 4, Secret.generate())
+print(attack(program, pair, 1000, Secret.generate(), 0.9999).summary())
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "out/examples")
 folder.mkdir(parents=True, exist_ok=True)
 axes = new_axes()

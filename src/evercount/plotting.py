@@ -7,7 +7,7 @@ from datetime import tzinfo
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from evercount.errors import MissingExtra, ParameterError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TimeArray = np.ndarray[Any, np.dtype[np.datetime64]]
 MOST_PLOTTED_TICKS = 4000
@@ -76,20 +77,27 @@ def _rising(wanted: FloatArray) -> FloatArray:
     return np.asarray([mean for mean, size in blocks for _ in range(size)])
 
 
-def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
-    """Axes of a new figure that needs no display."""
+def panels(rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.2) -> tuple[Figure, list[Any]]:
+    """A figure that needs no display, and its axes in reading order."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtra("plots", "plot") from error
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes: Axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    axes.set_prop_cycle(color=COLOURS)
+    axes = np.ravel(figure.subplots(rows, columns, squeeze=False)).tolist()
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(alpha=0.25)
+        panel.set_prop_cycle(color=COLOURS)
+    return figure, axes
+
+
+def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
+    """Axes of a new figure that needs no display."""
+    figure, (axes,) = panels(1, 1, width, height)
     for shown in (figure, axes):
         vars(shown)["_repr_png_"] = partial(_png, figure)  # notebooks draw by themselves only what pyplot has made
-    return axes
+    return cast("Axes", axes)
 
 
 def _png(figure: Any) -> bytes:

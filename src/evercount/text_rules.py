@@ -63,15 +63,15 @@ def csv_text(text: str) -> str:
     return f"'{text}" if text[:1] in _RUN else text
 
 
-def aligned(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
-    """Lines with columns of one width each; the first `left` columns begin at their left.
+def aligned(rows: Sequence[Sequence[str]], left: int = 0, gap: int = 2) -> list[str]:
+    """Lines with columns of one width each, `gap` apart; the first `left` columns begin at their left.
 
     >>> aligned([["noise", "std"], ["fresh", "1.4"]], left=1)
     ['noise  std', 'fresh  1.4']
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join(
+        (" " * gap).join(
             text.ljust(width) if place < left else text.rjust(width)
             for place, (text, width) in enumerate(zip(row, widths, strict=True))
         )

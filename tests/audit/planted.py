@@ -59,6 +59,23 @@ class Honest:
         return Published(tuple(range(1, len(data) + 1)), ("count",), values[:, np.newaxis])
 
 
+class Coin:
+    """A mechanism with a known answer: one number, N(count, σ²), rounded to a fine lattice."""
+
+    name = "coin"
+
+    def __init__(self, sigma: float, stated: float) -> None:
+        self.sigma, self.stated = sigma, stated
+
+    def claim(self, ticks: int) -> Claim:
+        return Claim(Budget.from_mu(1 / self.stated, 1e-3), np.eye(1), sigma=self.stated)
+
+    def run(self, data: Any, secret: Secret) -> Published:
+        drawn = np.random.default_rng(int(secret.hex(), 16)).standard_normal()
+        value = round((len(data[0]) + self.sigma * drawn) * 2**20) / 2**20
+        return Published((1,), ("count",), np.asarray([[value]]))
+
+
 class FreshNoisePerRound(Honest):
     """The paper's proof of its theorem 2: a new vector z in every round."""
 

@@ -77,7 +77,7 @@ def test_piped_tables_are_not_cut():
     assert result.exit_code == 0, result.stderr
     assert "…" not in result.stdout
     (line,) = (line for line in result.stdout.splitlines() if "binary-tree" in line)
-    cells = [cell.strip() for cell in line.strip("│ ").split("│")]
+    cells = line.split()
     assert len(cells) == 10
     exact = evercount("plan", "--epsilon", "1e-9", "-t", "64", "-m", "binary-tree", "--json")
     assert float(cells[3].replace(",", "")) == pytest.approx(json.loads(exact.stdout)["mechanisms"][0]["worst_std"])
@@ -180,8 +180,8 @@ def test_defaults_are_in_the_help():
         (("plan", "-m", "balnced"), "Did you mean 'balanced'"),
         (("plan", "-p", "width"), "KEY=VALUE"),
         (("plan", "--adjacency", "swap"), "adjacency"),
-        (("plan", "-t", "none", "--ticks", "0"), "--ticks must be between 1"),
-        (("plan", "-t", "none", "--ticks", "-5"), "--ticks must be between 1"),
+        (("plan", "-t", "none", "--ticks", "0"), "ticks must be a whole number from 1"),
+        (("plan", "-t", "none", "--ticks", "-5"), "ticks must be a whole number from 1"),
         (("plan", "-t", "100", "--ticks", "50"), "--ticks 50 is for streams without a horizon"),
         (("plan", "--ticks", "50"), "--horizon none"),
         (("plan", "--rho", "0.1", "--epsilon", "0.5"), "--epsilon 0.5 next to --rho"),

@@ -21,7 +21,6 @@ ALLOWED = {
     "queries/graphs/graph_query.py: getattr(self, part.name)": 1,
     "reproduce/simulate.py: getattr(self, f.name)": 1,
     "reproduce/simulate.py: getattr(other, f.name)": 1,
-    "reproduce/simulate.py: getattr(totals, f.name)": 1,
     # names of a tuple in the line above
     "local/losses.py: getattr(self, name)": 2,
     "declarations/file_places.py: getattr(self, name)": 1,

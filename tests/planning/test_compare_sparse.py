@@ -34,13 +34,13 @@ def test_numbers_are_those_of_the_counter() -> None:
     found = plan_sparse_count(Budget(1.0, 0.0), 2**12, 400)
     own = SparseCount(1.0, 2**12, max_ones=400, method="partition").plan
     assert found.method == SparseCount(1.0, 2**12, max_ones=400).plan.method == "plain"
-    assert (found.bound, found.segments, found.threshold, found.spread) == (
+    assert (found.bound, found.split.segments, found.split.threshold, found.split.spread) == (
         own.bound_without_promise(),
         own.segments,
         own.threshold,
         own.spread,
     )
-    assert max(found.threshold_epsilon, found.tick_epsilon) + found.counter_epsilon <= 1.0
+    assert max(found.split.threshold_epsilon, found.split.tick_epsilon) + found.split.counter_epsilon <= 1.0
     assert (
         found.bounds[ONES.index(100)] == plan_sparse(1.0, 2**12, 0.0, 100, method="partition").bound_without_promise()
     )
@@ -60,7 +60,7 @@ def test_without_a_horizon() -> None:
     """The counter without a horizon, over so many ticks: its own bounds, beside mechanisms that need no horizon."""
     found = plan_sparse_count(Budget(1.0, 0.0), None, 400, ticks=2**12)
     own = SparseCount(1.0, None, max_ones=400, method="partition").plan
-    assert (found.horizon, found.ticks) == (None, 2**12)
+    assert (found.split.horizon, found.ticks) == (None, 2**12)
     assert found.bound == own.bound_without_promise(ticks=2**12)
     assert set(found.plain) == {"endless-bridge", "pure-hybrid", "pure-hybrid-binary"}
     assert next(iter(found.plain)) == "endless-bridge"
@@ -70,7 +70,9 @@ def test_without_a_horizon() -> None:
 
 
 def beats(found: SparseComparison, ones: int) -> bool:
-    own = plan_sparse(found.epsilon, found.horizon, found.delta, ones, chance_outside(found.level), "partition")
+    own = plan_sparse(
+        found.split.epsilon, found.split.horizon, found.split.delta, ones, chance_outside(found.level), "partition"
+    )
     sparse = own.bound_without_promise()
     return sparse < min(found.best_plain, ones / 2)
 
@@ -92,7 +94,7 @@ def test_unknown_max_ones_is_a_function_of_the_events_so_far() -> None:
     assert found.bound is None
     assert found.bounds == [own.bound(s) for s in ONES]
     assert found.bounds == sorted(found.bounds)
-    assert found.constant(10) is None
+    assert found.to_dict()["curve"][0]["constant"] is None
     result = run("-e", "1", "-d", "0", "-t", "2^16")
     assert result.exit_code == 0
     assert "events so far" in result.output

@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 
 from evercount.cli.reproduce_command import reproduce
 from evercount.errors import ParameterError, UnknownName
-from evercount.reproduce.item import Context, Item, Result
+from evercount.reproduce.item import Item
 from evercount.reproduce.registry import ITEMS
 from evercount.reproduce.runner import Options, choose, run_items, slug
-from evercount.reproduce.simulate import simulate
 
 ITEM = "figure-4"
 
@@ -48,7 +47,6 @@ def test_files_of_an_item(tmp_path: Path) -> None:
     with (folder / "snr.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [float(row["SNR, paper's C"]) for row in table] == [row["SNR, paper's C"] for row in record["tables"]["snr"]]
-    assert not (folder / "checkpoints").exists()
     assert ITEM in (tmp_path / "README.md").read_text()
 
 
@@ -76,30 +74,6 @@ def test_the_seed_decides_the_numbers(tmp_path: Path) -> None:
         ran(tmp_path / folder, seed=seed)
         tables.append((tmp_path / folder / ITEM / "snr.csv").read_bytes())
     assert tables[0] == tables[1] != tables[2]
-
-
-def test_a_run_that_breaks_keeps_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner hands out a folder for checkpoints, leaves it when an item breaks and clears it at the end."""
-    breaks = True
-
-    def run(parameters: Mapping[str, Any], context: Context) -> Result:
-        def progress(done: int, total: int) -> None:
-            if breaks and done >= total // 2:
-                raise KeyboardInterrupt
-
-        found = simulate(["square-root"], 64, 1024, checkpoint=context.checkpoints, progress=progress)
-        return Result({"t": [{"mean": found["square-root"].mean_normalised[0]}]}, ["found"], "fine")
-
-    monkeypatch.setitem(ITEMS, "breaking", Item("breaking", "a test", "nothing", run))
-    with pytest.raises(KeyboardInterrupt):
-        run_items(["breaking"], Options(tmp_path))
-    assert list((tmp_path / "breaking" / "checkpoints").iterdir())
-    assert not (tmp_path / "breaking" / "result.json").exists()
-    breaks = False
-    record = run_items(["breaking"], Options(tmp_path))[0]
-    assert not (tmp_path / "breaking" / "checkpoints").exists()
-    uninterrupted = simulate(["square-root"], 64, 1024)["square-root"].mean_normalised[0]
-    assert record["tables"]["t"][0]["mean"] == pytest.approx(uninterrupted, rel=1e-12)
 
 
 @pytest.mark.usefixtures("no_figures")

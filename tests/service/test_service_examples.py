@@ -13,7 +13,7 @@ import pytest
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.streams_file import read_declarations
-from evercount.service.openapi import EXAMPLES, HOST, answers, declaration_schema, sent_body
+from evercount.service.openapi import HOST, declaration_schema, examples, sent_body
 from evercount.service.runtime import Service
 from evercount.store import Store
 from serving import ADMIN, HEADERS, HandClock, served
@@ -21,7 +21,9 @@ from serving import ADMIN, HEADERS, HandClock, served
 jsonschema_rs = pytest.importorskip("jsonschema_rs", reason="jsonschema-rs is not installed: pip install schemathesis")
 
 ROOT = Path(__file__).parents[2]
-FILE = ROOT / "src" / "evercount" / "service" / "example_answers.json"
+FILE = ROOT / "src" / "evercount" / "service" / "examples.json"
+KNOWN = examples()
+COMMANDS = {tuple(name.lower().split()): one["command"] for name, one in KNOWN.items()}
 NOON = 1_767_260_700.0  # 2026-01-01T09:45Z, in the hour of the example's event
 MANUAL = {"name": "minutes-used", "query": "count", "budget": {"epsilon": 0.5, "delta": 1e-10}}
 
@@ -44,7 +46,7 @@ def cut(value: Any) -> Any:
 
 def send(client: httpx.Client, method: str, path: str) -> Any:
     """Run an example; its JSON answer, or None where it is no JSON."""
-    command = EXAMPLES[method, path].replace("$TOKEN", ADMIN).replace("$(uuidgen)", "k").replace("\\\n", "")
+    command = COMMANDS[method, path].replace("$TOKEN", ADMIN).replace("$(uuidgen)", "k").replace("\\\n", "")
     words = shlex.split(command)
     assert words[0] == "curl"
     address = next(word for word in words if word.startswith(HOST)).removeprefix(HOST)
@@ -64,26 +66,28 @@ def test_every_operation_has_an_example_that_the_service_takes(tmp_path: Path) -
     with served(service) as client:
         api = client.get("/openapi.json").json()
         described = api["paths"]
-        assert set(EXAMPLES) == {(method, path) for path, methods in described.items() for method in methods}
+        assert set(COMMANDS) == {(method, path) for path, methods in described.items() for method in methods}
         client.post("/v1/streams", json=MANUAL, headers=HEADERS).raise_for_status()
         order = [("post", "/v1/streams"), ("post", "/v1/streams/{name}/events"), ("post", "/v1/tokens")]
         got = {one: send(client, *one) for one in order}
         clock.moment += 3 * 3600
         service.store.close_ticks(service.store.find("flu"), 3, clock.moment)
-        rest = sorted((one for one in EXAMPLES if one not in order), key=lambda one: (one[0] == "delete", one))
+        rest = sorted((one for one in COMMANDS if one not in order), key=lambda one: (one[0] == "delete", one))
         got |= {one: send(client, *one) for one in rest}
         page = client.get("/docs").text
     real = {f"{method.upper()} {path}": cut(answer) for (method, path), answer in got.items() if answer is not None}
     if os.environ.get("EVERCOUNT_WRITE_ANSWERS"):
-        FILE.write_text(json.dumps(real, indent=1, ensure_ascii=False, sort_keys=True) + "\n", "utf-8")
-    assert {name: shape(answer) for name, answer in answers().items()} == {n: shape(a) for n, a in real.items()}
-    for method, path in EXAMPLES:
+        new = {name: {**one, "answer": real.get(name)} for name, one in KNOWN.items()}
+        FILE.write_text(json.dumps(new, indent=1, ensure_ascii=False, sort_keys=True) + "\n", "utf-8")
+    recorded = {name: shape(one["answer"]) for name, one in examples().items() if one["answer"] is not None}
+    assert recorded == {name: shape(answer) for name, answer in real.items()}
+    for method, path in COMMANDS:
         operation = described[path][method]
         assert path.split("{")[0] in page
-        assert operation["x-codeSamples"][0]["source"] == EXAMPLES[method, path]
+        assert operation["x-codeSamples"][0]["source"] == COMMANDS[method, path]
         if "requestBody" in operation:
             body = operation["requestBody"]["content"]["application/json"]
-            assert body["example"] == sent_body(EXAMPLES[method, path])
+            assert body["example"] == sent_body(COMMANDS[method, path])
             jsonschema_rs.validate({**body["schema"], "components": api["components"]}, body["example"])
         if f"{method.upper()} {path}" in real:
             good = next(answer for status, answer in operation["responses"].items() if status.startswith("2"))
@@ -91,9 +95,8 @@ def test_every_operation_has_an_example_that_the_service_takes(tmp_path: Path) -
 
 
 def test_no_secret_is_in_an_example() -> None:
-    text = json.dumps(answers())
-    assert ADMIN not in text
-    assert set(answers()) > {"GET /v1/streams", "POST /v1/tokens", "GET /v1/plan"}
+    assert ADMIN not in json.dumps(KNOWN)
+    assert set(KNOWN) > {"GET /v1/streams", "POST /v1/tokens", "GET /v1/plan"}
 
 
 def test_the_description_knows_every_field_of_a_declaration() -> None:

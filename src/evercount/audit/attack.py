@@ -8,18 +8,20 @@ product event for Laplace noise, and the lowest set bits of the published number
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from evercount._arrays import BoolArray, FloatArray
 from evercount._validate import check_count, check_probability
-from evercount.audit.program import Claim, Data, Program
+from evercount.audit.program import Claim, Program
 from evercount.audit.replay import Pair
 from evercount.errors import ParameterError
 from evercount.noise import Secret
+from evercount.text_rules import finite
 
 LEAST_RUNS = 40
 THRESHOLDS = 33
@@ -56,10 +58,7 @@ class AttackReport:
         return not self.reason
 
     def to_dict(self) -> dict[str, Any]:
-        fields = {
-            key: (None if isinstance(v, float) and not math.isfinite(v) else v) for key, v in asdict(self).items()
-        }
-        return fields | {"holds": self.holds}
+        return {**finite(asdict(self)), "holds": self.holds}
 
     def summary(self) -> str:
         line = (
@@ -68,6 +67,11 @@ class AttackReport:
             f"epsilon at least {self.epsilon:.4g} ({self.runs} runs a side, {self.statistic})"
         )
         return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN: {self.reason}"
+
+
+def check_runs(runs: int) -> None:
+    if check_count("runs", runs) < LEAST_RUNS:
+        raise ParameterError(f"an attack needs at least {LEAST_RUNS} runs a side, got {runs}")
 
 
 def attack(
@@ -85,8 +89,7 @@ def attack(
     whatever the noise is: thresholds are chosen on other runs than those that judge them. Proof: `attack.proof.md`.
     Test: tests/audit/test_mechanism.py::test_bounds_cover_at_their_confidence.
     """
-    if check_count("runs", runs) < LEAST_RUNS:
-        raise ParameterError(f"an attack needs at least {LEAST_RUNS} runs a side, got {runs}")
+    check_runs(runs)
     check_probability("confidence", confidence)
     root = Secret.generate() if secret is None else secret
     claim = program.claim(max(map(len, pair)))
@@ -98,10 +101,14 @@ def attack(
         return AttackReport(*numbers, True, runs, confidence, "structure", 0, reason)
     difference = (first.values - second.values).ravel()
     possible = claim.spent(first.ticks, first.values - second.values)
-    sides = [
-        np.stack(list(_runs(program, data, root, number, runs, first.ticks, progress)))
-        for number, data in enumerate(pair)
-    ]
+    sides = [np.empty((runs, difference.size)) for _ in pair]
+    for side, number in product((0, 1), range(runs)):
+        published = program.run(pair[side], root.derive(f"side {side} run {number}"))
+        if published.ticks != first.ticks:
+            raise ParameterError("the program publishes other ticks with another secret: their choice is not audited")
+        sides[side][number] = published.values.ravel()
+        if progress is not None:
+            progress(side * runs + number + 1)
     repeated, expected = _repeats(sides[0], claim, first.ticks, len(first.labels))
     candidates = _statistics(sides, difference, claim, first.ticks, len(first.labels))
     if not low_bits and len(candidates) > 1:
@@ -121,44 +128,6 @@ def attack(
         resolved=claim.budget.delta == 0 or runs * claim.budget.delta >= 10, reason=reason,
         judged=runs - runs // 2, **found,
     )  # fmt: skip
-
-
-def attack_all(
-    program: Program,
-    pairs: list[Pair],
-    runs: int = 2000,
-    secret: Secret | None = None,
-    confidence: float = 1 - 1e-4,
-    progress: Callable[[int], None] | None = None,
-    low_bits: bool = True,
-) -> AttackReport:
-    """The attack that comes nearest to the promise, or breaks it, among several pairs; they share 1 − confidence."""
-    if not pairs:
-        raise ParameterError("an attack needs at least one pair of neighbours")
-    each = 1 - (1 - confidence) / len(pairs)
-    reports = []
-    for number, pair in enumerate(pairs):
-        tell = None if progress is None else (lambda done, before=2 * runs * number: progress(before + done))
-        reports.append(attack(program, pair, runs, secret, each, tell, low_bits))
-    return max(reports, key=lambda report: (not report.holds, report.possible, report.attacked))
-
-
-def _runs(
-    program: Program,
-    data: Data,
-    root: Secret,
-    side: int,
-    runs: int,
-    ticks: tuple[int, ...],
-    progress: Callable[[int], None] | None,
-) -> Iterator[FloatArray]:
-    for number in range(runs):
-        published = program.run(data, root.derive(f"side {side} run {number}"))
-        if published.ticks != ticks:
-            raise ParameterError("the program publishes other ticks with another secret: their choice is not audited")
-        yield published.values.ravel()
-        if progress is not None:
-            progress(side * runs + number + 1)
 
 
 # -- statistics ----------------------------------------------------------------------------------------------------

@@ -6,30 +6,21 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final, Protocol, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 
-from evercount._arrays import FloatArray
 from evercount._validate import check_count, check_name
 from evercount.audit.pair_search import SQUARES, Pair, PairSearch
 from evercount.audit.universes import Universe
 from evercount.errors import ParameterError
+from evercount.factorizations import Factorization
 from evercount.queries.base import Adjacency, Query
 
 ENOUGH_PAIRS = 200_000
 """Up to this many pairs `check` tries all of them; above, it searches at random."""
 ABSENT: Final = object()
 """Default of `noop`: a removed event leaves nothing behind."""
-
-
-class Factored(Protocol):
-    """What the check needs of a factorization: (L, R) of the first ticks and the norm that it declares."""
-
-    column_norm: float
-
-    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """(L, R) of the first ticks."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,7 @@ def check(
     universe: Sequence[Any],
     ticks: int,
     adjacency: Adjacency,
-    factorization: Factored | None = None,
+    factorization: Factorization | None = None,
     samples: int = 20_000,
     *,
     per_tick: int = 1,

@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from evercount._arrays import BoolArray
-from evercount._validate import check_count
-from evercount.audit.attack import LEAST_RUNS, clopper_pearson
+from evercount.audit.attack import check_runs, clopper_pearson
 from evercount.engine.stream import Stream
-from evercount.errors import ParameterError
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
@@ -92,17 +91,13 @@ def attack_discovery(
     chosen on other runs than those that judge it. Proof: `attack.proof.md`. Test:
     tests/audit/test_discovery_attack.py::test_streams_keep_their_promise_and_planted_bugs_do_not.
     """
-    if check_count("runs", runs) < LEAST_RUNS:
-        raise ParameterError(f"an attack needs at least {LEAST_RUNS} runs a side, got {runs}")
+    check_runs(runs)
     root = secret or Secret.generate()
-    sides: list[list[Seen]] = []
-    for side, ticks in enumerate(pair):
-        seen = []
-        for number in range(runs):
-            seen.append(program(ticks, root.derive(f"discovery attack {side} {number}")))
-            if progress is not None:
-                progress(side * runs + number + 1)
-        sides.append(seen)
+    sides: list[list[Seen]] = [[], []]
+    for side, number in product((0, 1), range(runs)):
+        sides[side].append(program(pair[side], root.derive(f"discovery attack {side} {number}")))
+        if progress is not None:
+            progress(side * runs + number + 1)
     listed = sum(any(PERSON in tick for tick in run) for run in sides[0])
     half = runs // 2
     best = max(_events(sides), key=lambda one: _advantage(one, slice(half), budget.epsilon))

@@ -29,9 +29,6 @@ class Audited(Program, Protocol):
 
 
 DOORS = ("library", "files", "service", "spark")
-EXAMPLES = {"spark": 4}
-"""Random neighbours that are tried where nobody says how many, for slow doors."""
-USUAL_EXAMPLES = 100
 
 
 def open_door(

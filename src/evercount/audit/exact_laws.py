@@ -207,13 +207,8 @@ def _segment(pattern: Any, tick: int) -> int:
 def _counter_costs(plan: SparsePlan) -> list[float]:
     """What the counter spends where the total of its segment 1, 2, … changes by one event; 0 for no segment."""
     assert plan.segments is not None
-    claim = Claim(Budget(plan.counter_epsilon, 0.0), _left(plan), cost=plan.counter_epsilon)
+    left = pure_factorization(plan.counter, plan.segments).dense(plan.segments)[0]  # in units of each number's ε
+    claim = Claim(Budget(plan.counter_epsilon, 0.0), np.asarray(left), cost=plan.counter_epsilon)
     ticks = np.arange(1, plan.segments + 1)
     steps = (ticks[:, np.newaxis] >= ticks).astype(np.float64)
     return [0.0, *(claim.spent(tuple(ticks.tolist()), step[:, np.newaxis]) for step in steps.T)]
-
-
-def _left(plan: SparsePlan) -> FloatArray:
-    """L of the counter over segments, in units of each number's share of ε."""
-    assert plan.segments is not None
-    return np.asarray(pure_factorization(plan.counter, plan.segments).dense(plan.segments)[0])

@@ -48,24 +48,14 @@ class FilesProgram(DoorProgram):
             raise ParameterError(f"--door {self.door} takes queries whose events are rows, not {self.query!r}")
         self.universe, columns = universe_of_rows(self.query), rows.columns
         self.levels = tuple(f"level {place + 1}" for place in range(rows.levels))
+        users = self.budget.unit == "user"
+        key, value = (name if name in columns else None for name in ("key", "value"))
+        user, order = "user" if users or "user" in columns else None, "order" if users and self.unordered else None
         return StreamDeclaration(
-            "audited",
-            self.query,
-            self.budget,
-            "1h",
-            START,
-            horizon=self.horizon,
-            factorization=self.factorization,
-            columns=Columns(
-                "time",
-                "key" if "key" in columns else None,
-                "value" if "value" in columns else None,
-                "user" if self.budget.unit == "user" or "user" in columns else None,
-                order="order" if self.budget.unit == "user" and self.unordered else None,
-                levels=self.levels,
-            ),
+            "audited", self.query, self.budget, "1h", START, horizon=self.horizon, factorization=self.factorization,
+            columns=Columns("time", key, value, user, order=order, levels=self.levels),
             noise_for=(RUNNING,),  # the claim is about running sums; other views are differences of them
-        )
+        )  # fmt: skip
 
     def open(self, secret: Secret) -> Stream:
         return self.declaration.build(secret=secret)

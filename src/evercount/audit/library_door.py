@@ -142,8 +142,6 @@ def stream_claim(stream: Stream, ticks: int) -> Claim:
     l1 = query.protected_l1(budget, stream.horizon)
     if isinstance(factorization, DigitTree):
         return Claim(budget, left, cost=node_rate(budget.epsilon, l1, query.grid, factorization.levels) / query.grid)
-    if isinstance(
-        factorization, HybridTree | Bridge | EndlessBridge
-    ):  # their L is already in units of each node's share of ε
+    if isinstance(factorization, HybridTree | Bridge | EndlessBridge):  # L is in units of each node's share of ε
         return Claim(budget, left, cost=budget.epsilon / l1)
     raise ParameterError(f"the audit does not know how {factorization.name!r} shares ε among its nodes")

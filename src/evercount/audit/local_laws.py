@@ -99,16 +99,12 @@ def audit_genprot(
     plan = GenProtPlan(epsilon, 1000, "audit", rule=rule, buckets=buckets)
     if clip is not None:
         plan.__dict__["clip"] = clip
-    ratios = []
-    for number in range(CLIENTS):
-        laws = _choice_laws(plan, number)
-        apart, pair, outcome = largest_ratio(laws)
-        ratios.append((apart, pair, f"{outcome} of client {number}"))
-    apart, pair, outcome = max(ratios)
+    found = [(*largest_ratio(_choice_laws(plan, number)), number) for number in range(CLIENTS)]
+    apart, pair, outcome, number = max(found)
     root = Secret.generate() if secret is None else secret
     law = _choice_laws(plan, 0)["bucket 1"]
     p_value = draws_p_value(law, lambda n: _send(client(plan, 0, root.derive(f"law {n}")), 0.5 / buckets), draws)
-    return LawReport(f"genprot client, {rule}", epsilon, apart, pair, outcome, p_value, draws)
+    return LawReport(f"genprot client, {rule}", epsilon, apart, pair, f"{outcome} of client {number}", p_value, draws)
 
 
 def _choice_laws(plan: GenProtPlan, number: int) -> Mapping[str, Law]:

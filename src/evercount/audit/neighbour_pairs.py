@@ -11,7 +11,6 @@ from evercount.audit.program import Data
 from evercount.audit.replay import Pair
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.audit.universes import Universe
-from evercount.errors import MissingExtra
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.sensitivities import bounded
@@ -114,10 +113,7 @@ def _difference(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any,
 
 def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
     """A hypothesis strategy of neighbouring data over this universe, for the budget's adjacency and unit."""
-    try:
-        from hypothesis import strategies as st
-    except ImportError as error:
-        raise MissingExtra("random neighbours", "audit") from error
+    from hypothesis import strategies as st
 
     number = st.integers(0, ticks - 1)
     most = 1 if budget.unit == "event" else bounded("events", budget, ticks) + 3  # of a user, more than the cap allows

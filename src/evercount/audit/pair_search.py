@@ -125,7 +125,7 @@ class PairSearch:
             known[shorter] = self._encode(shorter) if absent else None
         rows = known[shorter]
         for place in quiet:
-            rows = None if rows is None else _with_quiet_step(rows, place)
+            rows = None if rows is None else np.insert(rows, place, 0, axis=0)[:-1]  # the last row is quiet, too
         return rows
 
     def _try_replaced_ticks(self, streams: Sequence[Steps]) -> None:
@@ -285,11 +285,3 @@ def _number_of_choices(options: Sequence[int], chosen: int) -> int:
         for size in range(chosen, 0, -1):
             ways[size] += ways[size - 1] * number
     return ways[chosen]
-
-
-def _with_quiet_step(rows: IntArray, place: int) -> IntArray:
-    """The same increments with a row of zeros at `place`; the last row, which is quiet, makes room."""
-    later = np.zeros_like(rows)
-    later[:place] = rows[:place]
-    later[place + 1 :] = rows[place:-1]
-    return later

@@ -72,7 +72,6 @@ class Claim:
 
     @property
     def pure(self) -> bool:
-        """Whether the promise is one of pure privacy."""
         return self.sigma is None
 
     @property
@@ -161,22 +160,17 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
     return np.asarray(right[: len(size)][kept].T / size[kept])
 
 
-def _table_of(releases: list[dict[str, float]]) -> tuple[tuple[str, ...], FloatArray]:
-    """Labels and numbers of ticks that may have different labels; 0 where a label is missing.
-
-    Where keys are discovered, `other` follows from the other numbers and is left out.
-    """
-    labels = tuple(dict.fromkeys(label for row in releases for label in row))
-    return labels, np.asarray([[row.get(label, 0.0) for label in labels] for row in releases]).reshape(-1, len(labels))
-
-
 def published_table(
     query: Query, parts: FloatArray | None, releases: list[dict[str, float]]
 ) -> tuple[tuple[str, ...], FloatArray]:
-    """(labels, numbers) with independent noise in every column."""
+    """(labels, numbers) with independent noise in every column; 0 where a tick lacks a label.
+
+    Where keys are discovered, `other` follows from the other numbers and is left out.
+    """
     if query.discovery is not None:
         releases = [{label: number for label, number in row.items() if label != OTHER} for row in releases]
-    labels, values = _table_of(releases)
+    labels = tuple(dict.fromkeys(label for row in releases for label in row))
+    values = np.asarray([[row.get(label, 0.0) for label in labels] for row in releases]).reshape(-1, len(labels))
     if parts is None:
         return labels, values
     return tuple(f"part {number}" for number in range(parts.shape[1])), values @ parts

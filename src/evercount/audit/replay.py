@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evercount.audit.program import Data, Program
-from evercount.errors import InputError, MissingExtra
+from evercount.errors import InputError
 from evercount.noise import Secret
 
 TOLERANCE = 1e-9
@@ -58,18 +58,12 @@ class ReplayReport:
         return self.worst is None or self.worst.holds
 
     def to_dict(self) -> dict[str, Any]:
-        worst = self.worst
-        return {
-            "program": self.program,
-            "measure": self.measure,
-            "holds": self.holds,
-            "spent": None if worst is None or not np.isfinite(worst.spent) else worst.spent,
-            "claimed": None if worst is None else worst.limit,
-            "reason": "" if worst is None else worst.reason,
-            "pair": None if worst is None else [repr(data) for data in worst.pair],
-            "pairs": self.pairs,
-            "refused": self.refused,
-        }
+        found = {"program": self.program, "measure": self.measure, "holds": self.holds}
+        tried = {"pairs": self.pairs, "refused": self.refused}
+        if (worst := self.worst) is None:
+            return {**found, "spent": None, "claimed": None, "reason": "", "pair": None, **tried}
+        spent, pair = worst.spent if np.isfinite(worst.spent) else None, [repr(data) for data in worst.pair]
+        return {**found, "spent": spent, "claimed": worst.limit, "reason": worst.reason, "pair": pair, **tried}
 
     def summary(self) -> str:
         if self.worst is None:
@@ -135,45 +129,30 @@ def replay(
 
 def search(program: Program, strategy: Any, secret: Secret, examples: int = 100) -> ReplayReport:
     """Compare random neighbours drawn by a hypothesis strategy; a pair that breaks the promise is made small."""
-    try:
-        from hypothesis import HealthCheck, assume, given, settings, target
-    except ImportError as error:
-        raise MissingExtra("random neighbours", "audit") from error
-    seen: dict[str, Any] = {"worst": None, "pairs": 0, "refused": 0}
+    from hypothesis import HealthCheck, assume, given, settings, target
 
-    @settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
+    found: list[Finding] = []
+    refused = 0
+    every = list(HealthCheck)
+
+    @settings(max_examples=examples, database=None, deadline=None, derandomize=True, suppress_health_check=every)
     @given(strategy)
     def attack(pair: Pair) -> None:
+        nonlocal refused
         try:
-            finding = compare(program, pair, secret)
+            found.append(compare(program, pair, secret))
         except InputError:
-            seen["refused"] += 1
+            refused += 1
             assume(False)
-        seen["pairs"] += 1
-        if seen["worst"] is None or finding.spent > seen["worst"].spent:
-            seen["worst"] = finding
-        if not finding.holds:
-            raise _Broken(finding)
-        target(finding.ratio)
+        assert found[-1].holds
+        target(found[-1].ratio)
 
     try:
         attack()
-    except _Broken as broken:
-        seen["worst"] = broken.finding  # hypothesis raises the smallest one that it has
-    return _report(program, seen["worst"], seen["pairs"], seen["refused"])
-
-
-class _Broken(AssertionError):
-    def __init__(self, finding: Finding) -> None:
-        super().__init__("the promise is broken")
-        self.finding = finding
+        worst = max(found, key=lambda finding: finding.spent, default=None)
+    except AssertionError:
+        worst = found[-1]  # hypothesis ends with the smallest one that it has
+    return _report(program, worst, len(found), refused)
 
 
 def _report(program: Program, worst: Finding | None, pairs: int, refused: int) -> ReplayReport:

@@ -26,6 +26,7 @@ Factorizations = FloatArray | Sequence[FloatArray] | Mapping[str, FloatArray]
 
 TOLERANCE = 1e-9
 """Relative: a claim counts as beaten only if it is exceeded by more than rounding can explain."""
+NEGATIVE = " (Gram matrix has negative entries: no claim can rest on S)"
 
 
 @dataclass(frozen=True)
@@ -96,24 +97,24 @@ class SensitivityReport:
     def summary(self) -> str:
         how = "all" if self.exhaustive else "a random search of"
         changed = "" if self.changed == 1 else f" that differ in {self.changed} events"
-        lines = [
+        head = (
             f"{self.query}, {self.adjacency}: {how} {self.pairs} pairs of streams of {self.steps} steps in "
-            f"{self.ticks} ticks{changed}",
-            f"  sum of P^2+N^2: found {self.norm:.6g}, claimed S = {self.S:.6g}",
+            f"{self.ticks} ticks{changed}"
+        )
+        told = {"sum of P^2+N^2": ("S = ", self.claims[0]), "sum of P+N, for delta = 0": ("", self.l1)}
+        told["values of a tick, squared"] = "v^2 = ", self.value
+        told |= {finding.factorization: ("c^2*S = ", finding) for finding in self.findings}
+        lines = [
+            f"{what}: found {claim.found:.6g}, claimed {name}{claim.claimed:.6g}"
+            + (NEGATIVE if isinstance(claim, Finding) and not claim.nonnegative_gram else "")
+            for what, (name, claim) in told.items()
+            if claim is not None
         ]
-        if self.l1 is not None:
-            lines.append(f"  sum of P+N, for delta = 0: found {self.l1.found:.6g}, claimed {self.l1.claimed:.6g}")
-        if self.value is not None:
-            lines.append(
-                f"  values of a tick, squared: found {self.value.found:.6g}, claimed v^2 = {self.value.claimed:.6g}"
-            )
-        for finding in self.findings:
-            gram = "" if finding.nonnegative_gram else " (Gram matrix has negative entries: no claim can rest on S)"
-            lines.append(
-                f"  {finding.factorization}: found {finding.found:.6g}, claimed c^2*S = {finding.claimed:.6g}{gram}"
-            )
-        lines.append("  the claim holds" if self.holds else "  THE CLAIM IS BEATEN")
-        return "\n".join(lines)
+        beaten = next((claim for claim in self.claims if not claim.holds), None)
+        lines.append("the claim holds" if beaten is None else "THE CLAIM IS BEATEN")
+        if beaten is not None and beaten.pair is not None:
+            lines += [f"stream   : {beaten.pair[0]}", f"neighbour: {beaten.pair[1]}"]
+        return "\n  ".join([head, *lines])
 
 
 def audit_sensitivity(
@@ -153,11 +154,10 @@ def audit_sensitivity(
             f"ticks, steps and budget must be at least 1, got {ticks}, {length}, {budget}; changed events are from 1 "
             f"to the number of steps, got {changed}"
         )
-    world = universe
-    if not world.merge and length != ticks:
+    if not universe.merge and length != ticks:
         raise ParameterError(f"in this universe every step is a tick: steps must be {ticks}, got {length}")
     named = _matrices_by_name(factorizations, ticks)
-    search = PairSearch(query, world, adjacency, ticks, length, named, random.Random(seed), changed)
+    search = PairSearch(query, universe, adjacency, ticks, length, named, random.Random(seed), changed)
     exhaustive = search.enumerate(budget, progress)
     if not exhaustive:
         search.climb(budget, progress)

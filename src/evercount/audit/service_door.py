@@ -18,7 +18,7 @@ from evercount.audit.program import Data, Published, parts_of, published_table
 from evercount.audit.universes import universe
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.stream import Stream
-from evercount.errors import InputError, MissingExtra, ParameterError
+from evercount.errors import InputError, ParameterError
 from evercount.noise import Secret
 from evercount.service.access import Limits
 from evercount.service.http_app import create_app
@@ -80,10 +80,8 @@ class ServiceProgram(DoorProgram):
         return Service(Store(place), clock=StoppedClock(), admin=ADMIN, limits=Limits())
 
     async def _ask(self, app: FastAPI, method: str, path: str, body: Any = None, token: bool = False) -> Any:
-        try:
-            import httpx
-        except ImportError as error:
-            raise MissingExtra("the audit of the service", "audit") from error
+        import httpx
+
         headers = {"Authorization": f"Bearer {ADMIN}"} if token else {}
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://audit") as client:
@@ -93,7 +91,6 @@ class ServiceProgram(DoorProgram):
         return answer.json()
 
     async def _tick(self, app: FastAPI, tick: int, events: tuple[Any, ...]) -> None:
-        """Post the events of a tick, then close it."""
         if self.names_users:
             body = [{"user": user, "event": self._payload(event)} for user, event in events]
         else:

@@ -63,23 +63,12 @@ def release_vectors() -> dict[str, Any]:
     for query, budget, horizon, name, events in cases:
         stream = open_for_replay(query, budget, horizon, name, secret=Secret.from_hex(KEY))
         released = [stream.step(tick).values.tolist() for tick in events]
-        streams.append(
-            {
-                "query": {"name": query.name, "parameters": query.named()[1]},
-                "budget": budget.to_dict(),
-                "horizon": horizon,
-                "factorization": name,
-                "sigma": stream.sigma,
-                "numeric_delta": stream.numeric_delta,
-                "events": events,
-                "releases": released,
-            }
-        )
-    return {
-        "about": "every stream has the same secret; events are the ticks in order",
-        "secret": KEY,
-        "streams": streams,
-    }
+        asked = {"name": query.name, "parameters": query.named()[1]}
+        facts = {"query": asked, "budget": budget.to_dict(), "horizon": horizon, "factorization": name}
+        noise = {"sigma": stream.sigma, "numeric_delta": stream.numeric_delta}
+        streams.append({**facts, **noise, "events": events, "releases": released})
+    about = "every stream has the same secret; events are the ticks in order"
+    return {"about": about, "secret": KEY, "streams": streams}
 
 
 def norm_vectors() -> dict[str, Any]:
@@ -101,15 +90,8 @@ def multiplier_vectors() -> dict[str, Any]:
     for epsilon, delta in ((0.1, 1e-10), (0.5, 1e-10), (0.5, 1e-6), (0.9, 1e-5), (1.0, 1e-6), (4.0, 1e-3)):
         for calibration in ("tight", "classic", "paper") if epsilon < 1 else ("tight",):
             budget = Budget(epsilon, delta, calibration=calibration)
-            multipliers.append(
-                {
-                    "epsilon": epsilon,
-                    "delta": delta,
-                    "calibration": calibration,
-                    "multiplier": budget.noise_multiplier(),
-                    "mu": budget.mu,
-                }
-            )
+            made = {"multiplier": budget.noise_multiplier(), "mu": budget.mu}
+            multipliers.append({"epsilon": epsilon, "delta": delta, "calibration": calibration, **made})
     return {"about": "multiplier = sigma over sensitivity, rounded to the private side", "multipliers": multipliers}
 
 

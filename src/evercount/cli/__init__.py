@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 import typer.main
+from typer import Option
 from typer.core import TyperGroup
 
 from evercount import __version__
@@ -25,26 +26,19 @@ from evercount.cli.spark_command import spark
 from evercount.cli.store_command import store
 from evercount.errors import EvercountError, MissingExtra, StoreError
 
-EXTRA_OF_PACKAGE = {
-    "rich": "cli",
-    "pydantic": "cli",
-    "duckdb": "files",
-    "pyarrow": "files",
-    "matplotlib": "plot",
-    "sqlalchemy": "service",
-    "fastapi": "service",
-    "uvicorn": "service",
-    "psycopg": "postgres",
-    "pyspark": "spark",
-    "nats": "consume",
-    "confluent_kafka": "consume",
-    "prometheus_client": "consume",
-    "pandas": "frames",
-    "polars": "frames",
-    "hypothesis": "audit",
-    "httpx": "client",
+EXTRAS = {
+    "cli": ("rich", "pydantic"),
+    "files": ("duckdb", "pyarrow"),
+    "plot": ("matplotlib",),
+    "service": ("sqlalchemy", "fastapi", "uvicorn"),
+    "postgres": ("psycopg",),
+    "spark": ("pyspark",),
+    "consume": ("nats", "confluent_kafka", "prometheus_client"),
+    "frames": ("pandas", "polars"),
+    "audit": ("hypothesis",),
+    "client": ("httpx",),
 }
-"""Which extra installs a package that a command lacks."""
+"""Which extra installs the packages that a command may lack."""
 COMMANDS: dict[str, Any] = {
     "plan": plan,
     "release": release,
@@ -65,10 +59,11 @@ COMMANDS: dict[str, Any] = {
 
 def _missing_extra(missing: ModuleNotFoundError) -> MissingExtra:
     """The answer to a package that is not installed; a module of our own that is missing is a defect."""
-    extra = EXTRA_OF_PACKAGE.get((missing.name or "").partition(".")[0])
-    if extra is None:
-        raise missing
-    return MissingExtra(f"this command ({missing.name})", extra)
+    package = (missing.name or "").partition(".")[0]
+    for extra, packages in EXTRAS.items():
+        if package in packages:
+            return MissingExtra(f"this command ({missing.name})", extra)
+    raise missing
 
 
 @cache
@@ -90,11 +85,9 @@ class Commands(TyperGroup):
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # their names; `get_command` builds them
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """See click."""
         return _build(cmd_name) if cmd_name in COMMANDS else None
 
     def invoke(self, ctx: Any) -> Any:
-        """See click."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as missing:
@@ -126,7 +119,7 @@ def _version(shown: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    version: bool = Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
     """Shared options."""
 

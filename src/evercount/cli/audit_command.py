@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from typer import Argument, Option
+
+from evercount.cli.options import (
+    Adjacency,
+    Json,
+    MaxEvents,
+    MaxPerTick,
+    MaxTicks,
+    Parameters,
+    Period,
+    parse_parameters,
+    progress_bar,
+)
+from evercount.errors import ParameterError
+from evercount.factorizations import factorization as build_factorization
+from evercount.front_door.declare_stream import parse_horizon, unit_of
+from evercount.noise import Secret
+from evercount.privacy import Budget
+from evercount.queries import DiscoveredKeys, build_query
+from evercount.queries.sensitivities import bounded
+
+if TYPE_CHECKING:
+    from evercount.audit.attack import AttackReport
 
 audit = typer.Typer(help="Attack what evercount claims and report what the attack found.", no_args_is_help=True)
 
@@ -15,41 +40,54 @@ def _audits() -> None:
     """Attack what evercount claims and report what the attack found."""
 
 
-Parameters = Annotated[
-    list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
-]
-MaxEvents = Annotated[int | None, typer.Option(help="Protect persons, of whom at most this many events count.")]
-MaxPerTick = Annotated[int | None, typer.Option(help="As --max-events, in one tick.")]
-MaxTicks = Annotated[int | None, typer.Option(help="In how many ticks one person counts.")]
-Period = Annotated[str | None, typer.Option(help="Protect what a person does in this many ticks, rather than in all.")]
-AuditedHorizon = Annotated[str, typer.Option(help="Horizon of the stream, or none; default: the ticks that are run.")]
+Epsilon = Annotated[float, Option(help="ε of the promise.")]
+Delta = Annotated[float, Option(help="δ of the promise; 0 for pure privacy.")]
+Horizon = Annotated[str, Option(help="Horizon of the stream, or none; default: the ticks that are run.")]
+Factorization = Annotated[str | None, Option("--factorization", "-f", help="By name.")]
+RootSecret = Annotated[str | None, Option(help="Root of the runs' secrets in hex; default: a fresh one.")]
+
+
+def _secret(text: str | None) -> Secret:
+    return Secret.generate() if text is None else Secret.from_hex(text)
+
+
+def _budget(epsilon: float, delta: float, adjacency: str, *caps: Any) -> Budget:
+    return Budget(epsilon, delta, adjacency=cast(Any, adjacency), **(unit_of(None, *caps) if caps else {}))
+
+
+def _finish(reports: Iterable[Any], as_json: bool | None = None) -> None:
+    """Exit 1 if a report does not hold; before that, each is printed as it comes, unless that is done."""
+    holds = True
+    for report in reports:
+        if as_json is not None:
+            typer.echo(json.dumps(report.to_dict()) if as_json else report.summary())
+        holds = holds and report.holds
+    if not holds:
+        raise typer.Exit(1)
 
 
 @audit.command()
 def replay(
-    query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, substrings, …")] = None,
+    query: str | None = Argument(None, help="Query by name: count, histogram, substrings, …"),
     parameter: Parameters = None,
-    door: Annotated[str, typer.Option(help="library, files, service or spark.")] = "library",
-    program: Annotated[
-        str | None,
-        typer.Option(help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."),
-    ] = None,
-    epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")] = 1e-6,
-    adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
+    door: str = Option("library", help="library, files, service or spark."),
+    program: str | None = Option(
+        None, help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."
+    ),
+    epsilon: Epsilon = 1.0,
+    delta: Delta = 1e-6,
+    adjacency: Adjacency = "add-remove",
     max_events: MaxEvents = None,
     max_per_tick: MaxPerTick = None,
     max_ticks: MaxTicks = None,
     period: Period = None,
-    ticks: Annotated[int, typer.Option(help="Ticks of the data.", min=1, max=64)] = 6,
-    horizon: AuditedHorizon = "",
-    factorization: Annotated[str | None, typer.Option("--factorization", "-f", help="By name.")] = None,
-    restarts: Annotated[bool, typer.Option(help="Stop and continue the program halfway.")] = True,
-    examples: Annotated[
-        int | None, typer.Option(help="Random neighbours to try; 0 for none. Default: 100, by Spark 4.", min=0)
-    ] = None,
-    secret: Annotated[str | None, typer.Option(help="Secret of the runs in hex; default: a fresh one.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ticks: int = Option(6, help="Ticks of the data.", min=1, max=64),
+    horizon: Horizon = "",
+    factorization: Factorization = None,
+    restarts: bool = Option(True, help="Stop and continue the program halfway."),
+    examples: int | None = Option(None, help="Random neighbours to try; 0 for none. Default: 100, by Spark 4.", min=0),
+    secret: RootSecret = None,
+    json_output: Json = False,
 ) -> None:
     """Run a program twice with one secret on neighbouring data; what differs must be covered by its promise.
 
@@ -58,65 +96,48 @@ def replay(
 
     Example: evercount audit replay histogram -p keys='["a","b"]' --door service --adjacency replace
     """
-    import json as writer
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from evercount.audit.doors import EXAMPLES, USUAL_EXAMPLES, find_program, open_door, run_replay
-    from evercount.cli.options import parse_parameters
-    from evercount.errors import ParameterError
-    from evercount.front_door.declare_stream import parse_horizon, unit_of
-    from evercount.noise import Secret
-    from evercount.privacy import Budget
-    from evercount.queries import build_query
+    from evercount.audit.doors import find_program, open_door, run_replay
 
     if (query is None) == (program is None):
         raise ParameterError("name a query, or a program of your own with --program MODULE:NAME")
     if program is not None:
         audited = find_program(program)
     else:
-        whom = unit_of(None, max_events, max_per_tick, max_ticks, period)
-        budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **whom)
-        ends = parse_horizon(horizon) if horizon else ticks
-        asked = build_query(cast(str, query), parse_parameters(parameter or []))
-        audited = open_door(door, asked, budget, ends, factorization, (ticks // 2,) if restarts and ticks > 1 else ())
+        budget = _budget(epsilon, delta, adjacency, max_events, max_per_tick, max_ticks, period)
+        asked = build_query(cast(str, query), parse_parameters(parameter))
+        halfway = (ticks // 2,) if restarts and ticks > 1 else ()
+        audited = open_door(door, asked, budget, parse_horizon(horizon or str(ticks)), factorization, halfway)
     if examples is None:
-        examples = USUAL_EXAMPLES if program is not None else EXAMPLES.get(door, USUAL_EXAMPLES)
-    key = Secret.generate() if secret is None else Secret.from_hex(secret)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("worst neighbours", total=None)
+        examples = 4 if program is None and door == "spark" else 100
+    with progress_bar("worst neighbours") as tell:
         report = run_replay(
-            audited, ticks, key, examples, lambda what, done: progress.update(task, description=what, completed=done)
+            audited, ticks, _secret(secret), examples, lambda what, done: tell(description=what, completed=done)
         )
-    typer.echo(writer.dumps(report.to_dict(), indent=2) if json_output else report.summary())
-    if not report.holds:
-        raise typer.Exit(1)
+    _finish([report], json_output)
 
 
 @audit.command()
 def mechanism(
-    query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, …")] = None,
+    query: str = Argument(..., help="Query by name: count, histogram, …"),
     parameter: Parameters = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Every factorization (or that of -f) × noise × adjacency, of a query or all.")
-    ] = False,
-    epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 3.0,
-    delta: Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")] = 0.01,
-    adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
-    ticks: Annotated[int, typer.Option(help="Ticks of the data.", min=1, max=32)] = 4,
-    horizon: AuditedHorizon = "",
-    factorization: Annotated[str | None, typer.Option("--factorization", "-f", help="By name.")] = None,
-    noise: Annotated[str, typer.Option(help="exact or insecure-float.")] = "exact",
-    runs: Annotated[int, typer.Option(help="Runs on either side.", min=40)] = 2000,
-    confidence: Annotated[float, typer.Option(help="Of every bound.")] = 0.9999,
-    low_bits: Annotated[
-        bool | None, typer.Option(help="Read the lowest bits; default: of exact noise, which claims to hide them.")
-    ] = None,
-    secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
-    jobs: Annotated[int, typer.Option(help="Processes that share the attacks of --all.", min=1)] = 1,
-    plot: Annotated[str | None, typer.Option(help="Chart of claimed against attacked: .png, .svg or .pdf.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each attack.")] = False,
+    everything: bool = Option(
+        False, "--all", help="Every factorization (or that of -f) × noise × adjacency of the query."
+    ),
+    epsilon: Epsilon = 3.0,
+    delta: Delta = 0.01,
+    adjacency: Adjacency = "add-remove",
+    ticks: int = Option(4, help="Ticks of the data.", min=1, max=32),
+    horizon: Horizon = "",
+    factorization: Factorization = None,
+    noise: str = Option("exact", help="exact or insecure-float."),
+    runs: int = Option(2000, help="Runs on either side.", min=40),
+    confidence: float = Option(0.9999, help="Of every bound."),
+    low_bits: bool | None = Option(
+        None, help="Read the lowest bits; default: of exact noise, which claims to hide them."
+    ),
+    secret: RootSecret = None,
+    plot: str | None = Option(None, help="Chart of claimed against attacked: .png, .svg or .pdf."),
+    json_output: bool = Option(False, "--json", help="Print JSON, a line for each attack."),
 ) -> None:
     """Attack the joint release as a black box: how well can two neighbours be told apart, compared with the promise?
 
@@ -125,168 +146,110 @@ def mechanism(
 
     Example: evercount audit mechanism count --runs 4000
     """
-    import json as writer
-
-    from rich.console import Console
-    from rich.progress import Progress
-
     from evercount._validate import check_name
-    from evercount.audit.attack import AttackReport, attack_all
+    from evercount.audit.attack import attack
     from evercount.audit.library_door import LibraryProgram
-    from evercount.audit.mechanism_grid import QUERIES, all_cases, chart, hardest_pairs, pool, run_cases, summarise
-    from evercount.cli.options import parse_parameters
-    from evercount.errors import ParameterError
-    from evercount.front_door.declare_stream import parse_horizon
-    from evercount.noise import Secret
-    from evercount.privacy import Budget
-    from evercount.queries import build_query
+    from evercount.audit.mechanism_grid import all_cases, chart, hardest_pair, run_case, summarise
 
-    if query is None and not everything:
-        raise ParameterError("name a query, or attack them all with --all")
-    key = Secret.generate() if secret is None else Secret.from_hex(secret)
+    asked, key = build_query(query, parse_parameters(parameter)), _secret(secret)
     reports: list[AttackReport] = []
 
     def tell(report: AttackReport) -> None:
         reports.append(report)
-        typer.echo(writer.dumps(report.to_dict()) if json_output else report.summary())
+        typer.echo(json.dumps(report.to_dict()) if json_output else report.summary())
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        if everything:
-            if query is not None:
-                check_name("query", query, tuple(known.name for known in QUERIES))
-            cases = list(all_cases([known for known in QUERIES if query in (None, known.name)]))
-            if factorization is not None:
-                check_name("factorization", factorization, tuple({case.factorization or "": 0 for case in cases}))
-                cases = [case for case in cases if case.factorization == factorization]
-            task = progress.add_task("attacks", total=len(cases))
-            each = 1 - (1 - confidence) / len(cases)  # all attacks share the chance of a false alarm
-            for report in run_cases(cases, runs, key, each, jobs):
-                tell(report)
-                progress.update(task, description=report.program, advance=1)
-        else:
-            budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency))
-            asked = build_query(cast(str, query), parse_parameters(parameter or []))
-            ends = parse_horizon(horizon) if horizon else ticks
-            program = LibraryProgram(asked, budget, ends, factorization, noise=noise)
-            task = progress.add_task("runs", total=2 * runs)
-            pairs = hardest_pairs(program, asked, budget, ticks, key)
-            bits = noise == "exact" if low_bits is None else low_bits
-            step = lambda done: progress.update(task, completed=done)  # noqa: E731 - shorter than a function
-            tell(attack_all(program, pairs, runs, key, confidence, step, bits))
+    if everything:
+        cases = list(all_cases(asked))
+        if factorization is not None:
+            check_name("factorization", factorization, tuple({case.factorization or "": 0 for case in cases}))
+            cases = [case for case in cases if case.factorization == factorization]
+        with progress_bar("attacks", len(cases)) as show:
+            for case in cases:
+                show(description=case.label)
+                tell(run_case(case, runs, key, 1 - (1 - confidence) / len(cases)))  # all share the false alarms
+                show(advance=1)
+        typer.echo(summarise(reports), err=json_output)
+    else:
+        budget = _budget(epsilon, delta, adjacency)
+        program = LibraryProgram(asked, budget, parse_horizon(horizon or str(ticks)), factorization, noise=noise)
+        bits = noise == "exact" if low_bits is None else low_bits
+        with progress_bar("runs", 2 * runs) as show:
+            pair = hardest_pair(program, asked, budget, ticks, key)
+            tell(attack(program, pair, runs, key, confidence, lambda done: show(completed=done), bits))
     if plot is not None:
         chart(reports, plot)
-    if everything:
-        typer.echo(summarise(reports), err=json_output)
-    pooled = pool(reports) if everything else []
-    if not (all(report.holds for report in reports) and all(group.holds for group in pooled)):
-        raise typer.Exit(1)
+    _finish(reports)
 
 
 @audit.command()
 def sensitivity(
-    query: Annotated[str, typer.Argument(help="Query by name: count, histogram, substrings, triangles, …")],
+    query: str = Argument(..., help="Query by name: count, histogram, substrings, triangles, …"),
     parameter: Parameters = None,
-    adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
-    ticks: Annotated[int, typer.Option(help="Ticks of the streams that are tried.")] = 4,
-    factorization: Annotated[
-        list[str] | None, typer.Option("--factorization", "-f", help="By name, repeatable; default: several.")
-    ] = None,
-    pairs: Annotated[int, typer.Option(help="Most pairs to try: all of them if there are no more.")] = 100_000,
-    claimed: Annotated[float | None, typer.Option(help="Test this S instead of the query's own.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random search.")] = 0,
+    adjacency: Adjacency = "add-remove",
+    ticks: int = Option(4, help="Ticks of the streams that are tried."),
+    factorization: list[str] | None = Option(
+        None, "--factorization", "-f", help="By name, repeatable; default: several."
+    ),
+    pairs: int = Option(100_000, help="Most pairs to try: all of them if there are no more."),
+    claimed: float | None = Option(None, help="Test this S instead of the query's own."),
+    seed: int = Option(0, help="Seed of the random search."),
 ) -> None:
     """Search neighbouring streams for the largest ‖R(X−X′)‖² and compare it with the claim c²·S. Exit 1 if beaten.
 
     Example: evercount audit sensitivity substrings -p alphabet='"ab"' -p max_length=2 --adjacency replace --claimed 4
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from evercount.audit.sensitivity import audit_sensitivity
-    from evercount.cli.options import parse_parameters
-    from evercount.factorizations import factorization as build
-    from evercount.queries import build_query
-    from evercount.queries.base import Adjacency
 
-    asked = build_query(query, parse_parameters(parameter or []))
+    asked = build_query(query, parse_parameters(parameter))
     names = factorization or ["balanced", "normalized", "square-root", "binary-tree", "fresh"]
-    matrices = {name: build(name, ticks).dense(ticks)[1] for name in names}
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("pairs of streams", total=None)
+    matrices = {name: build_factorization(name, ticks).dense(ticks)[1] for name in names}
+    with progress_bar("pairs of streams") as tell:
         report = audit_sensitivity(
-            asked,
-            matrices,
-            cast(Adjacency, adjacency),
-            ticks,
-            budget=pairs,
-            seed=seed,
-            claimed=claimed,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
-        )
-    typer.echo(report.summary())
-    if not report.holds:
-        worst = next(claim.pair for claim in report.claims if not claim.holds)
-        typer.echo(f"  stream : {worst[0] if worst else None}\n  neighbour: {worst[1] if worst else None}")
-        raise typer.Exit(1)
+            asked, matrices, cast(Any, adjacency), ticks, budget=pairs, seed=seed, claimed=claimed,
+            progress=lambda done, total: tell(completed=done, total=total),
+        )  # fmt: skip
+    _finish([report], False)
 
 
 @audit.command()
 def discovery(
     parameter: Parameters = None,
-    epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="δ of the promise, so large that the runs can see it.")] = 0.2,
-    adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
+    epsilon: Epsilon = 1.0,
+    delta: float = Option(0.2, help="δ of the promise, so large that the runs can see it."),
+    adjacency: Adjacency = "add-remove",
     max_events: MaxEvents = None,
     max_per_tick: MaxPerTick = None,
     max_ticks: MaxTicks = None,
     period: Period = None,
-    ticks: Annotated[int, typer.Option(help="Ticks of the streams.", min=1, max=64)] = 6,
-    view: Annotated[list[str] | None, typer.Option(help="What is published: per-tick for keys of the day.")] = None,
-    runs: Annotated[int, typer.Option(help="Runs on either side.")] = 400,
-    secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ticks: int = Option(6, help="Ticks of the streams.", min=1, max=64),
+    view: list[str] | None = Option(None, help="What is published: per-tick for keys of the day."),
+    runs: int = Option(400, help="Runs on either side."),
+    secret: RootSecret = None,
+    json_output: Json = False,
 ) -> None:
     """Attack discovered keys: do releases reveal whether one person's key was there? Exit 1 if so.
 
     Example: evercount audit discovery -p minimum=20 --runs 1000
     """
-    import json as writer
-
-    from rich.console import Console
-    from rich.progress import Progress
-
     from evercount.audit.discovery_attack import attack_discovery, library_program, neighbours
-    from evercount.cli.options import parse_parameters
-    from evercount.front_door.declare_stream import unit_of
-    from evercount.noise import Secret
-    from evercount.privacy import Budget
-    from evercount.queries import DiscoveredKeys, build_query
-    from evercount.queries.sensitivities import bounded
 
-    whom = unit_of(None, max_events, max_per_tick, max_ticks, period)
-    budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **whom)
-    query = cast(DiscoveredKeys, build_query("discovered-keys", parse_parameters(parameter or [])))
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("runs", total=2 * runs)
+    budget = _budget(epsilon, delta, adjacency, max_events, max_per_tick, max_ticks, period)
+    query = cast(DiscoveredKeys, build_query("discovered-keys", parse_parameters(parameter)))
+    program = library_program(query, budget, ticks, views=view or ())
+    pair = neighbours(ticks, bounded("events", budget, ticks), query.minimum)
+    with progress_bar("runs", 2 * runs) as tell:
         report = attack_discovery(
-            library_program(query, budget, ticks, views=view or ()),
-            budget,
-            neighbours(ticks, bounded("events", budget, ticks), query.minimum),
-            runs,
-            None if secret is None else Secret.from_hex(secret),
-            progress=lambda done: progress.update(task, completed=done),
+            program, budget, pair, runs, _secret(secret), progress=lambda done: tell(completed=done)
         )
-    typer.echo(writer.dumps(report.to_dict()) if json_output else report.summary())
-    if not report.holds:
-        raise typer.Exit(1)
+    _finish([report], json_output)
 
 
 @audit.command()
 def law(
-    epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 1.0,
-    draws: Annotated[int, typer.Option(help="Runs of each program that are compared with its law.", min=100)] = 2000,
-    secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each program.")] = False,
+    epsilon: Epsilon = 1.0,
+    draws: int = Option(2000, help="Runs of each program that are compared with its law.", min=100),
+    secret: RootSecret = None,
+    json_output: bool = Option(False, "--json", help="Print JSON, a line for each program."),
 ) -> None:
     """Audit what is not linear in its noise: the sparse counter and the clients of the local model. Exit 1 if broken.
 
@@ -295,35 +258,26 @@ def law(
 
     Example: evercount audit law --draws 4000
     """
-    import json as writer
-
-    from evercount.audit.attack import AttackReport
-    from evercount.audit.exact_laws import LawReport, audit_sparse
+    from evercount.audit.exact_laws import audit_sparse
     from evercount.audit.local_laws import LocalProgram, attack_local, audit_genprot, audit_hierarchical
-    from evercount.noise import Secret
 
-    key = Secret.generate() if secret is None else Secret.from_hex(secret)
-    holds = True
+    key = _secret(secret)
 
-    def tell(report: LawReport | AttackReport) -> None:
-        nonlocal holds
-        holds = holds and report.holds
-        typer.echo(writer.dumps(report.to_dict()) if json_output else report.summary())
+    def reports() -> Iterator[Any]:
+        yield audit_sparse(epsilon, draws=draws, secret=key)
+        yield audit_hierarchical(epsilon, draws=draws, secret=key)
+        yield audit_genprot(epsilon, draws=draws, secret=key)
+        yield audit_genprot(epsilon, rule="paper", draws=draws, secret=key)
+        yield attack_local(LocalProgram(epsilon, 1e-6), draws, key)
+        yield attack_local(LocalProgram(epsilon, 1e-6, "two-counter"), draws, key)
 
-    tell(audit_sparse(epsilon, draws=draws, secret=key))
-    tell(audit_hierarchical(epsilon, draws=draws, secret=key))
-    tell(audit_genprot(epsilon, draws=draws, secret=key))
-    tell(audit_genprot(epsilon, rule="paper", draws=draws, secret=key))
-    tell(attack_local(LocalProgram(epsilon, 1e-6), draws, key))
-    tell(attack_local(LocalProgram(epsilon, 1e-6, "two-counter"), draws, key))
-    if not holds:
-        raise typer.Exit(1)
+    _finish(reports(), json_output)
 
 
 @audit.command()
 def vectors(
-    folder: Annotated[Path, typer.Argument(help="Folder of the JSON files, such as docs/vectors.")],
-    write: Annotated[bool, typer.Option("--write", help="Write the files instead of checking them.")] = False,
+    folder: Path = Argument(..., help="Folder of the JSON files, such as docs/vectors."),
+    write: bool = Option(False, "--write", help="Write the files instead of checking them."),
 ) -> None:
     """Check this installation against test vectors, or write them. Exit 1 if a number differs.
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer import Argument, Option
 
 
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these groups; default: all.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
-    mechanism: Annotated[
-        str | None, typer.Option(help="Only the exact noise of this factorization, built-in or registered.")
-    ] = None,
-    list_only: Annotated[bool, typer.Option("--list", help="List the groups.")] = False,
+    names: list[str] | None = Argument(None, help="Only these groups; default: all."),
+    json_output: bool = Option(False, "--json", help="Print JSON lines instead of a table."),
+    mechanism: str | None = Option(None, help="Only the exact noise of this factorization, built-in or registered."),
+    list_only: bool = Option(False, "--list", help="List the groups."),
 ) -> None:
     """Measure speed, memory and growth against their targets. Needs the source tree: the groups live in benchmarks/."""
     import importlib.util

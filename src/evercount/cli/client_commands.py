@@ -6,31 +6,31 @@ import csv
 import json
 import sys
 import time as system_time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer import Argument, Option
 
-from evercount.cli.http_client import DEFAULT_URL, TokenFile, Url, answer_of, connected
-from evercount.cli.options import Missing
+from evercount.cli.http_client import DEFAULT_URL, TokenFile, Url, answer_of, ask, connected
+from evercount.cli.options import FirstTick, Json, LastTick, Missing, NoteText, StreamName
 from evercount.errors import ParameterError, ServiceRefused
-from evercount.text_rules import csv_text
+from evercount.text_rules import aligned, csv_text
 
 if TYPE_CHECKING:
     import httpx
 
 EVENTS_OF_A_BATCH = 1000
 BYTES_OF_A_BATCH = 1_000_000
+ATTEMPTS = 8
 LONGEST_PAUSE = 30.0
 """Seconds between two attempts of `tail` to connect again."""
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 tokens = typer.Typer(help="Make, list and revoke the tokens of a running service (admin).", no_args_is_help=True)
-
-
 streams = typer.Typer(help="List the streams of a running service, open them, write notes on their ticks.")
 
 
@@ -41,48 +41,38 @@ def list_streams(
     """List the streams of a running service; without a token the public ones. Commands below change one of them."""
     if ctx.invoked_subcommand is not None:
         return
-    with connected(url, token_file) as client:
-        answer = answer_of(client.get("/v1/streams"))
-    if json_output:
-        typer.echo(json.dumps(answer, indent=1))
-        return
-    rows = [("name", "query", "tick", "released", "state", "epsilon", "delta")]
-    rows += [
-        (
-            one["name"],
-            one["query"]["name"],
-            one["tick"],
-            str(one["released"]) + ("" if one["horizon"] is None else f"/{one['horizon']}"),
-            one["state"],
-            f"{one['budget']['epsilon']:g}",
-            f"{one['budget']['delta']:g}",
-        )
-        for one in answer["streams"]
-    ]
-    _echo_table(rows)
+    answer = ask(url, token_file, "GET", "/v1/streams")
+    rows = [["name", "query", "tick", "released", "state", "epsilon", "delta"]]
+    for one in answer["streams"]:
+        released = str(one["released"]) + ("" if one["horizon"] is None else f"/{one['horizon']}")
+        spent = [f"{one['budget'][name]:g}" for name in ("epsilon", "delta")]
+        rows.append([one["name"], one["query"]["name"], one["tick"], released, one["state"], *spent])
+    _show(answer, rows, json_output)
+
+
+def _show(answer: Any, rows: list[list[str]], json_output: bool) -> None:
+    """An answer as JSON, or as a table."""
+    lines = [json.dumps(answer, indent=1)] if json_output else aligned(rows, left=len(rows[0]))
+    for line in lines:
+        typer.echo(line.rstrip())
 
 
 @streams.command("open")
-def open_stream(
-    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    url: Url = DEFAULT_URL,
-    token_file: TokenFile = None,
-) -> None:
+def open_stream(stream: StreamName, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
     """Start the clock of a stream that waits for its history: all of it is sent, or there is none.
 
     Its ticks that have ended are released now, with what was sent for them, and never again.
     """
-    with connected(url, token_file) as client:
-        answer_of(client.post(f"/v1/streams/{stream}/open"))
+    ask(url, token_file, "POST", f"/v1/streams/{stream}/open")
     typer.echo(f"{stream} is open: its ticks that have ended are being released", err=True)
 
 
 @streams.command()
 def note(
-    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    first: Annotated[str, typer.Argument(help="First tick: its number, or a day or time in it.")],
-    last: Annotated[str, typer.Argument(help="Last tick, in the same way.")],
-    text: Annotated[str, typer.Argument(help="Public text.")] = "",
+    stream: StreamName,
+    first: FirstTick,
+    last: LastTick,
+    text: NoteText = "",
     missing: Missing = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -92,27 +82,19 @@ def note(
     It is published as it is: write nothing that you know from the events only.
     """
     asked = {"first": first, "last": last, "text": text, "missing": missing}
-    with connected(url, token_file) as client:
-        made = answer_of(client.post(f"/v1/streams/{stream}/notes", json=asked))
+    made = ask(url, token_file, "POST", f"/v1/streams/{stream}/notes", json=asked)
     typer.echo(f"noted on ticks {made['first']} to {made['last']} of {stream}", err=True)
-
-
-def _echo_table(rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as they need to be, two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 # -- tail -------------------------------------------------------------------------------------------------------------
 
 
 def tail(
-    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    stream: StreamName,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
-    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Number of earlier ticks to begin with.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for new releases.")] = True,
+    last: int = Option(10, "--last", "-n", min=0, help="Number of earlier ticks to begin with."),
+    follow: bool = Option(True, "--follow/--no-follow", help="Wait for new releases."),
     json_output: Json = False,
 ) -> None:
     """Print the releases of a stream as CSV, and new ones as they are made; a lost connection is made again."""
@@ -170,28 +152,24 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
 
 
 def push(
-    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="JSONL of events as the service takes them, or CSV with a header, plain or compressed (gzip, zstd), "
-            "or Parquet."
-        ),
-    ],
+    stream: StreamName,
+    files: list[Path] = Argument(
+        ...,
+        help="JSONL of events as the service takes them, or CSV with a header, plain or compressed (gzip, zstd), "
+        "or Parquet.",
+    ),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
-    time: Annotated[
-        str | None, typer.Option(help="CSV, Parquet: column with the time; without it events count when they arrive.")
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="CSV, Parquet: column with the key.")] = None,
-    value: Annotated[str | None, typer.Option(help="CSV, Parquet: column with the value.")] = None,
-    user: Annotated[str | None, typer.Option(help="CSV, Parquet: column with the person's id.")] = None,
-    name: Annotated[
-        str | None, typer.Option("--id", help="Name of this file, for retries (default: from its first lines).")
-    ] = None,
-    history: Annotated[
-        bool, typer.Option("--history", help="These files are all of the stream's past: start its clock after them.")
-    ] = False,
+    time: str | None = Option(
+        None, help="CSV, Parquet: column with the time; without it events count when they arrive."
+    ),
+    key: str | None = Option(None, help="CSV, Parquet: column with the key."),
+    value: str | None = Option(None, help="CSV, Parquet: column with the value."),
+    user: str | None = Option(None, help="CSV, Parquet: column with the person's id."),
+    name: str | None = Option(None, "--id", help="Name of this file, for retries (default: from its first lines)."),
+    history: bool = Option(
+        False, "--history", help="These files are all of the stream's past: start its clock after them."
+    ),
 ) -> None:
     """Send the events of files to a running service. Run it again after a failure: nothing is counted twice.
 
@@ -216,9 +194,8 @@ def push(
                         where = f"lines {sent.events + 1} to {sent.events + len(batch)} of the events in {file}"
                         raise ServiceRefused(f"{where} were not accepted: {error}", error.status) from None
             typer.echo(f"{file} to {stream}: {sent}; all of it is durable", err=True)
-        if history:
-            answer_of(client.post(f"/v1/streams/{stream}/open"))
-            typer.echo(f"{stream} is open: its ticks that have ended are being released", err=True)
+    if history:
+        open_stream(stream, url, token_file)
 
 
 @dataclass
@@ -250,7 +227,6 @@ class Sending:
     lines: list[str]
 
     def send(self, sent: Sent) -> None:
-        """Send it, and add what became of it."""
         try:
             answer = self._post(self.lines)
         except ServiceRefused as error:
@@ -279,28 +255,19 @@ class Sending:
             raise ServiceRefused(f"{changed}. Send new rows in a separate file", 409) from None
 
     def _post(self, lines: list[str]) -> Any:
+        """Post, and again after the pause that a busy service asks for; the idempotency key makes that safe."""
+        place = "\0".join((self.stream, *self.place)).encode()
         headers = {
-            "Idempotency-Key": _digest(self.stream, *self.place),
+            "Idempotency-Key": blake2b(place, digest_size=16, person=b"evercount.push").hexdigest(),
             "Content-Type": "application/x-ndjson",
         }
-        path = f"/v1/streams/{self.stream}/events"
-        return _post_patiently(self.client, path, "\n".join(lines).encode(), headers)
-
-
-def _post_patiently(client: httpx.Client, path: str, body: bytes, headers: dict[str, str], attempts: int = 8) -> Any:
-    """Post, and again after the pause that a busy service asks for; the idempotency key makes that safe."""
-    for attempt in range(attempts):
-        response = client.post(path, content=body, headers=headers)
-        if response.status_code not in (425, 429, 503) or attempt == attempts - 1:
-            break
-        system_time.sleep(min(LONGEST_PAUSE, float(response.headers.get("Retry-After", 1))))
-    return answer_of(response)
-
-
-def _digest(*parts: str) -> str:
-    import hashlib
-
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16, person=b"evercount.push").hexdigest()
+        body = "\n".join(lines).encode()
+        for attempt in range(ATTEMPTS):
+            response = self.client.post(f"/v1/streams/{self.stream}/events", content=body, headers=headers)
+            if response.status_code not in (425, 429, 503) or attempt == ATTEMPTS - 1:
+                break
+            system_time.sleep(min(LONGEST_PAUSE, float(response.headers.get("Retry-After", 1))))
+        return answer_of(response)
 
 
 def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
@@ -322,9 +289,9 @@ def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
 
 @tokens.command()
 def create(
-    role: Annotated[str, typer.Argument(help="read, write or admin.")],
-    label: Annotated[str, typer.Option(help="What the token is for.")] = "",
-    out: Annotated[Path | None, typer.Option(help="Write it to this new file, for its owner only.")] = None,
+    role: str = Argument(..., help="read, write or admin."),
+    label: str = Option("", help="What the token is for."),
+    out: Path | None = Option(None, help="Write it to this new file, for its owner only."),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
@@ -335,8 +302,7 @@ def create(
         refuse_link("--out", out)
         if out.exists():
             raise ParameterError(f"--out {out} exists: name a new file")
-    with connected(url, token_file) as client:
-        token = answer_of(client.post("/v1/tokens", json={"role": role, "label": label}))
+    token = ask(url, token_file, "POST", "/v1/tokens", json={"role": role, "label": label})
     if out is None:
         typer.echo(token["token"])
     else:
@@ -348,25 +314,20 @@ def create(
 @tokens.command("list")
 def list_tokens(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: Json = False) -> None:
     """List the tokens, without the tokens themselves."""
-    with connected(url, token_file) as client:
-        answer = answer_of(client.get("/v1/tokens"))
-    if json_output:
-        typer.echo(json.dumps(answer, indent=1))
-        return
-    rows = [("id", "role", "created", "label")]
+    answer = ask(url, token_file, "GET", "/v1/tokens")
+    rows = [["id", "role", "created", "label"]]
     for one in answer["tokens"]:
         created = datetime.fromtimestamp(one["created"], UTC)
-        rows.append((str(one["id"]), one["role"], f"{created:%Y-%m-%dT%H:%M:%SZ}", one["label"]))
-    _echo_table(rows)
+        rows.append([str(one["id"]), one["role"], f"{created:%Y-%m-%dT%H:%M:%SZ}", one["label"]])
+    _show(answer, rows, json_output)
 
 
 @tokens.command()
 def revoke(
-    number: Annotated[int, typer.Argument(help="Id of the token, from `tokens list`.", min=1)],
+    number: int = Argument(..., help="Id of the token, from `tokens list`.", min=1),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
     """Revoke a token: it is refused from now on."""
-    with connected(url, token_file) as client:
-        answer_of(client.delete(f"/v1/tokens/{number}"))
+    ask(url, token_file, "DELETE", f"/v1/tokens/{number}")
     typer.echo(f"token {number} is revoked", err=True)

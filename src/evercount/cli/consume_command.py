@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from time import sleep, time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer import Argument, Option
+
+from evercount.cli.options import Db, KeyFile, Wait, choose_stream
 
 if TYPE_CHECKING:
     from evercount.consume.consume_log import LogConsumer
@@ -19,33 +21,26 @@ RETRY_SECONDS = 5.0
 
 
 def consume(
-    log: Annotated[str, typer.Argument(help="nats://host:4222/STREAM?subject=… or kafka://host:9092,…/TOPIC?…")],
-    streams: Annotated[Path, typer.Argument(help="TOML file that declares the streams.")],
-    stream: Annotated[str | None, typer.Option(help="One stream; otherwise all are fed.", show_default=False)] = None,
-    db: Annotated[str, typer.Option(help="Store: an SQLite file, or a URL such as postgresql://user@host/name.")] = (
-        "evercount.db"
+    log: str = Argument(..., help="nats://host:4222/STREAM?subject=… or kafka://host:9092,…/TOPIC?…"),
+    streams: Path = Argument(..., help="TOML file that declares the streams."),
+    stream: str | None = Option(None, help="One stream; otherwise all are fed."),
+    db: Db = "evercount.db",
+    wait: Wait = "0s",
+    once: bool = Option(False, "--once", help="End when everything that the log holds is counted."),
+    pause: float = Option(1.0, min=0, help="Seconds between two rounds."),
+    rejects: Path | None = Option(None, help="File that gets messages that are not events."),
+    new_log: bool = Option(False, "--new-log", help="The log is new, and holds new events only."),
+    skip_lost: bool = Option(
+        False, "--skip-lost", help="Continue where the log has deleted messages that were not counted."
     ),
-    wait: Annotated[str, typer.Option(help="How long after its end a tick is closed, such as 30s.")] = "0s",
-    once: Annotated[bool, typer.Option("--once", help="End when everything that the log holds is counted.")] = False,
-    pause: Annotated[float, typer.Option(min=0, help="Seconds between two rounds.")] = 1.0,
-    rejects: Annotated[
-        Path | None, typer.Option(help="File that gets messages that are not events.", show_default=False)
-    ] = None,
-    new_log: Annotated[bool, typer.Option("--new-log", help="The log is new, and holds new events only.")] = False,
-    skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Continue where the log has deleted messages that were not counted.")
-    ] = False,
-    metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port of 127.0.0.1 for Prometheus.", show_default=False)
-    ] = None,
-    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+    metrics_port: int | None = Option(None, min=0, max=65535, help="Port of 127.0.0.1 for Prometheus."),
+    key_file: KeyFile = None,
 ) -> None:
     """Count the messages of a log, and release the ticks that have ended.
 
     Each message is one event, a JSON object. Where the log goes on is committed with the counts, so that every message
     counts once, whatever crashes. Messages that are not events are set aside and counted.
     """
-    from evercount.cli.spark_command import _chosen
     from evercount.consume.count_messages import check_declaration
     from evercount.consume.log_metrics import LogMetrics
     from evercount.consume.log_source import LogAddress
@@ -56,7 +51,7 @@ def consume(
     from evercount.store import Store, key_from_environment
 
     address, waiting = LogAddress.parse(log), parse_length(wait, "--wait")
-    declared = read_declarations(streams) if stream is None else [_chosen(streams, stream)]
+    declared = read_declarations(streams) if stream is None else [choose_stream(streams, stream)[0]]
     for one in declared:
         check_declaration(one)
     if rejects is not None and len(declared) > 1:
@@ -65,8 +60,7 @@ def consume(
     metrics = LogMetrics(metrics_port)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evercount-log-")))
-        store = Store(db, key_from_environment(key_file))
-        stack.callback(store.close)
+        store = stack.enter_context(closing(Store(db, key_from_environment(key_file))))
         for one in declared:
             typer.echo(f"{one.name}: {published_line(one, new=one.name not in store.streams)}", err=True)
         if metrics.port is not None:
@@ -76,9 +70,7 @@ def consume(
         while True:
             try:
                 with ExitStack() as session:
-                    consumers = []
-                    for one in declared:
-                        consumers.append(_open(session, address, one, store, scratch, more))
+                    consumers = [_open(session, address, one, store, scratch, more) for one in declared]
                     more.update(new_log=False, skip_lost=False)
                     unreachable = False
                     while not _round(consumers, waiting, metrics) and not once:
@@ -99,11 +91,8 @@ def _open(
     from evercount.consume.consume_log import LogConsumer
     from evercount.declarations.schedule import instant_of
 
-    source = address.open()
-    session.callback(source.close)
-    consumer = LogConsumer(source, declaration, store, scratch, instant_of(time()), **more)
-    session.callback(consumer.close)
-    return consumer
+    source = session.enter_context(closing(address.open()))
+    return session.enter_context(closing(LogConsumer(source, declaration, store, scratch, instant_of(time()), **more)))
 
 
 def _round(consumers: list[LogConsumer], waiting: int, metrics: Any) -> bool:
@@ -113,8 +102,7 @@ def _round(consumers: list[LogConsumer], waiting: int, metrics: Any) -> bool:
     over = []
     for consumer in consumers:
         name, bad = consumer.declaration.name, sum(consumer.bad.values())
-        told: Callable[[int, int], None] = metrics.progress(name)
-        done = consumer.round(instant_of(time()), waiting, told)
+        done = consumer.round(instant_of(time()), waiting, metrics.progress(name))
         metrics.after_round(name, done.bad, consumer.lost, len(done.ticks))
         if done.messages or done.ticks:
             more = sum(done.bad.values()) - bad

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from typer import Option
+
+from evercount import Budget, Histogram, Stream
+from evercount.errors import MissingExtra, ParameterError
+from evercount.text_rules import aligned
 
 
 def example(
-    out: Annotated[Path, typer.Option(help="Folder for releases.csv and releases.png.")] = Path("out/example"),
-    hours: Annotated[int, typer.Option(help="Length of the stream in hours.")] = 24 * 28,
-    epsilon: Annotated[float, typer.Option(help="Privacy parameter ε.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Privacy parameter δ.")] = 1e-9,
+    out: Path = Option(Path("out/example"), help="Folder for releases.csv and releases.png."),
+    hours: int = Option(24 * 28, help="Length of the stream in hours."),
+    epsilon: float = Option(1.0, help="Privacy parameter ε."),
+    delta: float = Option(1e-9, help="Privacy parameter δ."),
 ) -> None:
     """Release a bundled example: hourly reports of a flu self-assessment site, by region. SYNTHETIC data."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    from evercount import Budget, Histogram, Stream
-    from evercount.errors import MissingExtra, ParameterError
     from evercount.examples import flu
 
     if hours < 4:
@@ -29,19 +27,14 @@ def example(
     reports = flu.generate(hours, seed=1)
     stream = Stream(Histogram(list(flu.REGIONS)), Budget(epsilon, delta), horizon=hours)
     releases = stream.run_totals(reports)
-    table = Table(title="Reports so far, per region (synthetic data)", title_justify="left", box=SIMPLE, padding=0)
-    table.add_column("region")
     hours_shown = [hours * k // 4 for k in (1, 2, 3, 4)]
-    for hour in hours_shown:
-        table.add_column(f"  hour {hour}", justify="right")
-    table.add_column("  95 %, at the end", justify="right", no_wrap=True)
     low, high = releases[-1].interval(0.95)
     releases_shown = [releases[hour - 1] for hour in hours_shown]
+    rows = [["region", *(f"hour {hour}" for hour in hours_shown), "95 %, at the end"]]
     for i, region in enumerate(flu.REGIONS):
         cells = [f"{release.values[i]:,.0f} ± {release.stds[i]:.0f}" for release in releases_shown]
-        table.add_row(region, *cells, f"{low[i]:,.0f}…{high[i]:,.0f}")
-    console = Console()
-    (console if console.is_terminal else Console(width=80)).print(table)
+        rows.append([region, *cells, f"{low[i]:,.0f}…{high[i]:,.0f}"])
+    typer.echo("\n".join(["Reports so far, per region (synthetic data)", "", *aligned(rows, left=1), ""]))
     out.mkdir(parents=True, exist_ok=True)
     releases.to_csv(out / "releases.csv")
     typer.echo(textwrap.fill(stream.guarantee, 80))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
+from typer import Option
 
-from evercount.errors import MissingExtra, ParameterError, ServiceRefused
+from evercount.errors import ParameterError, ServiceRefused
 
 if TYPE_CHECKING:
     import httpx
@@ -20,10 +21,10 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SECONDS = 30.0
 """How long an answer may take."""
 
-Url = Annotated[str, typer.Option("--url", envvar="EVERCOUNT_URL", help="Address of the service.", show_default=True)]
+Url = Annotated[str, Option("--url", envvar="EVERCOUNT_URL", help="Address of the service.", show_default=True)]
 TokenFile = Annotated[
     Path | None,
-    typer.Option("--token-file", help="File with the token; otherwise EVERCOUNT_TOKEN, or none for public streams."),
+    Option("--token-file", help="File with the token; otherwise EVERCOUNT_TOKEN, or none for public streams."),
 ]
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -46,10 +47,8 @@ def read_token(file: Path | None) -> str | None:
 @contextmanager
 def connected(url: str, token_file: Path | None) -> Iterator[httpx.Client]:
     """A client of a service; what fails becomes a `ServiceRefused` with the way out."""
-    try:
-        import httpx
-    except ImportError as error:
-        raise MissingExtra("The client", "client") from error
+    import httpx
+
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ParameterError(f"--url {url!r} is not an address such as {DEFAULT_URL}")
@@ -82,3 +81,9 @@ def answer_of(response: httpx.Response) -> Any:
         remedy = "Give a token by --token-file or EVERCOUNT_TOKEN."
     sentence = message if message.endswith((".", "?", "!")) or not remedy else f"{message}."
     raise ServiceRefused(f"{sentence} {remedy}".strip(), response.status_code, events)
+
+
+def ask(url: str, token_file: Path | None, method: str, path: str, **more: Any) -> Any:
+    """The answer to one request."""
+    with connected(url, token_file) as client:
+        return answer_of(client.request(method, path, **more))

@@ -1,34 +1,56 @@
-"""Options that several commands share: parameters of queries."""
+"""What several commands share: options, the parameters of a query, the streams of a file, and a bar of progress."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from evercount._validate import strict_json
-from evercount.errors import ParameterError
+from evercount.errors import ParameterError, UnknownName
+
+if TYPE_CHECKING:
+    from evercount.declarations.declaration import StreamDeclaration
 
 Missing = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="The ticks are missing: nothing is released for them, and their events are dropped (drop) or "
         "counted in the tick after them (next)."
     ),
 ]
+FirstTick = Annotated[str, Argument(help="First tick: its number, or a day or time in it.")]
+LastTick = Annotated[str, Argument(help="Last tick, in the same way.")]
+NoteText = Annotated[str, Argument(help="Public text.")]
+StreamName = Annotated[str, Argument(help="Name of the stream.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+Parameters = Annotated[
+    list[str] | None, Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
+]
+Adjacency = Annotated[str, Option(help="add-remove or replace.")]
+MaxEvents = Annotated[int | None, Option(help="Events counted per person and period.")]
+MaxPerTick = Annotated[int | None, Option(help="Events counted per person and tick.")]
+MaxTicks = Annotated[int | None, Option(help="Ticks in which a person counts, per period.")]
+Period = Annotated[str | None, Option(help="Protect what a person does in so many ticks (default: all time).")]
+Db = Annotated[str, Option(help="Store: an SQLite file, or a URL such as postgresql://user@host/name.")]
+KeyFile = Annotated[Path | None, Option(help="File with the key that encrypts the store.")]
+Head = Annotated[Path | None, Option(help="The head of the release chain, where it is not in its usual place.")]
+Wait = Annotated[str, Option(help="How long after its end a tick is closed, such as 30s.")]
 
 
-def parse_parameters(items: list[str]) -> dict[str, Any]:
+def parse_parameters(items: list[str] | None) -> dict[str, Any]:
     """The parameters of a query.
-
-
 
     >>> parse_parameters(["width=24", "method=periods", 'keys=["a", "b"]'])
     {'width': 24, 'method': 'periods', 'keys': ['a', 'b']}
     """
     parameters: dict[str, Any] = {}
-    for item in items:
+    for item in items or []:
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise ParameterError(f"parameters are KEY=VALUE, got {item!r}")
@@ -39,3 +61,27 @@ def parse_parameters(items: list[str]) -> dict[str, Any]:
         except ValueError as error:
             raise ParameterError(f"{item!r:.80}: {error}") from None
     return parameters
+
+
+def choose_stream(path: Path, name: str | None) -> tuple[StreamDeclaration, Any]:
+    """The named stream of a file, or its only one, and the places that the file names for it."""
+    from evercount.declarations.streams_file import read_streams
+
+    known = {declaration.name: (declaration, places) for declaration, places in read_streams(path)}
+    if name is None and len(known) == 1:
+        name = next(iter(known))
+    if name is None:
+        raise ParameterError(f"{path} declares {len(known)} streams: choose one of {', '.join(known)} with --stream")
+    if name not in known:
+        raise UnknownName("stream", name, known)
+    return known[name]
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A bar on stderr that goes away; what it yields is called with completed=, total= or description=."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        yield partial(bar.update, bar.add_task(what, total=total))

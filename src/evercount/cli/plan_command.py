@@ -2,86 +2,71 @@
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer import Option
 
-from evercount.errors import ParameterError
-from evercount.text_rules import finite
+from evercount.cli.options import Adjacency, MaxEvents, MaxPerTick, MaxTicks, Parameters, Period, parse_parameters
+from evercount.errors import ParameterError, UnknownName
+from evercount.factorizations import FACTORIZATIONS
+from evercount.factorizations.laplace_choice import PURE, is_pure_name
+from evercount.front_door.declare_stream import parse_horizon, unit_of
+from evercount.privacy import Budget
+from evercount.queries import Query, build_query
+from evercount.text_rules import aligned, finite
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from evercount.planning.compare import Plan, Row
     from evercount.planning.compare_sparse import SparseComparison
     from evercount.planning.discovery_plan import DiscoveryPlan
-    from evercount.privacy import Adjacency, Budget, Calibration
-    from evercount.queries import Query
 
 WIDTH = 80
-NO_COUNTS = "--count is for queries with unlisted keys, and {!r} has a list or no keys"
 """Characters of a terminal line that everybody has."""
 
 
 def plan(
-    epsilon: Annotated[
-        float | None, typer.Option("--epsilon", "-e", help="Privacy parameter ε > 0.", show_default="0.5")
-    ] = None,
-    delta: Annotated[float, typer.Option("--delta", "-d", help="Privacy parameter δ, between 0 and 1.")] = 1e-10,
-    rho: Annotated[float | None, typer.Option(help="zCDP parameter ρ, instead of ε.")] = None,
-    horizon: Annotated[str, typer.Option("--horizon", "-t", help="Ticks (65536, 2^16, 1e6) or none.")] = "2^16",
-    query: Annotated[
-        str, typer.Option("--query", "-q", help="Query by name: count, histogram, rollup, sparse-count, …")
-    ] = "count",
-    parameter: Annotated[
-        list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
-    ] = None,
-    adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
-    calibration: Annotated[str | None, typer.Option(help="tight, classic or paper.", show_default="tight")] = None,
-    unit: Annotated[
-        str | None, typer.Option(help="event or user (the default with a cap or period).", show_default="event")
-    ] = None,
-    period: Annotated[
-        str | None, typer.Option(help="Protect what a person does in this many ticks (default: all time).")
-    ] = None,
-    max_per_tick: Annotated[int | None, typer.Option(help="Events counted per person and tick.")] = None,
-    max_ticks: Annotated[int | None, typer.Option(help="Ticks in which a person counts, per period.")] = None,
-    max_events: Annotated[int | None, typer.Option(help="Events counted per person and period.")] = None,
-    mechanism: Annotated[
-        list[str] | None, typer.Option("--mechanism", "-m", help="Only these factorizations, repeatable.")
-    ] = None,
-    ticks: Annotated[int | None, typer.Option(help="Without a horizon: compare over this many ticks.")] = None,
-    count: Annotated[
-        list[int] | None,
-        typer.Option("--count", help="discovered-keys: chance that a key with this count is visible, repeatable."),
-    ] = None,
-    view: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="One column for this view, repeatable: running, per-tick, last-7, per-day, per-week (of --every)."
-        ),
-    ] = None,
-    optimal: Annotated[
-        bool, typer.Option("--optimal", help="--view: how far from the best of any factorization (to 1024 ticks).")
-    ] = False,
-    from_file: Annotated[
-        str | None,
-        typer.Option("--from", help="File of events: show the share that caps drop, by month. For you alone."),
-    ] = None,
-    time: Annotated[str | None, typer.Option(help="--from: column with the time.")] = None,
-    user: Annotated[str | None, typer.Option(help="--from: column with the person's id.")] = None,
-    every: Annotated[str, typer.Option(help="Length of a tick, for per-day, per-week, --period 1d and --from.")] = "1d",
-    start: Annotated[str | None, typer.Option(help="--from: start of the first tick.")] = None,
-    zone: Annotated[str, typer.Option(help="Time zone of the days.")] = "UTC",
-    level: Annotated[float, typer.Option(help="Probability with which the bound holds for all ticks.")] = 0.95,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    wide: Annotated[bool, typer.Option("--wide", help="Show all columns; they need about 170 characters.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Write a chart of error over time (PNG, SVG, PDF).")] = None,
+    epsilon: float | None = Option(None, "--epsilon", "-e", help="Privacy parameter ε > 0.", show_default="0.5"),
+    delta: float = Option(1e-10, "--delta", "-d", help="Privacy parameter δ, between 0 and 1."),
+    rho: float | None = Option(None, help="zCDP parameter ρ, instead of ε."),
+    horizon: str = Option("2^16", "--horizon", "-t", help="Ticks (65536, 2^16, 1e6) or none."),
+    query: str = Option("count", "--query", "-q", help="Query by name: count, histogram, rollup, sparse-count, …"),
+    parameter: Parameters = None,
+    adjacency: Adjacency = "add-remove",
+    calibration: str | None = Option(None, help="tight, classic or paper.", show_default="tight"),
+    unit: str | None = Option(None, help="event or user (the default with a cap or period).", show_default="event"),
+    period: Period = None,
+    max_per_tick: MaxPerTick = None,
+    max_ticks: MaxTicks = None,
+    max_events: MaxEvents = None,
+    mechanism: list[str] | None = Option(None, "--mechanism", "-m", help="Only these factorizations, repeatable."),
+    ticks: int | None = Option(None, help="Without a horizon: compare over this many ticks."),
+    count: list[int] | None = Option(
+        None, "--count", help="discovered-keys: chance that a key with this count is visible, repeatable."
+    ),
+    view: list[str] | None = Option(
+        None, help="One column for this view, repeatable: running, per-tick, last-7, per-day, per-week (of --every)."
+    ),
+    optimal: bool = Option(
+        False, "--optimal", help="--view: how far from the best of any factorization (to 1024 ticks)."
+    ),
+    from_file: str | None = Option(
+        None, "--from", help="File of events: show the share that caps drop, by month. For you alone."
+    ),
+    time: str | None = Option(None, help="--from: column with the time."),
+    user: str | None = Option(None, help="--from: column with the person's id."),
+    every: str = Option("1d", help="Length of a tick, for per-day, per-week, --period 1d and --from."),
+    start: str | None = Option(None, help="--from: start of the first tick."),
+    zone: str = Option("UTC", help="Time zone of the days."),
+    level: float = Option(0.95, help="Probability with which the bound holds for all ticks."),
+    json_output: bool = Option(False, "--json", help="Print JSON instead of a table."),
+    wide: bool = Option(False, "--wide", help="Show all columns; they need about 170 characters."),
+    plot: Path | None = Option(None, help="Write a chart of error over time (PNG, SVG, PDF)."),
 ) -> None:
     """Which error will I get? All mechanisms side by side, with the lower bound for Gaussian noise.
 
@@ -93,37 +78,28 @@ def plan(
 
     Rare events: evercount plan -q sparse-count -p max_ones=1000 --epsilon 1 --delta 0 --horizon 2^20
     """
-    import json
-
-    from evercount.cli.options import parse_parameters
     from evercount.declarations.schedule import Schedule
     from evercount.declarations.unit_periods import with_period_ticks
     from evercount.declarations.view_names import noise_views
-    from evercount.errors import UnknownName
-    from evercount.factorizations import FACTORIZATIONS
-    from evercount.factorizations.base import LARGEST_HORIZON
-    from evercount.factorizations.laplace_choice import PURE, is_pure_name
-    from evercount.front_door.declare_stream import parse_horizon, unit_of
     from evercount.planning.compare import plan as make_plan
-    from evercount.planning.discovery_plan import plan_discovery
+    from evercount.planning.compare_sparse import plan_sparse_count
     from evercount.planning.resources import measure_resources
-    from evercount.privacy import Budget
-    from evercount.queries import build_query
 
-    asked = None if query == "sparse-count" else build_query(query, parse_parameters(parameter or []))
+    parameters = parse_parameters(parameter)
+    asked = None if query == "sparse-count" else build_query(query, parameters)
     people = asked is not None and asked.people is not None
-    protected = unit_of(unit, max_events, max_per_tick, max_ticks, period, user=people)
-    who = cast("Adjacency", adjacency)  # the budget checks it
+    unit_and_caps = unit_of(unit, max_events, max_per_tick, max_ticks, period, user=people)
+    protected: dict[str, Any] = {"adjacency": adjacency, **unit_and_caps}
     if rho is not None:
         for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
             if value is not None:
                 raise ParameterError(
                     f"{option} {value} next to --rho {rho}: ρ fixes the noise by itself; give only one of them"
                 )
-        budget = Budget.from_rho(rho, delta, adjacency=who, **protected)
+        budget = Budget.from_rho(rho, delta, **protected)
     else:
-        tuned = cast("Calibration", calibration or "tight")
-        budget = Budget(0.5 if epsilon is None else epsilon, delta, adjacency=who, calibration=tuned, **protected)
+        tuned: Any = calibration or "tight"
+        budget = Budget(0.5 if epsilon is None else epsilon, delta, calibration=tuned, **protected)
     schedule = Schedule.of(every, start, zone)
     budget = with_period_ticks(budget, schedule)
     if from_file is not None:
@@ -131,26 +107,27 @@ def plan(
     for name in mechanism or []:
         if not budget.pure and name not in FACTORIZATIONS and not is_pure_name(name):
             raise UnknownName("factorization", name, (*FACTORIZATIONS, *PURE))
-    if asked is None:
-        _sparse(
-            budget,
-            parse_horizon(horizon),
-            parse_parameters(parameter or []),
-            names=tuple(mechanism) if mechanism else None,
-            ticks=ticks,
-            level=level,
-            json_output=json_output,
-            plot=plot,
-        )
-        return
-    length = parse_horizon(horizon)
+    length, names = parse_horizon(horizon), tuple(mechanism) if mechanism else None
     if ticks is not None and length is not None:
         raise ParameterError(f"--ticks {ticks} is for streams without a horizon: add --horizon none, or leave it out")
-    if ticks is not None and not 1 <= ticks <= LARGEST_HORIZON:
-        raise ParameterError(f"--ticks must be between 1 and 2^50, got {ticks}")
+    if asked is None:
+        if unknown := sorted(set(parameters) - {"max_ones"}):
+            raise ParameterError(
+                f"parameters of 'sparse-count': unknown {', '.join(unknown)}; it has max_ones, the most events that "
+                "are expected in the whole stream (leave it out where that is unknown). The rest are options of the "
+                "command."
+            )
+        sparse = plan_sparse_count(budget, length, parameters.get("max_ones"), names=names, ticks=ticks, level=level)
+        if plot is not None:
+            _plot_sparse(sparse, plot)
+        if json_output:
+            typer.echo(json.dumps(finite(sparse.to_dict()), indent=1))
+        else:
+            _print_sparse(sparse)
+        return
     if view:
         views = {name: noise_views([name], schedule)[0] for name in view}
-        _print_views(budget, length, views, asked, json_output, count or ())
+        _print_views(budget, length, views, asked, json_output, count)
         if optimal:
             from evercount.planning.dense_optimum import optimum_table
 
@@ -158,14 +135,7 @@ def plan(
         return
     if optimal:
         raise ParameterError("--optimal needs --view")
-    comparison = make_plan(
-        budget,
-        length,
-        asked,
-        names=tuple(mechanism) if mechanism else None,
-        ticks=ticks,
-        level=level,
-    )
+    comparison = make_plan(budget, length, asked, names=names, ticks=ticks, level=level)
     if plot is not None:
         from evercount.plotting import error_plot
 
@@ -178,9 +148,7 @@ def plan(
             {row.name: row.band() for row in rows if row.jumps},
         )
     costs = measure_resources(asked, budget, length)
-    discovery = plan_discovery(budget, length, asked, count or ())
-    if count and discovery is None:
-        raise ParameterError(NO_COUNTS.format(query))
+    discovery = _discovery(budget, length, asked, count)
     if json_output:
         more = {} if discovery is None else {"discovery": discovery.to_dict()}
         typer.echo(json.dumps(finite({**comparison.to_dict(), "resources": costs.to_dict(), **more}), indent=1))
@@ -192,17 +160,26 @@ def plan(
     _say(comparison.guarantee)
 
 
-def _console() -> Console:
-    """The terminal; for piped output, a console so wide that no table is folded."""
-    from rich.console import Console
+def _discovery(
+    budget: Budget, horizon: int | None, query: Query, counts: list[int] | None, views: tuple[str, ...] = ()
+) -> DiscoveryPlan | None:
+    from evercount.planning.discovery_plan import plan_discovery
 
-    console = Console()
-    return console if console.is_terminal else Console(width=1000)
+    found = plan_discovery(budget, horizon, query, counts or (), views=views)
+    if counts and found is None:
+        raise ParameterError(
+            f"--count is for queries with unlisted keys, and {query.name!r} has a list or no keys"
+        )
+    return found
 
 
 def _say(text: str) -> None:
     """A paragraph in lines of at most 80 characters."""
     typer.echo(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False))
+
+
+def _table(rows: list[list[str]], left: int = 1, gap: int = 2) -> None:
+    typer.echo("\n".join(line.rstrip() for line in aligned(rows, left, gap)))
 
 
 def _number(value: float, places: int) -> str:
@@ -215,9 +192,6 @@ def _percent(level: float) -> str:
 
 
 def _print_table(comparison: Plan, level: float, wide: bool) -> None:
-    from rich import box
-    from rich.table import Table
-
     from evercount.planning.largest import shares_sentence
 
     horizon = "no horizon" if comparison.horizon is None else f"horizon {comparison.horizon}"
@@ -226,19 +200,15 @@ def _print_table(comparison: Plan, level: float, wide: bool) -> None:
         f"{comparison.query}, {horizon}, errors over {comparison.ticks} ticks. std: standard deviation of a published "
         f"number; all ticks ±: with probability {_percent(level)} no number is farther off{bound}."
     )
-    # no frame: the usual numbers then fit into 80 characters; larger ones make the table wider
-    table = Table(box=box.HEAVY_HEAD if wide else None, padding=(0, 1) if wide else (0, 0, 0, 1))
-    table.add_column("mechanism", overflow="fold", max_width=None if wide else 22)
-    for column in COLUMNS:
-        if wide or column.always:
-            table.add_column(column.title, justify="right", overflow="fold")
-    for row in comparison.rows:
-        table.add_row(row.name, *(column.text(row) for column in COLUMNS if wide or column.always))
+    columns = {title: text for title, text in COLUMNS.items() if wide or title not in WIDE_ONLY}
+    rows = [
+        ["mechanism", *columns],
+        *([row.name, *(text(row) for text in columns.values())] for row in comparison.rows),
+    ]
     if not math.isnan(comparison.lower_bound):
         least = {"std, worst": _number(comparison.lower_bound, 2), "× bound": "1.000"}
-        cells = [least.get(column.title, "") for column in COLUMNS if wide or column.always]
-        table.add_row("lower bound, Gaussian", *cells, style="dim")
-    _console().print(table)
+        rows.append(["lower bound, Gaussian", *(least.get(title, "") for title in columns)])
+    _table(rows, gap=2 if wide else 1)  # the usual numbers then fit into 80 characters
     if differing := shares_sentence(comparison.shares):
         _say(differing)
     if len(comparison.rows) > 1:
@@ -247,26 +217,18 @@ def _print_table(comparison: Plan, level: float, wide: bool) -> None:
         _say("bridge and pure-* keep the promise with delta=0, a stronger one. " + comparison.ledger_sentence())
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of the table: its title, its text, and whether the narrow table has it, too."""
-
-    title: str
-    text: Callable[[Row], str]
-    always: bool = True
-
-
-COLUMNS = (
-    Column("std, last", lambda row: _number(row.last_std, 2)),
-    Column("least, 2nd half", lambda row: _number(row.least_std, 2), always=False),
-    Column("std, worst", lambda row: _number(row.worst_std, 2)),
-    Column("at tick", lambda row: str(row.worst_tick)),
-    Column("95 % ±", lambda row: _number(row.interval95, 1)),
-    Column("all ticks ±", lambda row: _number(row.simultaneous, 1)),
-    Column("× bound", lambda row: "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}"),
-    Column("state, bytes/cell", lambda row: str(row.state_bytes), always=False),
-    Column("numeric δ", lambda row: f"{row.numeric_delta:.1e}", always=False),
-)
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "std, last": lambda row: _number(row.last_std, 2),
+    "least, 2nd half": lambda row: _number(row.least_std, 2),
+    "std, worst": lambda row: _number(row.worst_std, 2),
+    "at tick": lambda row: str(row.worst_tick),
+    "95 % ±": lambda row: _number(row.interval95, 1),
+    "all ticks ±": lambda row: _number(row.simultaneous, 1),
+    "× bound": lambda row: "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}",
+    "state, bytes/cell": lambda row: str(row.state_bytes),
+    "numeric δ": lambda row: f"{row.numeric_delta:.1e}",
+}
+WIDE_ONLY = ("least, 2nd half", "state, bytes/cell", "numeric δ")
 
 
 def _show_dropped(
@@ -281,7 +243,6 @@ def _show_dropped(
     from evercount.declarations.schedule import Schedule, instant_of
     from evercount.files.dropped_events import dropped_events
     from evercount.files.source import open_source
-    from evercount.queries import build_query
 
     if budget.unit != "user" or time is None or user is None or start is None:
         raise ParameterError(
@@ -304,18 +265,13 @@ def _print_views(
     views: Mapping[str, str],
     query: Query,
     json_output: bool,
-    counts: Sequence[int],
+    counts: list[int] | None,
 ) -> None:
     """The worst std of each view, for every noise that may be chosen."""
-    import json
-
-    from evercount.planning.discovery_plan import plan_discovery
     from evercount.planning.plan_views import plan_views
 
     found = plan_views(budget, horizon, views, query)
-    discovery = plan_discovery(budget, horizon, query, counts, views=tuple(views.values()))
-    if counts and discovery is None:
-        raise ParameterError(NO_COUNTS.format(query.name))
+    discovery = _discovery(budget, horizon, query, counts, tuple(views.values()))
     if json_output:
         more = {} if discovery is None else {"discovery": discovery.to_dict()}
         typer.echo(json.dumps({**found.to_dict(), **more}, indent=1))
@@ -328,19 +284,15 @@ def _print_views(
 
 
 def _print_discovery(discovery: DiscoveryPlan) -> None:
-    from rich.table import Table
-
     from evercount.planning.discovery_plan import CHANCES
 
-    console = _console()
-    table = Table(title=f"when a key becomes public ({discovery.factorization})", title_justify="left")
-    names = ["at tick", "threshold", *(f"{chance * 100:g} % see" for chance in CHANCES)]
-    for name in (*names, *(f"count {count}" for count in discovery.counts)):
-        table.add_column(name, justify="right", overflow="fold")
+    typer.echo(f"when a key becomes public ({discovery.factorization})")
+    chances = [f"{chance * 100:g} % see" for chance in CHANCES]
+    rows = [["at tick", "threshold", *chances, *(f"count {count}" for count in discovery.counts)]]
     for one in discovery.ticks:
         numbers = (one.tick, one.threshold, *one.needed)
-        table.add_row(*(f"{number:,}" for number in numbers), *(f"{chance:.3g}" for chance in one.visible))
-    console.print(table)
+        rows.append([*(f"{number:,}" for number in numbers), *(f"{chance:.3g}" for chance in one.visible)])
+    _table(rows, left=0)
     _say(
         "The columns '% see' have the count that a key needs to be public with this chance at that tick; the columns "
         "'count' have the chance of a key with this count."
@@ -355,78 +307,39 @@ def _print_discovery(discovery: DiscoveryPlan) -> None:
 # -- sparse-count ----------------------------------------------------------------------------------------------------
 
 
-def _sparse(
-    budget: Budget,
-    horizon: int | None,
-    parameters: dict[str, Any],
-    *,
-    names: tuple[str, ...] | None,
-    ticks: int | None,
-    level: float,
-    json_output: bool,
-    plot: Path | None,
-) -> None:
-    """Print the comparison, and draw it where a chart is asked for."""
-    import json
-
-    from evercount.planning.compare_sparse import plan_sparse_count
-
-    unknown = sorted(set(parameters) - {"max_ones"})
-    if unknown:
-        raise ParameterError(
-            f"parameters of 'sparse-count': unknown {', '.join(unknown)}; it has max_ones, the most events that are "
-            "expected in the whole stream (leave it out where that is unknown). The rest are options of the command."
-        )
-    if ticks is not None and horizon is not None:
-        raise ParameterError(f"--ticks {ticks} is for streams without a horizon: add --horizon none, or leave it out")
-    sparse = plan_sparse_count(budget, horizon, parameters.get("max_ones"), names=names, ticks=ticks, level=level)
-    if plot is not None:
-        _plot_sparse(sparse, plot)
-    if json_output:
-        typer.echo(json.dumps(finite(sparse.to_dict()), indent=1))
-    else:
-        _print_sparse(sparse)
-
-
 def _print_sparse(sparse: SparseComparison) -> None:
-    from rich.table import Table
-
-    console = _console()
-    known = "max_ones unknown" if sparse.max_ones is None else f"max_ones={sparse.max_ones}"
-    length = f"no horizon, first {sparse.ticks} ticks" if sparse.horizon is None else f"horizon {sparse.horizon}"
-    title = f"SparseCount({known}), {length}, bounds for all ticks together ({_percent(sparse.level)})"
-    table = Table()
-    if sparse.max_ones is None:
-        best = next(iter(sparse.plain))
-        for name in ("events so far", "sparse-count ±", f"{best} ±"):
-            table.add_column(name, justify="right", overflow="fold")
+    split = sparse.split
+    known = "max_ones unknown" if split.max_ones is None else f"max_ones={split.max_ones}"
+    length = f"no horizon, first {sparse.ticks} ticks" if split.horizon is None else f"horizon {split.horizon}"
+    _say(f"SparseCount({known}), {length}, bounds for all ticks together ({_percent(sparse.level)})")
+    if split.max_ones is None:
+        rows = [["events so far", "sparse-count ±", f"{next(iter(sparse.plain))} ±"]]
         for ones, bound in zip(sparse.ones, sparse.bounds, strict=True):
-            table.add_row(f"{ones:,}", f"{bound:,.1f}", f"{sparse.best_plain:,.1f}")
+            rows.append([f"{ones:,}", f"{bound:,.1f}", f"{sparse.best_plain:,.1f}"])
     else:
-        table.add_column("counter", overflow="fold")
-        table.add_column("all ticks ±", justify="right", overflow="fold")
         assert sparse.bound is not None
-        rows = {**sparse.plain, "sparse-count": sparse.bound, "max_ones/2 for ever (no data)": sparse.max_ones / 2}
-        for name, bound in sorted(rows.items(), key=lambda row: row[1]):
-            table.add_row(name, f"{bound:,.1f}", style="bold" if name == "sparse-count" else None)
-    _say(title)
-    console.print(table)
-    for line in (*_facts(sparse), sparse.guarantee):
+        all_of = {**sparse.plain, "sparse-count": sparse.bound, "max_ones/2 for ever (no data)": split.max_ones / 2}
+        best_first = sorted(all_of.items(), key=lambda row: row[1])
+        rows = [["counter", "all ticks ±"], *([name, f"{bound:,.1f}"] for name, bound in best_first)]
+    _table(rows, left=split.max_ones is not None)
+    for line in (*_facts(sparse), split.sentence()):
         _say(line)
 
 
 def _facts(sparse: SparseComparison) -> list[str]:
     """The split of the budget, the segments, and where the sparse counter is the best."""
-    segments = "any number of segments" if sparse.segments is None else f"at most {sparse.segments} segments"
-    gap = sparse.threshold - sparse.spread
+    split = sparse.split
+    segments = "any number of segments" if split.segments is None else f"at most {split.segments} segments"
+    gap = split.threshold - split.spread
+    with_delta = f" (with delta={split.delta:g})" if split.delta else ""
     lines = [
-        f"Split of epsilon={sparse.epsilon:g}: {max(sparse.threshold_epsilon, sparse.tick_epsilon):g} partition "
-        f"(thresholds {sparse.threshold_epsilon:g}, ticks {sparse.tick_epsilon:g}), {sparse.counter_epsilon:g} counter"
-        + (f" (with delta={sparse.delta:g})." if sparse.delta else "."),
-        f"Segments: threshold {sparse.threshold}, each closes with {gap} to {sparse.threshold + sparse.spread} events; "
+        f"Split of epsilon={split.epsilon:g}: {max(split.threshold_epsilon, split.tick_epsilon):g} partition "
+        f"(thresholds {split.threshold_epsilon:g}, ticks {split.tick_epsilon:g}), {split.counter_epsilon:g} counter"
+        f"{with_delta}.",
+        f"Segments: threshold {split.threshold}, each closes with {gap} to {split.threshold + split.spread} events; "
         f"{segments}.",
     ]
-    what = "for the number of events so far" if sparse.max_ones is None else "for max_ones"
+    what = "for the number of events so far" if split.max_ones is None else "for max_ones"
     if sparse.wins is None:
         lines.append(
             f"It wins nowhere at this horizon and budget ({what} from {sparse.ones[0]} to {sparse.ones[-1]:,})."
@@ -442,23 +355,17 @@ def _facts(sparse: SparseComparison) -> list[str]:
 
 def _plot_sparse(sparse: SparseComparison, target: Path) -> None:
     """Bounds against the number of events."""
-    from evercount.plotting import new_axes, save
+    from evercount.plotting import error_plot, save
 
-    axes = new_axes()
-    label = "sparse-count, max_ones unknown" if sparse.max_ones is None else "sparse-count with this max_ones"
-    axes.plot(sparse.ones, sparse.bounds, linewidth=1.5, marker="o", markersize=3, label=label)
-    best = next(iter(sparse.plain))
-    axes.axhline(sparse.best_plain, linewidth=1.2, linestyle="--", color="black", label=f"plain counter, {best}")
-    if sparse.max_ones is not None:
-        most = min(sparse.ones[-1], 2 * max(*sparse.bounds, sparse.best_plain))
-        constant = [sparse.ones[0] * (most / sparse.ones[0]) ** (i / 99) for i in range(100)]
-        axes.plot(constant, [s / 2 for s in constant], color="gray", label="max_ones/2 for ever (no data)")
-        axes.axvline(sparse.max_ones, color="gray", linestyle=":", linewidth=1)
+    split = sparse.split
+    label = "sparse-count, max_ones unknown" if split.max_ones is None else "sparse-count with this max_ones"
+    curves = {label: (sparse.ones, sparse.bounds)}
+    curves[f"plain counter, {next(iter(sparse.plain))}"] = sparse.ones, [sparse.best_plain] * len(sparse.ones)
+    if split.max_ones is not None:
+        half = [(s, s / 2) for s in sparse.ones if s <= 2 * max(*sparse.bounds, sparse.best_plain)]
+        curves["max_ones/2 for ever (no data)"] = [s for s, _ in half], [bound for _, bound in half]
+    axes = error_plot(curves, f"SparseCount, ε={split.epsilon:g}, δ={split.delta:g}, {sparse.ticks} ticks")
     axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("events in the whole stream" if sparse.max_ones is not None else "events so far")
+    axes.set_xlabel("events in the whole stream" if split.max_ones is not None else "events so far")
     axes.set_ylabel(f"error bound for all ticks ({_percent(sparse.level)})")
-    budget = f"ε={sparse.epsilon:g}, δ={sparse.delta:g}"
-    axes.set_title(f"SparseCount, {budget}, {sparse.ticks} ticks", fontsize=10, loc="left")
-    axes.legend(frameon=False, fontsize=8)
     save(axes, target)

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from evercount.errors import ParameterError, UnknownName
+from evercount.cli.options import choose_stream, progress_bar
+from evercount.errors import ParameterError
 from evercount.front_door import release as release_data
 from evercount.front_door.declare_stream import Declared, declare, described_options
 from evercount.front_door.release_data import run
@@ -71,7 +73,7 @@ def _with_parameters(command: Callable[..., None]) -> Callable[..., None]:
     for name, one in PARAMETERS.items():
         kind: Any = next((kind for kind in (bool, float, int) if str(one.annotation) in _KINDS[kind]), str)
         annotation = bool if kind is bool else list[str] | None if name in REPEATED else kind | None
-        shown = typer.Option(option_of(name), help=as_options(texts[name]), rich_help_panel=panels.get(name, "Output"))
+        shown = Option(option_of(name), help=as_options(texts[name]), rich_help_panel=panels.get(name, "Output"))
         options.append(one.replace(annotation=Annotated[annotation, shown]))
     own = inspect.signature(command, eval_str=True)
     kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -92,7 +94,7 @@ _KINDS = {bool: ("bool",), float: ("float | None",), int: ("int | None",)}
 def release(
     files: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             help="Event files (CSV, JSONL, Parquet; plain, gzip or zstd), patterns such as 'log/*.csv', '-' for "
             "standard input, or the name of a stream in streams.toml.",
             show_default=False,
@@ -100,21 +102,18 @@ def release(
     ] = None,
     streams: Annotated[
         Path | None,
-        typer.Option(help="TOML file that declares the stream, instead of the options below.", rich_help_panel="Input"),
+        Option(help="TOML file that declares the stream, instead of the options below.", rich_help_panel="Input"),
     ] = None,
     stream: Annotated[
-        str | None,
-        typer.Option(help="Name of the stream in --streams, where it has several.", rich_help_panel="Input"),
+        str | None, Option(help="Name of the stream in --streams, where it has several.", rich_help_panel="Input")
     ] = None,
     show_declaration: Annotated[
-        bool,
-        typer.Option("--show-declaration", help="Print the stream as TOML and stop.", rich_help_panel="Output"),
+        bool, Option("--show-declaration", help="Print the stream as TOML and stop.", rich_help_panel="Output")
     ] = False,
     json_output: Annotated[
-        bool,
-        typer.Option("--json", help="Print the summary as JSON on standard output.", rich_help_panel="Output"),
+        bool, Option("--json", help="Print the summary as JSON on standard output.", rich_help_panel="Output")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No summary, no progress.", rich_help_panel="Output")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="No summary, no progress.", rich_help_panel="Output")] = False,
     **options: Any,
 ) -> None:
     """Publish running statistics of event files under one (ε, δ) for all releases, past and future.
@@ -176,16 +175,7 @@ def resolve_stream(
         stream, files = files[0], files[1:]
     if given:
         raise ParameterError(f"--streams declares the stream: omit {', '.join(given)}")
-    from evercount.declarations.streams_file import read_streams
-
-    known = {declaration.name: (declaration, places) for declaration, places in read_streams(streams)}
-    if stream is None and len(known) == 1:
-        stream = next(iter(known))
-    if stream is None:
-        raise ParameterError(f"{streams} declares {len(known)} streams: choose one of {', '.join(known)} with --stream")
-    if stream not in known:
-        raise UnknownName("stream", stream, known)
-    return *known[stream], files
+    return *choose_stream(streams, stream), files
 
 
 @contextmanager
@@ -203,17 +193,5 @@ def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                for task in tasks.values():
-                    bar.update(task, visible=False)
-                tasks[what] = bar.add_task(what, total=total or None)
-            bar.update(tasks[what], completed=done)
-
-        yield tell
+    with progress_bar("") as show:
+        yield lambda what, done, total: show(description=what, completed=done, total=total or None)

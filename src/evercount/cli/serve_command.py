@@ -3,51 +3,42 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from typer import Option
 
 from evercount.cli.http_client import LOOPBACK
+from evercount.cli.options import Head, KeyFile
+from evercount.errors import ParameterError
 
 
 def serve(
-    db: Annotated[
-        str | None,
-        typer.Option(help="SQLite file, or a URL such as postgresql://user@host/name.", show_default="evercount.db"),
-    ] = None,
-    streams: Annotated[Path | None, typer.Option(help="TOML file that declares streams.")] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; the default is for this machine only.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Show a year of made-up flu reports, then one more hour every second.")
-    ] = False,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Show a store that another process, such as Spark, writes to.")
-    ] = False,
-    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
-    head: Annotated[Path | None, typer.Option(help="Where the head of the release chain is kept.")] = None,
-    rate: Annotated[
-        float, typer.Option(min=1, help="Requests per second of one token, or of one address without a known token.")
-    ] = 1000.0,
-    trusted_proxy: Annotated[
-        list[str] | None, typer.Option(help="Address or network of a proxy whose X-Forwarded-For is believed.")
-    ] = None,
-    admin_token_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of the admin token; created, for its owner only, if missing.", show_default="DB.admin-token"
-        ),
-    ] = None,
-    print_admin_token: Annotated[
-        bool, typer.Option("--print-admin-token", help="Print a new admin token on the terminal.")
-    ] = False,
-    clock_jump: Annotated[
-        str, typer.Option(help="How far the clock may jump ahead before ticks wait for the operator; none: any.")
-    ] = "24h",
-    log_format: Annotated[str, typer.Option(help="text or json: how lines of the log are written.")] = "text",
+    db: str | None = Option(
+        None, help="SQLite file, or a URL such as postgresql://user@host/name.", show_default="evercount.db"
+    ),
+    streams: Path | None = Option(None, help="TOML file that declares streams."),
+    host: str = Option("127.0.0.1", help="Address to listen on; the default is for this machine only."),
+    port: int = Option(8000, min=0, max=65535, help="Port; 0 takes a free one."),
+    demo: bool = Option(False, "--demo", help="Show a year of made-up flu reports, then one more hour every second."),
+    read_only: bool = Option(False, "--read-only", help="Show a store that another process, such as Spark, writes to."),
+    key_file: KeyFile = None,
+    head: Head = None,
+    rate: float = Option(
+        1000.0, min=1, help="Requests per second of one token, or of one address without a known token."
+    ),
+    trusted_proxy: list[str] | None = Option(
+        None, help="Address or network of a proxy whose X-Forwarded-For is believed."
+    ),
+    admin_token_file: Path | None = Option(
+        None, help="File of the admin token; created, for its owner only, if missing.", show_default="DB.admin-token"
+    ),
+    print_admin_token: bool = Option(False, "--print-admin-token", help="Print a new admin token on the terminal."),
+    clock_jump: str = Option(
+        "24h", help="How far the clock may jump ahead before ticks wait for the operator; none: any."
+    ),
+    log_format: str = Option("text", help="text or json: how lines of the log are written."),
 ) -> None:
     """Serve streams over HTTP: events in, private releases out, with a live dashboard.
 
@@ -55,18 +46,11 @@ def serve(
     Stops on Ctrl-C and SIGTERM.
     """
     from evercount.declarations.cautions import cautions, published_line
-    from evercount.errors import MissingExtra, ParameterError
-
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("The service", "service") from error
     from evercount.declarations.streams_file import read_declarations
     from evercount.service.access import Limits
     from evercount.service.admin_token import choose_admin_token, named_admin_token
     from evercount.service.clock_guard import parse_clock_jump
-    from evercount.service.demo import Feeder, demo_clock, demo_declaration, demo_file, prefill
+    from evercount.service.demo import Feeder, demo_clock, demo_declaration, prefill
     from evercount.service.http_server import parse_proxies
     from evercount.service.log_format import log_to_stderr
     from evercount.service.run_server import run
@@ -80,17 +64,16 @@ def serve(
     largest_jump = None if demo else parse_clock_jump(clock_jump)
     log = log_to_stderr(log_format)
     say, warn = log.info, log.warning
+    cleanup = ExitStack()
     declared = read_declarations(streams) if streams else []
     for declaration in declared:
         for caution in cautions(declaration):
             warn(f"{declaration.name}: {caution}")
-    folder = None
     if demo:
         if db is None:
-            folder = tempfile.TemporaryDirectory(prefix="evercount-demo-")
-            db = str(demo_file(Path(folder.name)))
-        elif "://" not in db and Path(db).is_dir():
-            db = str(demo_file(Path(db)))
+            db = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="evercount-demo-"))
+        if "://" not in db and Path(db).is_dir():
+            db = str(Path(db) / "evercount-demo.db")
         if declared:
             raise ParameterError("--demo runs on its own clock: omit --streams")
         declared = [demo_declaration()]
@@ -134,8 +117,7 @@ def serve(
     finally:
         if feeder is not None and feeder.is_alive():
             feeder.stop()
-        if folder is not None:
-            folder.cleanup()
+        cleanup.close()
     say("stopped; everything that was accepted is kept." if not demo else "stopped.")
 
 
@@ -143,8 +125,6 @@ def check_port(host: str, port: int) -> None:
     """Refuse a port that another program listens on, before a store is opened."""
     import errno
     import socket
-
-    from evercount.errors import ParameterError
 
     reasons = {
         errno.EADDRINUSE: f"another program listens on port {port} (perhaps an earlier `evercount serve`): stop it, or "

@@ -5,51 +5,43 @@ from __future__ import annotations
 import logging
 import os
 import re
+from contextlib import closing
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer import Argument, Option
+
+from evercount.cli.options import Db, Head, KeyFile, Wait, choose_stream, parse_parameters
+from evercount.errors import ParameterError
 
 FILE_FORMATS = ("avro", "csv", "json", "orc", "parquet", "xml")
 
 
 def spark(
-    streams: Annotated[Path, typer.Argument(help="TOML file that declares the stream.")],
-    source: Annotated[str, typer.Argument(help="Folder or URL that Spark reads; for Kafka: its servers.")],
-    checkpoint: Annotated[str, typer.Option(help="Folder in which Spark keeps what it has read.")],
-    stream: Annotated[str | None, typer.Option(help="Name of the stream, where the file declares several.")] = None,
-    db: Annotated[str, typer.Option(help="Store: an SQLite file, or a URL such as postgresql://user@host/name.")] = (
-        "evercount.db"
+    streams: Path = Argument(..., help="TOML file that declares the stream."),
+    source: str = Argument(..., help="Folder or URL that Spark reads; for Kafka: its servers."),
+    checkpoint: str = Option(..., help="Folder in which Spark keeps what it has read."),
+    stream: str | None = Option(None, help="Name of the stream, where the file declares several."),
+    db: Db = "evercount.db",
+    form: str = Option("parquet", "--format", help="Spark's name of the source's format."),
+    schema: str | None = Option(None, help="Columns of files, such as 'ts string, region string'; files need it."),
+    option: list[str] | None = Option(None, help="KEY=VALUE for Spark's reader; may be repeated."),
+    wait: Wait = "0s",
+    shards: int | None = Option(None, min=1, help="Ranges of cells that executors close separately."),
+    lake: str | None = Option(
+        None, help="Table that gets every released tick once: delta:FOLDER or iceberg:FOLDER/namespace.table."
     ),
-    form: Annotated[str, typer.Option("--format", help="Spark's name of the source's format.")] = "parquet",
-    schema: Annotated[
-        str | None,
-        typer.Option(help="Columns of files, such as 'ts string, region string'; files need it.", show_default=False),
-    ] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE for Spark's reader; may be repeated.", show_default=False)
-    ] = None,
-    wait: Annotated[str, typer.Option(help="How long after its end a tick is closed, such as 30s.")] = "0s",
-    shards: Annotated[
-        int | None, typer.Option(min=1, help="Ranges of cells that executors close separately.", show_default=False)
-    ] = None,
-    lake: Annotated[
-        str | None,
-        typer.Option(
-            help="Table that gets every released tick once: delta:FOLDER or iceberg:FOLDER/namespace.table.",
-            show_default=False,
-        ),
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Continue until the horizon or Ctrl-C.")] = False,
-    pause: Annotated[float, typer.Option(min=0, help="Seconds between two rounds of --follow.")] = 1.0,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that are not events.")] = False,
-    new_checkpoint: Annotated[
-        bool, typer.Option("--new-checkpoint", help="The checkpoint is new, and the source holds new events only.")
-    ] = False,
-    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
-    head: Annotated[Path | None, typer.Option(help="Where the head of the release chain is kept.")] = None,
-    master: Annotated[str | None, typer.Option(help="Where Spark runs, such as local[4].", show_default=False)] = None,
+    follow: bool = Option(False, "--follow", help="Continue until the horizon or Ctrl-C."),
+    pause: float = Option(1.0, min=0, help="Seconds between two rounds of --follow."),
+    skip_bad: bool = Option(False, "--skip-bad", help="Leave out rows that are not events."),
+    new_checkpoint: bool = Option(
+        False, "--new-checkpoint", help="The checkpoint is new, and the source holds new events only."
+    ),
+    key_file: KeyFile = None,
+    head: Head = None,
+    master: str | None = Option(None, help="Where Spark runs, such as local[4]."),
 ) -> None:
     """Count the events of a streaming source with Spark, and release the ticks that have ended.
 
@@ -63,7 +55,7 @@ def spark(
     from evercount.spark.stream_release import Progress, append_released
     from evercount.store import Store, key_from_environment
 
-    declaration = _chosen(streams, stream)
+    declaration, _ = choose_stream(streams, stream)
     check_declaration(declaration)
     _check_schema(declaration, form, schema)
     waiting = parse_length(wait, "--wait")
@@ -73,22 +65,14 @@ def spark(
     _be_quiet(session)
     progress = Progress(lambda line: typer.echo(line, err=True))
     events = _events(session, source, form, schema, option or [])
-    store = Store(db, key_from_environment(key_file), head)
-    try:
+    with closing(Store(db, key_from_environment(key_file), head)) as store:
         typer.echo(published_line(declaration, new=declaration.name not in store.streams), err=True)
         behind = True  # an earlier run may have ended before it could append
         while True:
             outcome = release_stream(
-                events,
-                declaration,
-                store,
-                checkpoint,
-                wait=waiting,
-                shards=shards,
-                skip_bad=skip_bad,
-                new_checkpoint=new_checkpoint,
-                progress=progress,
-            )
+                events, declaration, store, checkpoint,
+                wait=waiting, shards=shards, skip_bad=skip_bad, new_checkpoint=new_checkpoint, progress=progress,
+            )  # fmt: skip
             if lake is not None and (behind or outcome.ticks):
                 typer.echo(f"{lake}: {append_released(store, declaration.name, lake)} new rows", err=True)
             behind = False
@@ -96,13 +80,10 @@ def spark(
                 break
             new_checkpoint = False
             sleep(pause)
-    finally:
-        store.close()
 
 
 def _check_schema(declaration: Any, form: str, schema: str | None) -> None:
     """What can be said before Spark starts, which takes seconds."""
-    from evercount.errors import ParameterError
     from evercount.files.event_sql import columns_of
 
     if schema is None and form in FILE_FORMATS:
@@ -123,23 +104,7 @@ def _be_quiet(session: Any) -> None:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
-def _chosen(path: Path, name: str | None) -> Any:
-    from evercount.declarations.streams_file import read_declarations
-    from evercount.errors import ParameterError, UnknownName
-
-    declared = {one.name: one for one in read_declarations(path)}
-    if name is None and len(declared) == 1:
-        return next(iter(declared.values()))
-    if name is None:
-        raise ParameterError(f"{path} declares {len(declared)} streams: choose one with --stream")
-    if name not in declared:
-        raise UnknownName("stream", name, declared)
-    return declared[name]
-
-
 def _events(session: Any, source: str, form: str, schema: str | None, options: list[str]) -> Any:
-    from evercount.cli.options import parse_parameters
-    from evercount.errors import ParameterError
     from evercount.spark.check_source import EVERY_AGE
     from evercount.spark.session import first_line
 

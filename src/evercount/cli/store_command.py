@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from typer import Argument, Option
 
-from evercount.cli.options import Missing
+from evercount.cli.options import Db, FirstTick, Head, KeyFile, LastTick, Missing, NoteText, StreamName
 
 if TYPE_CHECKING:
     from evercount.store import LiveStream, Store
 
 store = typer.Typer(help="Verify, copy and export the durable store of `evercount serve`.", no_args_is_help=True)
 
-Db = Annotated[str, typer.Option(help="SQLite file or PostgreSQL URL.")]
-KeyFile = Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")]
-Head = Annotated[Path | None, typer.Option(help="The head file, where it is not in its usual place.")]
+Keys = Annotated[Path, Argument(help="File with the keys, one per line (of a rollup: CSV lines).")]
+Yes = Annotated[bool, Option("--yes", help="Do not ask.")]
+
+
+def _open(db: str, key_file: Path | None, head: Path | None) -> closing[Store]:
+    """The store for a block, in which nobody else writes to it."""
+    from evercount.store import Store, key_from_environment
+
+    return closing(Store(db, key_from_environment(key_file), head))
 
 
 @store.command()
 def verify(
     db: Db = "evercount.db",
     head: Head = None,
-    adopt: Annotated[
-        bool,
-        typer.Option("--adopt", help="Accept this copy as the newest one. Only if no later release was ever made."),
-    ] = False,
+    adopt: bool = Option(
+        False, "--adopt", help="Accept this copy as the newest one. Only if no later release was ever made."
+    ),
 ) -> None:
     """Recompute every release chain and compare it with the head file.
 
@@ -41,11 +47,9 @@ def verify(
     from evercount.store.database import Database
     from evercount.store.rollback_guard import OLDER, HeadFile, default_path
 
-    reading = Reading.open(db)
-    lock = None
-    try:
+    # nobody may write between the check and the new head
+    with closing(Reading.open(db)) as reading, closing(Database(db)) if adopt else nullcontext():
         file = HeadFile(head or default_path(reading.database))
-        lock = Database(db) if adopt else None  # nobody may write between the check and the new head
         wrong = reading.verify(None if adopt else file)
         if adopt and not wrong:
             before, now = file.read(), reading.current_head()
@@ -57,10 +61,6 @@ def verify(
             kept = now.retired | (before.retired if before is not None else frozenset())  # a retirement is for ever
             file.write(replace(now, retired=kept))
         names = reading.names()
-    finally:
-        if lock is not None:
-            lock.close()
-        reading.close()
     for line in wrong:
         typer.echo(f"WRONG  {line}")
     if wrong:
@@ -72,8 +72,7 @@ def verify(
 
 @store.command()
 def backup(
-    target: Annotated[Path, typer.Argument(help="File to write.")],
-    db: Annotated[str, typer.Option(help="SQLite file.")] = "evercount.db",
+    target: Path = Argument(..., help="File to write."), db: str = Option("evercount.db", help="SQLite file.")
 ) -> None:
     """Copy an SQLite store, also while the service runs. The copy holds raw sums and secrets: guard it.
 
@@ -81,18 +80,15 @@ def backup(
     """
     from evercount.store import Reading
 
-    reading = Reading.open(db)
-    try:
+    with closing(Reading.open(db)) as reading:
         reading.backup(target)
-    finally:
-        reading.close()
     typer.echo(f"copied to {target}")
 
 
 @store.command()
 def restore(
-    copy: Annotated[Path, typer.Argument(help="File that `evercount store backup` wrote.")],
-    db: Annotated[str, typer.Option(help="SQLite file to put it in place of.")] = "evercount.db",
+    copy: Path = Argument(..., help="File that `evercount store backup` wrote."),
+    db: str = Option("evercount.db", help="SQLite file to put it in place of."),
     head: Head = None,
 ) -> None:
     """Put a copy of an SQLite store in the place of the present one, which is kept next to it.
@@ -114,15 +110,13 @@ def restore(
 
 @store.command()
 def retire(
-    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    stream: StreamName,
     db: Db = "evercount.db",
     head: Head = None,
     key_file: KeyFile = None,
-    successor: Annotated[
-        str | None, typer.Option(help="Declare this stream in its place: the same declaration, a new secret.")
-    ] = None,
-    reason: Annotated[str, typer.Option(help="Shown to readers.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    successor: str | None = Option(None, help="Declare this stream in its place: the same declaration, a new secret."),
+    reason: str = Option("", help="Shown to readers."),
+    yes: Yes = False,
 ) -> None:
     """End a stream for good: its history stays readable, nothing is released again, its budget stays spent.
 
@@ -131,19 +125,16 @@ def retire(
     """
     import time
 
-    from evercount.store import Store, key_from_environment, retire_stream
+    from evercount.store import retire_stream
     from evercount.store.retire import explain
 
-    opened = Store(db, key_from_environment(key_file), head)
-    try:
+    with _open(db, key_file, head) as opened:
         now = time.time()
         typer.echo(explain(opened, stream, now, successor))
         if not yes:
             typer.confirm("Go on?", abort=True)
         retire_stream(opened, stream, now, reason=reason, successor=successor)
         totals = opened.ledger()["totals"]
-    finally:
-        opened.close()
     typer.echo(f"retired {stream!r}" + (f", declared {successor!r}" if successor is not None else ""))
     for total in totals:
         typer.echo(
@@ -154,16 +145,16 @@ def retire(
 
 @store.command()
 def renew(
-    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    horizon: Annotated[int | None, typer.Option(help="Ticks of the new stream (default: as many as before).")] = None,
-    name: Annotated[str | None, typer.Option(help="Its name (default: the next number, flu-2 after flu).")] = None,
+    stream: StreamName,
+    horizon: Annotated[int | None, Option(help="Ticks of the new stream (default: as many as before).")] = None,
     carry_totals: Annotated[
-        bool, typer.Option("--carry-totals", help="Its running totals go on from the last ones of the old stream.")
+        bool, Option("--carry-totals", help="Its running totals continue from the last ones of the old stream.")
     ] = False,
+    name: Annotated[str | None, Option(help="Its name (default: the next number, flu-2 after flu).")] = None,
     db: Db = "evercount.db",
     head: Head = None,
     key_file: KeyFile = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Let a stream go on when its horizon ends: the same declaration, new noise, from that instant on.
 
@@ -172,27 +163,23 @@ def renew(
     """
     import time
 
-    from evercount.store import Store, key_from_environment
     from evercount.store.renew import explain_renewal, renew_stream
 
-    opened = Store(db, key_from_environment(key_file), head)
-    try:
+    with _open(db, key_file, head) as opened:
         known = opened.streams.get(stream)
         if known is None or known.successor is None:
             typer.echo(explain_renewal(opened, stream, horizon, name, carry_totals))
             if not yes:
                 typer.confirm("Go on?", abort=True)
         heir = renew_stream(opened, stream, time.time(), horizon=horizon, new_name=name, carry_totals=carry_totals)
-    finally:
-        opened.close()
     typer.echo(f"{heir.name!r} continues {stream!r}")
 
 
 @store.command()
 def cap(
-    epsilon: Annotated[float | None, typer.Option(help="The largest total epsilon.")] = None,
-    delta: Annotated[float | None, typer.Option(help="The largest total delta.")] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the cap.")] = False,
+    epsilon: float | None = Option(None, help="The largest total epsilon."),
+    delta: float | None = Option(None, help="The largest total delta."),
+    remove: bool = Option(False, "--remove", help="Remove the cap."),
     db: Db = "evercount.db",
     head: Head = None,
     key_file: KeyFile = None,
@@ -202,31 +189,21 @@ def cap(
     Without options it shows the cap. What is spent already stays spent.
     """
     from evercount.errors import ParameterError
-    from evercount.store import Cap, Reading, Store, key_from_environment, set_cap
+    from evercount.store import Cap, Reading, set_cap
 
     if (epsilon is None) != (delta is None) or (remove and epsilon is not None):
         raise ParameterError("give both --epsilon and --delta, or --remove, or nothing to see the cap")
     if epsilon is not None or remove:
-        opened = Store(db, key_from_environment(key_file), head)
-        try:
+        with _open(db, key_file, head) as opened:
             set_cap(opened.database, None if epsilon is None or delta is None else Cap(epsilon, delta))
-        finally:
-            opened.close()
-    reading = Reading.open(db)
-    try:
+    with closing(Reading.open(db)) as reading:
         shown = reading.ledger().get("cap")
-    finally:
-        reading.close()
     typer.echo("no cap" if shown is None else f"cap: epsilon {shown['epsilon']:g}, delta {shown['delta']:g}")
 
 
 @store.command("add-keys")
 def add_keys(
-    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    keys: Annotated[Path, typer.Argument(help="File with the keys, one per line (of a rollup: CSV lines).")],
-    db: Db = "evercount.db",
-    head: Head = None,
-    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+    stream: StreamName, keys: Keys, db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None
 ) -> None:
     """Let keys join a stream from its open tick on: a new region. They have no history and noise of their own.
 
@@ -234,17 +211,13 @@ def add_keys(
     day, by looking at the events. Keys that are there already are left alone. The service must be stopped.
     """
     from evercount.front_door.listed_keys import listed_keys
-    from evercount.store import Store, key_from_environment
     from evercount.store.declare_stream import MOST_CELLS
     from evercount.store.join_keys import join_keys
 
-    opened = Store(db, key_from_environment(key_file), head)
-    try:
+    with _open(db, key_file, head) as opened:
         live = _found(opened, stream)
         joined = join_keys(opened, stream, listed_keys(keys, live.declaration, "keys"), MOST_CELLS)
         tick = live.open_tick
-    finally:
-        opened.close()
     if not joined:
         typer.echo("all of these keys already exist")
         return
@@ -254,11 +227,7 @@ def add_keys(
 
 @store.command("remove-keys")
 def remove_keys(
-    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    keys: Annotated[Path, typer.Argument(help="File with the keys, one per line (of a rollup: CSV lines).")],
-    db: Db = "evercount.db",
-    head: Head = None,
-    key_file: KeyFile = None,
+    stream: StreamName, keys: Keys, db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None
 ) -> None:
     """Show no numbers of these keys from the open tick on. What was published stays; add-keys shows them again.
 
@@ -266,16 +235,12 @@ def remove_keys(
     """
     from evercount.engine.add_keys import label_of
     from evercount.front_door.listed_keys import listed_keys
-    from evercount.store import Store, key_from_environment
     from evercount.store.join_keys import hide_keys
 
-    opened = Store(db, key_from_environment(key_file), head)
-    try:
+    with _open(db, key_file, head) as opened:
         live = _found(opened, stream)
         labels = [label_of(key) for key in listed_keys(keys, live.declaration, "keys")]
         hidden, tick = hide_keys(opened, stream, labels), live.open_tick
-    finally:
-        opened.close()
     typer.echo(f"not shown of {stream!r} from tick {tick} on: {', '.join(hidden) or 'no further key'}")
 
 
@@ -290,10 +255,10 @@ def _found(opened: Store, stream: str) -> LiveStream:
 
 @store.command()
 def note(
-    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    first: Annotated[str, typer.Argument(help="First tick: its number, or a day or time in it.")],
-    last: Annotated[str, typer.Argument(help="Last tick, in the same way.")],
-    text: Annotated[str, typer.Argument(help="Public text.")] = "",
+    stream: StreamName,
+    first: FirstTick,
+    last: LastTick,
+    text: NoteText = "",
     missing: Missing = None,
     db: Db = "evercount.db",
     head: Head = None,
@@ -305,31 +270,24 @@ def note(
     not call ticks missing because of their counts. While a service runs on the store: evercount streams note.
     """
     from evercount.declarations.tick_marks import NewMark
-    from evercount.store import Store, key_from_environment
     from evercount.store.tick_marks import mark_ticks
 
-    opened = Store(db, key_from_environment(key_file), head)
-    try:
+    with _open(db, key_file, head) as opened:
         asked = NewMark(first=first, last=last, text=text, missing=cast(Any, missing))
         made = mark_ticks(opened, stream, asked.on(opened.declaration(stream).schedule))
-    finally:
-        opened.close()
     typer.echo(f"noted on ticks {made.first} to {made.last} of {stream}", err=True)
 
 
 @store.command("export-releases")
 def export_releases(
-    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    stream: StreamName,
     db: Db = "evercount.db",
-    output: Annotated[Path | None, typer.Option(help="File to write; otherwise standard output.")] = None,
-    form: Annotated[str, typer.Option("--format", help="csv, json, jsonl or parquet.")] = "csv",
-    lake: Annotated[
-        str | None,
-        typer.Option(help="Append new ticks to delta:FOLDER or iceberg:FOLDER/namespace.table.", show_default=False),
-    ] = None,
-    full_digits: Annotated[
-        bool, typer.Option("--full-digits", help="All digits, instead of as many as the error allows.")
-    ] = False,
+    output: Path | None = Option(None, help="File to write; otherwise standard output."),
+    form: str = Option("csv", "--format", help="csv, json, jsonl or parquet."),
+    lake: str | None = Option(
+        None, help="Append new ticks to delta:FOLDER or iceberg:FOLDER/namespace.table.", show_default=False
+    ),
+    full_digits: bool = Option(False, "--full-digits", help="All digits, instead of as many as the error allows."),
     head: Head = None,
 ) -> None:
     """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only.
@@ -353,8 +311,7 @@ def export_releases(
 
     if form not in MEDIA_TYPES:
         raise UnknownName("format", form, MEDIA_TYPES)
-    reading = Reading.open(db)
-    try:
+    with closing(Reading.open(db)) as reading:
         newest = HeadFile(head or default_path(reading.database))
         why = reading.check_head(newest).get(stream) if newest.read() is not None else None
         if why is not None and not why.readable:
@@ -375,5 +332,3 @@ def export_releases(
         if output and form == "csv":
             facts = public_facts(declaration, said, reading.marks_of(stream), full_digits=full_digits)
             describe_files([output], facts, LEVEL)
-    finally:
-        reading.close()

@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any
@@ -52,18 +52,10 @@ class LogRound:
 
 
 class LogConsumer:
-    """Feeds one stream of a store from one log.
+    """Feeds one stream of a store from one log. `now` is in microseconds since 1970, `scratch` a private folder.
 
-    Args:
-        source: the log.
-        declaration: the stream, the same as for every other door.
-        store: an open store.
-        scratch: a private folder.
-        now: the instant now, in microseconds since 1970.
-        new_log: whether the log may be new although the stream was fed from another one; say so only if it holds no
-            event that was counted already.
-        skip_lost: whether to go on where the log has deleted messages before they were counted.
-        rejects: a file that gets the messages that are not events.
+    With `new_log` the log may be new although the stream was fed from another one: it then holds no event that was
+    counted already. With `skip_lost` it goes on where the log has deleted messages before they were counted.
 
     **Guarantee.** Every message counts once: where the log goes on is committed in the transaction that adds the
     messages' totals (`store/accept_totals.py`), and nothing else remembers it. After a crash the log is read from
@@ -172,10 +164,9 @@ class LogConsumer:
 
     def _commit(self, after: Positions, bad: Counter[str], found: CountedMessages) -> None:
         position = json.dumps({"next": dict(after), "bad": bad, "lost": self.lost}).encode()
-        one = CountedBatch(self._query, self._batch, found.totals, self._new_log, found.users, position=position)
-        if found.named is not None:
-            one = replace(one, named=[found.named])
-        if not self._fed.accept(one):
+        named = None if found.named is None else [found.named]
+        counted: Any = {"users": found.users, "named": named, "position": position}
+        if not self._fed.accept(CountedBatch(self._query, self._batch, found.totals, self._new_log, **counted)):
             raise Conflict("another program counts the messages of this log for the same stream: run one of them")
         self._batch += 1
         self._stored, self.bad = dict(after), bad
@@ -214,7 +205,6 @@ class Rejects:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -48,7 +48,6 @@ class _Batch(Source):
     """The messages as a file of JSON lines that is in memory."""
 
     def scan(self) -> str:
-        """SQL: the registered table."""
         return "messages"
 
 
@@ -67,7 +66,6 @@ class MessageCounter:
             prepare(self._connection, declaration, (self._source,))
 
     def close(self) -> None:
-        """Free what DuckDB holds."""
         self._connection.close()
 
     def count(self, messages: Messages, last: int) -> CountedMessages:
@@ -139,10 +137,8 @@ class MessageCounter:
         return CountedMessages(self._none, UserEvents(place, who, time, order, cell, units, keys=keys), bad=bad)
 
     def _bad(self, last: int) -> list[tuple[int, str]]:
-        rows = self._connection.execute(
-            f"SELECT n, place FROM ({self._placed(last, True)}) WHERE place < 0 ORDER BY n"
-        ).fetchall()
-        return [(n - 1, BAD[-place]) for n, place in rows]
+        bad = f"SELECT n, place FROM ({self._placed(last, True)}) WHERE place < 0 ORDER BY n"
+        return [(n - 1, BAD[-place]) for n, place in self._connection.execute(bad).fetchall()]
 
 
 def _like(source: _Batch, lines: Sequence[str]) -> _Batch:
@@ -151,9 +147,8 @@ def _like(source: _Batch, lines: Sequence[str]) -> _Batch:
         names = tuple(json.loads(lines[0]))
     except (IndexError, TypeError, ValueError, RecursionError):
         return source
-    return (
-        replace(source, columns=names, types=("VARCHAR",) * len(names)) if set(source.columns) <= set(names) else source
-    )
+    same = set(source.columns) <= set(names)
+    return replace(source, columns=names, types=("VARCHAR",) * len(names)) if same else source
 
 
 def _renumbered(cell: IntArray, names: Sequence[str]) -> tuple[list[str], IntArray]:

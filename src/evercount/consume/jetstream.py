@@ -43,17 +43,13 @@ class JetStream:
         self._wanted = 0
         self._complete = asyncio.Event()
         try:
-            self._connection = self._ask(
-                nats.connect(
-                    [f"{address.scheme}://{host}" for host in address.hosts.split(",")],
-                    user_credentials=address.options.get("credentials"),
-                    allow_reconnect=False,
-                    max_reconnect_attempts=0,
-                    connect_timeout=ANSWER_SECONDS,
-                )
-            )
+            hosts = [f"{address.scheme}://{host}" for host in address.hosts.split(",")]
+            once: Any = {"allow_reconnect": False, "max_reconnect_attempts": 0, "connect_timeout": ANSWER_SECONDS}
+            credentials = address.options.get("credentials")
+            self._connection = self._ask(nats.connect(hosts, user_credentials=credentials, **once))
             self._stream = self._connection.jetstream(domain=address.options.get("domain"), timeout=ANSWER_SECONDS)
-            self._identity = self._ask(self._identify())
+            created = self._ask(self._info())["created"]
+            self.identity = json.dumps(["nats", self._name, created, self._subject])
         except BaseException:
             self.close()
             raise
@@ -63,15 +59,6 @@ class JetStream:
             return self._loop.run_until_complete(asyncio.wait_for(question, 3 * ANSWER_SECONDS))
         except (NatsError, OSError, TimeoutError) as error:
             raise LogUnreachable(f"the NATS server does not answer: {type(error).__name__} {error}".rstrip()) from None
-
-    @property
-    def identity(self) -> str:
-        """The name, the creation and the chosen subjects."""
-        return self._identity
-
-    async def _identify(self) -> str:
-        created = (await self._info())["created"]
-        return json.dumps(["nats", self._name, created, self._subject])
 
     async def _info(self) -> Any:
         """The answer as it is: the client's own class drops fields that we need."""
@@ -83,13 +70,11 @@ class JetStream:
         return json.loads(answer.data)
 
     def reach(self) -> tuple[Positions, Positions]:
-        """See LogSource."""
         state = self._ask(self._info())["state"]
         self._end = state["last_seq"] + 1
         return {ONE: state["first_seq"] if state["messages"] else self._end}, {ONE: self._end}
 
     def start(self, positions: Positions) -> None:
-        """See LogSource."""
         self._next = max(1, positions.get(ONE, 1))
         self._consumer = ""
 
@@ -152,11 +137,9 @@ class JetStream:
         return Messages([message.data for message in got], orders, {ONE: self._next})
 
     def place(self, order: int) -> tuple[str, int]:
-        """See LogSource."""
         return ONE, order
 
     def close(self) -> None:
-        """See LogSource."""
         connection = getattr(self, "_connection", None)
         try:
             if connection is not None:

@@ -34,18 +34,12 @@ class KafkaTopic:
         self._next: dict[str, int] = {}
         self._failure = ""
         try:
-            self._consumer = Consumer(
-                {
-                    "log_level": 0,
-                    **address.options,
-                    **OURS,
-                    "bootstrap.servers": address.hosts,
-                    "error_cb": self._failed,
-                }
-            )
+            own = {**OURS, "bootstrap.servers": address.hosts, "error_cb": self._failed}
+            self._consumer = Consumer({"log_level": 0, **address.options, **own})
         except KafkaException as error:
             raise ParameterError(f"an option of the Kafka address is not legal: {error.args[0].str()}") from None
-        self._identity = json.dumps(["kafka", self._metadata().cluster_id, self._topic])
+        self.identity = json.dumps(["kafka", self._metadata().cluster_id, self._topic])
+        """The cluster and the topic."""
 
     def _failed(self, error: KafkaError) -> None:
         self._failure = error.str()
@@ -58,11 +52,6 @@ class KafkaTopic:
             return self._consumer.list_topics(self._topic, timeout=ANSWER_SECONDS)
         except KafkaException as error:
             raise self._unreachable(error) from None
-
-    @property
-    def identity(self) -> str:
-        """The cluster and the topic."""
-        return self._identity
 
     def reach(self) -> tuple[Positions, Positions]:
         """See LogSource. Its ends are those of committed transactions."""
@@ -79,12 +68,10 @@ class KafkaTopic:
         return first, end
 
     def start(self, positions: Positions) -> None:
-        """See LogSource."""
         self._next = dict(positions)
         self._consumer.assign([TopicPartition(self._topic, int(name), at) for name, at in positions.items()])
 
     def read(self, most: int) -> Messages:
-        """See LogSource."""
         bodies: dict[int, bytes] = {}
         try:
             for message in self._consumer.consume(most, READ_SECONDS):
@@ -103,9 +90,7 @@ class KafkaTopic:
         return Messages([bodies[order] for order in orders], orders, dict(self._next))
 
     def place(self, order: int) -> tuple[str, int]:
-        """See LogSource."""
         return str(order >> PARTITION_BITS), order & ((1 << PARTITION_BITS) - 1)
 
     def close(self) -> None:
-        """See LogSource."""
         self._consumer.close()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from evercount.errors import ParameterError
+
+NAME = "evercount_log"
 
 
 class LogMetrics:
@@ -14,16 +17,16 @@ class LogMetrics:
 
     def __init__(self, port: int | None) -> None:
         registry, by = CollectorRegistry(), ["stream"]
-        self._lag = Gauge("evercount_log_lag_messages", "Messages that are not counted yet.", by, registry=registry)
-        self._counted = Counter("evercount_log_messages", "Messages counted since the start.", by, registry=registry)
-        self._bad = Gauge(
-            "evercount_log_bad_messages", "Messages that were set aside, ever.", [*by, "reason"], registry=registry
+        gauge, counter = (
+            partial(Gauge, namespace=NAME, registry=registry),
+            partial(Counter, namespace=NAME, registry=registry),
         )
-        self._lost = Gauge(
-            "evercount_log_lost_messages", "Positions deleted before they were counted.", by, registry=registry
-        )
-        self._ticks = Counter("evercount_log_ticks_released", "Ticks released since the start.", by, registry=registry)
-        self._last = Gauge("evercount_log_last_round_seconds", "When the last round ended.", by, registry=registry)
+        self._lag = gauge("lag_messages", "Messages that are not counted yet.", by)
+        self._counted = counter("messages", "Messages counted since the start.", by)
+        self._bad = gauge("bad_messages", "Messages that were set aside, ever.", [*by, "reason"])
+        self._lost = gauge("lost_messages", "Positions deleted before they were counted.", by)
+        self._ticks = counter("ticks_released", "Ticks released since the start.", by)
+        self._last = gauge("last_round_seconds", "When the last round ended.", by)
         self.port: int | None = None
         if port is not None:
             try:
@@ -33,7 +36,6 @@ class LogMetrics:
             self.port = server.server_port
 
     def progress(self, stream: str) -> Callable[[int, int], None]:
-        """What a round calls after every commit."""
         counted, lag = self._counted.labels(stream), self._lag.labels(stream)
 
         def told(messages: int, left: int) -> None:
@@ -43,7 +45,6 @@ class LogMetrics:
         return told
 
     def after_round(self, stream: str, bad: Mapping[str, int], lost: int, ticks: int) -> None:
-        """What is known after a round."""
         for reason, number in bad.items():
             self._bad.labels(stream, reason).set(number)
         self._lost.labels(stream).set(lost)

@@ -29,9 +29,8 @@ class Messages:
 class LogSource(Protocol):
     """One log. Its methods are called from one thread; LogUnreachable where it does not answer."""
 
-    @property
-    def identity(self) -> str:
-        """What this log has alone; the same name with other messages has another."""
+    identity: str
+    """What this log has alone; the same name with other messages has another."""
 
     def reach(self) -> tuple[Positions, Positions]:
         """The first and the next position of each partition, now."""

@@ -78,8 +78,7 @@ class Row:
     @property
     def jumps(self) -> bool:
         """Whether the std goes up and down between the ticks of `ticks`, so that no line may join them."""
-        kinds = (BinaryTree, Honaker, HonakerFull, PureFactorization)
-        return isinstance(self.model.factorization, kinds)
+        return isinstance(self.model.factorization, BinaryTree | Honaker | HonakerFull | PureFactorization)
 
     def band(self, bins: int = 256) -> tuple[list[int], list[float], list[float]]:
         """(first ticks of the bins and the tick after the last, least std, largest std): for what jumps.
@@ -187,11 +186,8 @@ class Plan:
             The facts of the plan by name.
         """
         data = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "rows"}
-        data["mechanisms"] = [row.to_dict() for row in self.rows]
-        data["lower_bound"] = {"worst_std": self.lower_bound}
-        data["best"] = self.best
-        data["ledger"] = self.ledger_sentence()
-        return data
+        more = {"mechanisms": [row.to_dict() for row in self.rows], "lower_bound": {"worst_std": self.lower_bound}}
+        return {**data, **more, "best": self.best, "ledger": self.ledger_sentence()}
 
 
 def plan(
@@ -237,7 +233,7 @@ def plan(
             f"{query!r} publishes a ratio, whose error depends on how many events come, and that is not known before; "
             "plan an average per tick, or a sum and a count"
         )
-    span = _span(horizon, ticks)
+    span = compared_ticks(horizon, ticks)
     S = query.falling_sensitivity(budget.adjacency)  # what the rows use, as all their Gram matrices fall
     S = query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S
     by_value = query.squared_value_sensitivity(budget.adjacency)
@@ -309,7 +305,7 @@ def plan(
     )
 
 
-def _span(horizon: int | None, ticks: int | None) -> int:
+def compared_ticks(horizon: int | None, ticks: int | None) -> int:
     """Over how many ticks mechanisms are compared."""
     if ticks is None:
         return REFERENCE_TICKS if horizon is None else horizon

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from evercount._validate import chance_outside, check_count
+from evercount._validate import chance_outside
 from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, pure_factorization
-from evercount.planning.compare import plan
+from evercount.planning.compare import compared_ticks, plan
 from evercount.privacy import Budget
-from evercount.sparse.budget_split import REFERENCE_TICKS, plain_bound, plan_sparse
+from evercount.sparse.budget_split import plain_bound, plan_sparse
+from evercount.sparse.sparse_plan import SparsePlan
 
 ONES = tuple(digit * 10**power for power in range(6) for digit in (1, 3))
 """Numbers of events at which a sparse counter is compared."""
@@ -22,22 +23,13 @@ ONES = tuple(digit * 10**power for power in range(6) for digit in (1, 3))
 class SparseComparison:
     """A sparse counter beside the plain ones. Every bound holds for all ticks together with chance `level`."""
 
-    epsilon: float
-    delta: float
-    horizon: int | None
+    split: SparsePlan
+    """How a counter by partition shares ε, with its thresholds and segments."""
     ticks: int
     """Over how many ticks bounds are compared: the horizon, or those that were asked for where there is none."""
     method: str
     """What a `SparseCount` of these parameters does: it takes the least of the bounds."""
-    max_ones: int | None
     level: float
-    guarantee: str
-    threshold_epsilon: float
-    tick_epsilon: float
-    counter_epsilon: float
-    threshold: int
-    spread: int
-    segments: int | None
     bound: float | None
     """Of the partition into segments with at most `max_ones` events; None where that is unknown."""
     plain: dict[str, float]
@@ -53,20 +45,21 @@ class SparseComparison:
         """The bound that a sparse counter must beat."""
         return min(self.plain.values())
 
-    def constant(self, ones: int) -> float | None:
-        """The error of publishing max_ones/2 for ever, which needs no data; None where max_ones is unknown."""
-        return None if self.max_ones is None else ones / 2
-
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable; `curve` has one entry for each number of events."""
-        data = asdict(self)
-        data["query"] = "sparse-count"
-        ones, bounds = data.pop("ones"), data.pop("bounds")
-        data["curve"] = [
-            {"ones": s, "sparse": bound, "plain": self.best_plain, "constant": self.constant(s)}
-            for s, bound in zip(ones, bounds, strict=True)
+        split, plain = self.split, self.best_plain
+        known = {"epsilon": split.epsilon, "delta": split.delta, "horizon": split.horizon, "max_ones": split.max_ones}
+        shares = {"threshold_epsilon": split.threshold_epsilon, "tick_epsilon": split.tick_epsilon}
+        shares["counter_epsilon"] = split.counter_epsilon
+        segments = {"threshold": split.threshold, "spread": split.spread, "segments": split.segments}
+        bounds = {"bound": self.bound, "plain": self.plain, "wins": self.wins, "level": self.level}
+        curve = [
+            # publishing max_ones/2 for ever needs no data
+            {"ones": s, "sparse": bound, "plain": plain, "constant": None if split.max_ones is None else s / 2}
+            for s, bound in zip(self.ones, self.bounds, strict=True)
         ]
-        return data
+        told = {"ticks": self.ticks, "method": self.method, "guarantee": split.sentence()}
+        return {"query": "sparse-count", **known, **told, **shares, **segments, **bounds, "curve": curve}
 
 
 def plan_sparse_count(
@@ -92,12 +85,7 @@ def plan_sparse_count(
         )
     if budget.calibration != "tight":
         raise ParameterError(f"sparse-count has tight noise only, got calibration {budget.calibration!r}")
-    if ticks is not None and horizon is not None:
-        raise ParameterError(
-            f"ticks={ticks} is for counters without a horizon; this one is compared over its {horizon}"
-        )
-    beta = chance_outside(level)
-    span = check_count("ticks", REFERENCE_TICKS if ticks is None else ticks) if horizon is None else horizon
+    beta, span = chance_outside(level), compared_ticks(horizon, ticks)
     split = plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta, "partition")
     plain = _plain_counters(budget, horizon, span, names, level)
 
@@ -112,20 +100,10 @@ def plan_sparse_count(
         return sparse(ones) < rival
 
     return SparseComparison(
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        horizon=horizon,
+        split,
         ticks=span,
         method=plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta).method,
-        max_ones=split.max_ones,
         level=level,
-        guarantee=split.sentence(),
-        threshold_epsilon=split.threshold_epsilon,
-        tick_epsilon=split.tick_epsilon,
-        counter_epsilon=split.counter_epsilon,
-        threshold=split.threshold,
-        spread=split.spread,
-        segments=split.segments,
         bound=None if max_ones is None else split.bound_without_promise(ticks=span),
         plain=dict(sorted(plain.items(), key=lambda item: item[1])),
         ones=list(ONES),

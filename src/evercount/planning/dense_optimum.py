@@ -23,6 +23,7 @@ from evercount.factorizations.best_dense import Certificate
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
 from evercount.privacy import Budget
 from evercount.queries import Count, Query
+from evercount.text_rules import aligned
 
 
 @lru_cache(maxsize=32)
@@ -60,46 +61,22 @@ def _view(width: int | None, ticks: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class Distance:
-    """One mechanism, the worst std of each view, and how far it is from the least that Gaussian noise can have.
-
-    Args:
-        name: the factorization.
-        delta: δ of its promise: 0 for Laplace noise.
-        stds: the worst std of each view.
-        above: by what part its largest ratio, of a view's std to the certified least of the view alone, is above the
-            certified least ratio.
-        chosen: whether a stream with these views runs on it.
-    """
+    """One mechanism, the worst std of each view, and how far it is from the least that Gaussian noise can have."""
 
     name: str
     delta: float
     stds: tuple[float, ...]
     above: float
+    """By what part its largest ratio, of a view's std to the certified least of the view alone, is above the certified
+    least ratio."""
     chosen: bool
 
 
 def distances(
-    budget: Budget,
-    horizon: int | None,
-    views: Sequence[str],
-    query: Query | None = None,
-    own: Sequence[str] = (),
+    budget: Budget, horizon: int | None, views: Sequence[str], query: Query | None = None, own: Sequence[str] = ()
 ) -> tuple[list[Distance], Certificate, float]:
-    """Every mechanism that may be chosen for these views, beside the best that Gaussian noise can do.
-
-    Args:
-        budget: the promise, with δ > 0.
-        horizon: the number of ticks, at most 1024.
-        views: "running", "per-tick", "last-7".
-        query: what is asked; a `Count` if omitted. An event changes its own tick alone.
-        own: registered factorizations to compare.
-
-    Returns:
-        The mechanisms, the certificate of the optimum, and the std that its errors are multiples of.
-
-    Raises:
-        ParameterError: there is no horizon, or the optimum is not known for such a budget or query.
-        TooLarge: there are more than 1024 ticks.
+    """Every mechanism that may be chosen for these views, and `own` ones that are registered, next to the best that
+    Gaussian noise can do: (the mechanisms, the certificate of the optimum, the std that its errors are multiples of).
     """
     query, names = query or Count(), tuple(views)
     if budget.pure or horizon is None or not query.memoryless:
@@ -125,13 +102,11 @@ def distances(
 def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], query: Query) -> str:
     """`distances` as a table for people, with the certified gap of the optimum itself."""
     found, best, one = distances(budget, horizon, views, query, sorted(FACTORIZATIONS.keys() - set(BUILT_IN)))
+    found_best = [f"{one * own:.2f}" for own in best.errors]
     rows = [["worst std", "delta", *views, "above the least"]]
-    rows.append(
-        ["best matrices found", f"{budget.delta:g}", *(f"{one * own:.2f}" for own in best.errors), f"{best.gap:.1%}"]
-    )
+    rows.append(["best matrices found", f"{budget.delta:g}", *found_best, f"{best.gap:.1%}"])
     for each in found:
         name = f"{each.name} (chosen)" if each.chosen else each.name
         rows.append([name, f"{each.delta:g}", *(f"{std:.2f}" for std in each.stds), f"{each.above:.1%}"])
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(text.rjust(width) for text, width in zip(row, wide, strict=True)) for row in rows]
-    return "\n".join([*lines, "above the least: than any factorization with Gaussian noise can have, as is certified."])
+    told = "above the least: than any factorization with Gaussian noise can have, as is certified."
+    return "\n".join([*aligned(rows), told])

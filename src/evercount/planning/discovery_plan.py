@@ -14,6 +14,8 @@ from evercount.engine.noise_choice import NOTHING, check_noise_for, choose_noise
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 
+POINTS = 6
+"""About how many discovery ticks are looked at; one for keys of the day, whose ticks are alike."""
 CHANCES = (0.5, 0.95, 0.999)
 """Chances for which the needed count is stated."""
 REFERENCE_TICKS = 2**20
@@ -46,32 +48,13 @@ class DiscoveryPlan:
     ticks: tuple[DiscoveryTick, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable."""
         return asdict(self)
 
 
 def plan_discovery(
-    budget: Budget,
-    horizon: int | None,
-    query: Query,
-    counts: Sequence[int] = (),
-    factorization: str | None = None,
-    points: int = 6,
-    views: Sequence[str] = (),
+    budget: Budget, horizon: int | None, query: Query, counts: Sequence[int] = (), views: Sequence[str] = ()
 ) -> DiscoveryPlan | None:
     """The thresholds of a stream before it starts; None for queries whose keys are listed.
-
-    Args:
-        budget: of the stream.
-        horizon: the number of ticks, or None.
-        query: what is counted.
-        counts: true counts for which the chance of being seen is asked.
-        factorization: how noise is correlated; None for the default.
-        points: about how many discovery ticks are looked at; one for keys of the day, whose ticks are alike.
-        views: what is published; ["per-tick"] alone for keys of the day.
-
-    Returns:
-        The plan, or None.
 
     >>> from evercount import Budget, DiscoveredKeys
     >>> planned = plan_discovery(Budget(1.0, 1e-6), 365, DiscoveredKeys(), [50, 200])
@@ -84,14 +67,13 @@ def plan_discovery(
     query = query.for_views(names)
     if query.discovery is None:
         return None
-    budget, engine = choose_noise(query, budget, horizon, factorization, names)
+    budget, engine = choose_noise(query, budget, horizon, None, names)
     noise = make_noise("exact", query, engine, budget, horizon, views=names, secret=NOTHING)
     errors = ErrorModel(query, engine, noise.sigma, noise.stream.rounded)
-    thresholds = query.discovery.thresholds(
-        budget, horizon, lambda ticks: noise.sigma / query.grid * errors.norms(ticks)
-    )
+    std = lambda ticks: noise.sigma / query.grid * errors.norms(ticks)  # noqa: E731 - shorter than a function
+    thresholds = query.discovery.thresholds(budget, horizon, std)
     last = 1 if query.publishing.own_ticks else (horizon or REFERENCE_TICKS) // thresholds.every
-    numbers = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64)) * thresholds.every
+    numbers = np.unique(np.rint(np.geomspace(1, last, POINTS)).astype(np.int64)) * thresholds.every
     ticks = tuple(
         DiscoveryTick(
             tick,
@@ -102,11 +84,5 @@ def plan_discovery(
         )
         for tick in numbers.tolist()
     )
-    return DiscoveryPlan(
-        engine.name,
-        budget.delta - query.discovery.own_delta(budget),
-        thresholds.delta,
-        thresholds.minimum,
-        tuple(counts),
-        ticks,
-    )
+    delta_1 = budget.delta - query.discovery.own_delta(budget)
+    return DiscoveryPlan(engine.name, delta_1, thresholds.delta, thresholds.minimum, tuple(counts), ticks)

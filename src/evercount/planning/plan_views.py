@@ -134,7 +134,6 @@ class ViewPlan:
         return self.rows[index]
 
     def _repr_html_(self) -> str:
-        """The table, for notebooks."""
         return f"<pre>{escape(str(self))}</pre>"
 
     def __repr__(self) -> str:

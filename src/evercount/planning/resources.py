@@ -33,18 +33,14 @@ MEMORY_PER_REDRAWN_CELL = 70
 LEAST_ENDLESS_MEMORY = 295_000_000
 """Bytes while the tables of normal noise without a horizon are built; they do not depend on the cells."""
 MORE_FOR_ENDLESS = 25_000_000
+BYTES = {"GB": 1e9, "MB": 1e6, "KB": 1e3, "B": 1.0}
+SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a stream costs.
-
-    Args:
-        cells: the number of cells.
-        memory: resident bytes of `evercount release`.
-        state: bytes of the state on disk at its largest in the first ticks, without users.
-        seconds_per_tick: time to close a tick, on this machine.
-    """
+    """What a stream costs: resident bytes of `evercount release`, bytes of the state on disk at its largest in the
+    first ticks, without users, and the time to close a tick on this machine."""
 
     cells: int
     memory: int
@@ -52,28 +48,18 @@ class Resources:
     seconds_per_tick: float
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable."""
         return asdict(self)
 
     def __str__(self) -> str:
-        took = shown_time(self.seconds_per_tick)
+        memory, state = _shown(self.memory, BYTES), _shown(self.state, BYTES)
         return (
-            f"For {self.cells:,} cell{'s' * (self.cells > 1)}, about: memory of release {shown_bytes(self.memory)}, "
-            f"state on disk {shown_bytes(self.state)}, time per tick {took} on this machine."
+            f"For {self.cells:,} cell{'s' * (self.cells > 1)}, about: memory of release {memory}, state on disk "
+            f"{state}, time per tick {_shown(self.seconds_per_tick, SECONDS)} on this machine."
         )
 
 
 def release_memory(cells: int, state_bytes: int, pure: bool = False, endless: bool = False) -> int:
     """Resident bytes of `evercount release`. Test: `tests/planning/test_resources.py::test_a_plan_states_what_is_used`.
-
-    Args:
-        cells: the number of cells.
-        state_bytes: what the mechanism keeps per cell (`Factorization.state_bytes`).
-        pure: whether δ = 0 (Laplace noise).
-        endless: whether there is no horizon.
-
-    Returns:
-        The bytes, about.
 
     >>> release_memory(10**6, 72)
     1250000000
@@ -86,15 +72,7 @@ def release_memory(cells: int, state_bytes: int, pure: bool = False, endless: bo
 
 
 def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Resources:
-    """Measure a stream with the default mechanism.
-
-    Args:
-        query: what is counted; only its number of cells matters here.
-        budget: the budget; a budget for users costs the same as one for events.
-        horizon: the number of ticks, or None.
-
-    Returns:
-        What it costs.
+    """Measure a stream with the default mechanism; only the number of cells of the query matters.
 
     >>> from evercount import Budget, Count
     >>> measure_resources(Count(), Budget(1.0, 1e-9), 100).cells
@@ -132,25 +110,12 @@ def _noise_bytes(tree: Any) -> int:
     return tree.nbytes if isinstance(tree, np.ndarray) else len(tree) if isinstance(tree, bytes) else 0
 
 
-def shown_bytes(number: float) -> str:
-    """A number of bytes in the unit that reads best.
+def _shown(number: float, units: dict[str, float]) -> str:
+    """A number in the first unit that is not larger than it, else in the last, with two digits or more.
 
-    >>> shown_bytes(900), shown_bytes(1.43e9)
-    ('900 B', '1.4 GB')
+    >>> _shown(900, BYTES), _shown(1.43e9, BYTES), _shown(0.0000154, SECONDS), _shown(2.5, SECONDS)
+    ('900 B', '1.4 GB', '15 µs', '2.5 s')
     """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if number >= size:
-            return f"{number / size:.1f} {unit}" if number < 10 * size else f"{number / size:.0f} {unit}"
-    return f"{number:.0f} B"
-
-
-def shown_time(seconds: float) -> str:
-    """A duration in the unit that reads best.
-
-    >>> shown_time(0.0000154), shown_time(2.5)
-    ('15 µs', '2.5 s')
-    """
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
-    return f"{seconds * 1e6:.0f} µs"
+    unit = next((unit for unit, size in units.items() if number >= size), list(units)[-1])
+    scaled = number / units[unit]
+    return f"{scaled:.1f} {unit}" if 1 <= scaled < 10 and unit not in ("B", "µs") else f"{scaled:.0f} {unit}"

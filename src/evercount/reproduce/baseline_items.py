@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,8 @@ from evercount.factorizations.laplace_choice import PURE_ENDLESS
 from evercount.privacy import Budget
 from evercount.queries import Count
 from evercount.reproduce.figures import finish, panels
-from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 from evercount.sparse.budget_split import sparse_against_plain
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PURE_TREES = ("bridge", "pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid", "endless-bridge")
 GAUSSIAN = ("binary-tree", "square-root", "balanced")
@@ -40,7 +36,7 @@ def _std(name: str, epsilon: float, delta: float, ticks: int) -> FloatArray:
     return stream.std(np.arange(1, ticks + 1))[:, 0]
 
 
-def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
+def smoothness(parameters: Parameters, context: Context) -> Result:
     """Std over time of pure and Gaussian mechanisms: its level and how much it jumps."""
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     rows: list[Row] = []
@@ -65,18 +61,16 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
                 }
             )
     last = {row["mechanism"]: row for row in rows[-len(PURE_TREES) - len(GAUSSIAN) :]}
-    jumps = "largest jump between ticks"
+    jumps = {name: row["largest jump between ticks"] for name, row in last.items()}
+    size = {name: row["root mean square std"] for name, row in last.items()}
     findings = [
-        f"At {rows[-1]['T']}, epsilon {epsilon:g}: pure trees jump by up to {last['pure-binary'][jumps]:.1f} "
-        f"(binary) and {last['pure-tree'][jumps]:.1f} (best base) from one tick to the next; after the first ticks "
-        f"`square-root` and `balanced` are smooth.",
-        f"Root mean square std: bridge {last['bridge']['root mean square std']:.1f}, pure binary "
-        f"{last['pure-binary']['root mean square std']:.1f}, best pure tree "
-        f"{last['pure-tree']['root mean square std']:.1f}, Gaussian binary tree "
-        f"{last['binary-tree']['root mean square std']:.1f}, balanced {last['balanced']['root mean square std']:.1f}.",
-        f"Without a horizon, in the second half of the ticks: endless bridge "
-        f"{last['endless-bridge']['root mean square std']:.1f}, pure hybrid "
-        f"{last['pure-hybrid']['root mean square std']:.1f}.",
+        f"At {rows[-1]['T']}, epsilon {epsilon:g}: pure trees jump by up to {jumps['pure-binary']:.1f} (binary) and "
+        f"{jumps['pure-tree']:.1f} (best base) from one tick to the next; after the first ticks `square-root` and "
+        "`balanced` are smooth.",
+        f"Root mean square std: bridge {size['bridge']:.1f}, pure binary {size['pure-binary']:.1f}, best pure tree "
+        f"{size['pure-tree']:.1f}, Gaussian binary tree {size['binary-tree']:.1f}, balanced {size['balanced']:.1f}.",
+        f"Without a horizon, in the second half of the ticks: endless bridge {size['endless-bridge']:.1f}, pure hybrid "
+        f"{size['pure-hybrid']:.1f}.",
     ]
 
     def figure() -> Figure:
@@ -100,13 +94,12 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
     return Result({"smoothness": rows}, findings, verdict, paper, figures={"smoothness": figure})
 
 
-def sparse(parameters: Mapping[str, Any], context: Context) -> Result:
+def sparse(parameters: Parameters, context: Context) -> Result:
     """The 95 % bounds for all ticks of `SparseCount` and of the plain counter."""
     rows: list[Row] = []
     for delta in context.steps((0.0, parameters["delta"])):
-        bounds = sparse_against_plain(
-            parameters["epsilon"], tuple(2**e for e in parameters["exponents"]), parameters["ones"], delta
-        )
+        horizons = tuple(2**e for e in parameters["exponents"])
+        bounds = sparse_against_plain(parameters["epsilon"], horizons, parameters["ones"], delta)
         rows += [{"delta": delta, **row} for row in bounds]
     wins = {delta: sum(row["wins"] for row in rows if row["delta"] == delta) for delta in (0.0, parameters["delta"])}
     findings = [
@@ -119,17 +112,16 @@ def sparse(parameters: Mapping[str, Any], context: Context) -> Result:
         for delta, one in zip((0.0, parameters["delta"]), axes, strict=True):
             part = [row for row in rows if row["delta"] == delta]
             horizons = sorted({row["horizon"] for row in part})
-            one.plot(
-                horizons, [next(r["plain"] for r in part if r["horizon"] == T) for T in horizons], "k-", label="plain"
-            )
+            plain = [next(row["plain"] for row in part if row["horizon"] == T) for T in horizons]
+            one.plot(horizons, plain, "k-", label="plain")
             for shade, ones in zip(("#4a6fe3", "#009e73", "#14647f"), parameters["ones"], strict=False):
                 line = [(r["horizon"], r["sparse"]) for r in part if r["ones"] == ones]
                 one.plot(*zip(*line, strict=True), "-o", markersize=3, color=shade, label=f"sparse, {ones:,} events")
             one.set_xscale("log", base=2)
             one.set_ylim(bottom=0)
             title = f"ε = {parameters['epsilon']:g}, δ = {delta:g}"
-            finish(one, "ticks", "bound for all ticks, 95 %", title, legend=False)
-            one.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+            below = {"ncols": 2, "loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
+            finish(one, "ticks", "bound for all ticks, 95 %", title, below)
         return drawn
 
     verdict = "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,10 +13,7 @@ from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
 from evercount.privacy import Budget
 from evercount.reproduce.figures import finish, panels
-from evercount.reproduce.item import Context, Item, Result, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 
 PUBLISHED = {"subtraction tree, k = 13, T = 1024": 324.0, "dense optimum, T = 1024": 103.6}
 """Largest variances times ε² of mechanisms with δ = 0, as published."""
@@ -66,13 +61,10 @@ def _winner_row(epsilon: float, delta: float, T: int) -> Row:
     return {"delta": delta, "T": T, "bridge": pure, "balanced": gaussian, "lower bound": floor, "least": wins}
 
 
-def bridges(parameters: Mapping[str, Any], context: Context) -> Result:
+def bridges(parameters: Parameters, context: Context) -> Result:
     """Exact variances of bridges, and the δ at which Gaussian noise has the same worst std."""
     horizons = parameters["horizons"]
-    rows: list[Row] = []
-    for place, T in enumerate(horizons):
-        context.progress(place, len(horizons))
-        rows.append(_bridge_row(T))
+    rows = [_bridge_row(T) for T in context.steps(horizons)]
     epsilon = parameters["epsilon"]
     winners = [_winner_row(epsilon, delta, T) for delta in parameters["deltas"] for T in horizons]
     endless = [_endless_row(T) for T in parameters["endless"]]
@@ -80,7 +72,8 @@ def bridges(parameters: Mapping[str, Any], context: Context) -> Result:
     ratios = [row["endless over told"] for row in endless]
     hybrids = [row["hybrid over told"] for row in endless]
     findings = [
-        f"At epsilon {epsilon:g} the bridge has the least worst std in {_cases(winners)}.",
+        f"At epsilon {epsilon:g} the bridge has the least worst std in "
+        f"{sum(row['least'] == 'bridge' for row in winners)} of {len(winners)} cases (delta, T).",
         f"Without a horizon, largest std so far over the worst std of the bridge told T = t, t = 2^4 to 2^32: "
         f"{min(ratios):.2f} to {max(ratios):.2f} (endless bridge), {min(hybrids):.2f} to {max(hybrids):.2f} (hybrid).",
     ]
@@ -116,10 +109,6 @@ def bridges(parameters: Mapping[str, Any], context: Context) -> Result:
         {"published": PUBLISHED},
         figures={"bridges": figure},
     )
-
-
-def _cases(winners: list[Row]) -> str:
-    return f"{sum(row['least'] == 'bridge' for row in winners)} of {len(winners)} cases (delta, T)"
 
 
 BRIDGES = Item(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,17 +12,12 @@ from evercount.factorizations import factorization
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import paper_multiplier
 from evercount.reproduce.figures import COLOURS, finish, panels, thin
-from evercount.reproduce.item import Context, Item, Result, Row
-from evercount.reproduce.simulate import Simulation, batch_seed, one_batch, simulate_item
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
+from evercount.reproduce.simulate import Simulation, batch_seed, one_batch, simulate
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")
 HALF_NORMAL = float(np.sqrt(2 / np.pi))
 """Mean of |N(0, 1)|."""
-QUANTILE_LEVELS = (0.5, 0.95, 0.99)
-"""Quantiles of |error| in the table of Figure 1."""
 
 PAPER_SNR = {
     "binary-tree": (4.72, 2.40, 1.12, 0.61, 0.31, 0.15, 0.072),
@@ -36,11 +31,11 @@ PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}
 # -- Figure 1 ----------------------------------------------------------------------------------------------------
 
 
-def error_over_time(parameters: Mapping[str, Any], context: Context) -> Result:
+def error_over_time(parameters: Parameters, context: Context) -> Result:
     """Mean |error| at each tick and mean of the largest error so far, simulated and exact."""
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     epsilon, delta = parameters["epsilon"], parameters["delta"]
-    simulations = simulate_item(context, MECHANISMS, horizon, repetitions)
+    simulations = simulate(MECHANISMS, horizon, repetitions, context.seed, context.progress)
     paper, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()
     scale = {name: factorization(name, horizon).column_norm * paper for name in MECHANISMS}
     summary = [_summary(simulations[name], scale[name], tight / paper) for name in MECHANISMS]
@@ -49,18 +44,14 @@ def error_over_time(parameters: Mapping[str, Any], context: Context) -> Result:
     gain = by_name["square-root"]["worst std, exact"] / by_name["balanced"]["worst std, exact"]
     agrees = max(abs(row["agreement in standard errors"]) for row in summary)
     over = simulations["balanced"].std * scale["balanced"] / (simulations["square-root"].std * scale["square-root"])
+    worst = [f"{name} {by_name[name]['worst std, exact']:.1f}" for name in MECHANISMS]
     findings = [
         f"balanced has a smaller std than the square root from tick {int(np.argmax(over < 1)) + 1} of {horizon} on, "
         f"and one that is at most {over.max():.2f} times larger before.",
-        f"Worst std over time, paper's C: binary {by_name['binary-tree']['worst std, exact']:.1f}, square root "
-        f"{by_name['square-root']['worst std, exact']:.1f}, balanced {by_name['balanced']['worst std, exact']:.1f}: "
-        f"the square root is {ratio:.2f} times better than the binary mechanism, balanced {gain:.3f} times better "
-        "again.",
-        f"The tight calibration needs {tight:.2f} where the paper's C is {paper:.2f}: all errors shrink by another "
-        f"factor {paper / tight:.2f} at the same privacy.",
+        f"Worst std over time, paper's C: {', '.join(worst)}: the square root is {ratio:.2f} times better than the "
+        f"binary mechanism, balanced {gain:.3f} times better again.",
+        f"The tight calibration needs {tight:.2f} where the paper's C is {paper:.2f}.",
         f"Simulation and exact std agree: mean |error|/std is within {agrees:.1f} standard errors of √(2/π).",
-        "One noise vector for the whole stream is used. The paper's proof draws a fresh one in every round, which "
-        "would give the square root the smaller std C·c_t² at early ticks and is not private (item privacy-failures).",
     ]
     return Result(
         {"summary": summary, "curve": _curve(simulations, scale)},
@@ -98,10 +89,7 @@ def _curve(simulations: Mapping[str, Simulation], scale: Mapping[str, float]) ->
     for name, simulation in simulations.items():
         columns[f"{name}: std"] = simulation.std * scale[name]
         columns[f"{name}: mean |error|"] = simulation.mean_absolute * scale[name]
-        columns[f"{name}: largest |error|"] = simulation.totals.largest * scale[name]
         columns[f"{name}: mean running maximum"] = simulation.running_maximum * scale[name]
-        for level in QUANTILE_LEVELS:
-            columns[f"{name}: {level:g}-quantile"] = simulation.quantile(level) * scale[name]
     return [{"tick": int(t)} | {key: float(values[t - 1]) for key, values in columns.items()} for t in ticks]
 
 
@@ -113,28 +101,23 @@ def _draw_error(
     for name, simulation in simulations.items():
         style: dict[str, Any] = {"color": COLOURS[name], "linewidth": 0.7 if name == "binary-tree" else 1.5}
         axes[0].plot(keep + 1, simulation.std[keep] * scale[name] * HALF_NORMAL, label=f"{name}, exact", **style)
-        axes[0].plot(
-            keep[37::64] + 1,
-            simulation.mean_absolute[keep[37::64]] * scale[name],
-            ".",
-            color=COLOURS[name],
-            markersize=4,
-        )
+        some = keep[37::64]
+        axes[0].plot(some + 1, simulation.mean_absolute[some] * scale[name], ".", color=COLOURS[name], markersize=4)
         axes[1].plot(keep + 1, simulation.running_maximum[keep] * scale[name], label=name, **style | {"linewidth": 1.5})
     count = next(iter(simulations.values())).repetitions
     title = f"ε = {epsilon:g}, δ = {delta:g}, paper's C"
     finish(axes[0], "tick", "mean |error|", f"error at each tick, {title}; dots: simulated", legend=False)
-    finish(axes[1], "tick", "mean of the largest |error| so far", f"ℓ∞ error so far, {count} simulated streams", False)
-    axes[0].set_ylim(bottom=0)
-    axes[1].set_ylim(bottom=0)
-    axes[1].legend(frameon=False, fontsize=8, loc="center right")
+    title = f"ℓ∞ error so far, {count} simulated streams"
+    finish(axes[1], "tick", "mean of the largest |error| so far", title, {"loc": "center right"})
+    for panel in axes:
+        panel.set_ylim(bottom=0)
     return figure
 
 
 # -- Figure 3 and the SNR table ------------------------------------------------------------------------------------
 
 
-def sparse_streams(parameters: Mapping[str, Any], context: Context) -> Result:
+def sparse_streams(parameters: Parameters, context: Context) -> Result:
     """Average signal-to-noise ratio mean_t(true_t / std_t) of Bernoulli streams, exact and on sampled streams."""
     horizon, epsilon, delta = parameters["horizon"], parameters["epsilon"], parameters["delta"]
     exponents = parameters["exponents"]
@@ -173,14 +156,10 @@ def sparse_streams(parameters: Mapping[str, Any], context: Context) -> Result:
     ]
     binary, root, balanced = (row["ours, paper's C"] for row in crossings)
     findings = [
-        "SNR here is mean over ticks of (true count / exact std), one noise vector per stream. The paper does not "
-        "define its SNR. Its numbers are proportional to p, as ours must be; they are lower by a nearly constant "
-        "factor per row.",
         f"Ratio square root to binary: ours {root / binary:.2f}, the paper's table {14.50 / 4.72:.2f}, the text "
         f"'about three'. Balanced is {balanced / root:.3f} times the square root.",
         f"SNR falls below 1 at p = 1/{binary:.0f} (binary) and 1/{root:.0f} (square root); the paper says about 1/80 "
         f"and 1/250. With tight calibration and balanced: 1/{crossings[2]['ours, tight']:.0f}.",
-        "Noise does not depend on the data: an all-zero stream (p = 0) has the same error and SNR 0.",
     ]
     return Result(
         {"snr": rows, "crossings": crossings},
@@ -221,10 +200,7 @@ def _draw_streams(engines: Mapping[str, Any], horizon: int, exponents: Any, scal
         finish(panel, "tick", "count", f"p = {label}", legend=False)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    figure.suptitle(
-        f"one run per mechanism, paper's C, T = {horizon}; {len(keep)} ticks shown, the same noise in every panel",
-        fontsize=10,
-    )
+    figure.suptitle(f"one run per mechanism, paper's C, T = {horizon}; the same noise in every panel", fontsize=10)
     return figure
 
 
@@ -234,9 +210,7 @@ def _draw_snr(rows: list[Row], exponents: Any) -> Figure:
         ours = [row["expected, paper's C"] for row in rows if row["mechanism"] == name]
         axes[0].semilogy(exponents, ours, "-o", markersize=4, color=COLOURS[name], label=f"{name}, ours")
         if name in PAPER_SNR:
-            axes[0].semilogy(
-                range(4, 11), PAPER_SNR[name], "x", color=COLOURS[name], label=f"{name}, as the paper prints"
-            )
+            axes[0].semilogy(range(4, 11), PAPER_SNR[name], "x", color=COLOURS[name], label=f"{name}, the paper's")
     axes[0].axhline(1.0, color="black", linewidth=0.8, linestyle="--")
     finish(axes[0], "x, for p = 2^−x", "average SNR", "mean over ticks of true count / std, paper's C")
     return figure

@@ -1,18 +1,16 @@
-"""Helpers for the figures of all items: colours, panels, labels, thinned curves."""
+"""Helpers for the figures of all items: colours, labels, thinned curves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from evercount.errors import MissingExtra
 from evercount.plotting import COLOURS as PALETTE
-from evercount.plotting import MOST_PLOTTED_TICKS, label_lines
+from evercount.plotting import MOST_PLOTTED_TICKS, label_lines, panels
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+__all__ = ["COLOURS", "finish", "panels", "plain_marks", "powers", "thin"]
 
 COLOURS: Mapping[str, str] = dict(
     zip(
@@ -25,27 +23,15 @@ COLOURS: Mapping[str, str] = dict(
 """One colour per mechanism, the same in every figure."""
 
 
-def panels(rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.2) -> tuple[Figure, list[Any]]:
-    """A figure that needs no display, and its axes in reading order."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("figures", "plot") from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = np.ravel(figure.subplots(rows, columns, squeeze=False)).tolist()
-    for panel in axes:
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(alpha=0.25)
-        panel.set_prop_cycle(color=PALETTE)
-    return figure, axes
-
-
-def finish(axes: Any, x: str, y: str, title: str, legend: bool = True) -> None:
+def finish(axes: Any, x: str, y: str, title: str, legend: bool | dict[str, Any] = True) -> None:
+    """Titles, and the names of the curves: at their ends, or in a legend where a place for it is given."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, fontsize=9, loc="left")
     axes.tick_params(labelsize=8)
-    if legend:
+    if isinstance(legend, dict):
+        axes.legend(frameon=False, fontsize=8, **legend)
+    elif legend:
         label_lines(axes)
 
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from evercount.factorizations import BUILT_IN, FACTORIZATIONS
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
+else:
+    Figure = Any  # matplotlib is an extra
 
 Step = TypeVar("Step")
+Parameters: TypeAlias = Mapping[str, Any]
 Row: TypeAlias = dict[str, Any]
 """One line of a table: column → a number, a string or None."""
 
 
-def _silent(done: int, total: int) -> None:
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with (steps done, all steps)."""
+
+
+def silent(done: int, total: int) -> None:
     """The progress callback when nobody watches."""
 
 
@@ -26,10 +32,7 @@ class Context:
     """What a running item may use besides its parameters."""
 
     seed: int = 0
-    checkpoints: Path | None = None
-    """Folder for the finished batches of a simulation until the item is done; None keeps no batches."""
-    progress: Callable[[int, int], None] = _silent
-    """Called with (steps done, all steps)."""
+    progress: Progress = silent
 
     def steps(self, steps: Sequence[Step]) -> Iterator[Step]:
         """Go through the steps of an item and report progress before each."""
@@ -61,9 +64,9 @@ class Item:
     name: str
     title: str
     shows: str
-    run: Callable[[Mapping[str, Any], Context], Result]
-    full: Mapping[str, Any] = field(default_factory=dict)
-    quick: Mapping[str, Any] = field(default_factory=dict)
+    run: Callable[[Parameters, Context], Result]
+    full: Parameters = field(default_factory=dict)
+    quick: Parameters = field(default_factory=dict)
 
     def parameters(self, quick: bool = False, repetitions: int | None = None) -> dict[str, Any]:
         chosen = {**self.full, **self.quick} if quick else dict(self.full)

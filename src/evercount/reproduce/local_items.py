@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evercount._arrays import FloatArray
-from evercount.local import (
-    HierarchyPlan,
-    LocalPlan,
-    LocalServer,
-    Logistic,
-    simulate,
-    simulate_hierarchy,
-)
-from evercount.noise import Secret
+from evercount.local import HierarchyPlan, LocalPlan, LocalServer, Logistic, simulate, simulate_hierarchy
 from evercount.reproduce.figures import finish, panels, plain_marks
-from evercount.reproduce.item import Context, Item, Result, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
+from evercount.reproduce.simulate import secret_of
 
 BUCKETS = 64
 SHADES = ("#14647f", "#4a6fe3", "#d55e00", "#882255")
@@ -69,11 +56,6 @@ def estimated_cdf(form: str, points: FloatArray, epsilon: float, delta: float, l
     return np.asarray((1 + server.estimate().monotone[1:]) / 2)
 
 
-def secret_of(label: str) -> Secret:
-    """A reproducible secret; only for simulation."""
-    return Secret.from_hex(hashlib.blake2b(label.encode(), digest_size=32).hexdigest())
-
-
 def logistic_data(n: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """x uniform, and y = 1 with a probability that falls around 0.6: the best threshold lies near there."""
     x = rng.random(n)
@@ -83,12 +65,9 @@ def logistic_data(n: int, rng: np.random.Generator) -> tuple[FloatArray, FloatAr
 
 def best_threshold(x: FloatArray, y: FloatArray, scale: float) -> float:
     """θ*: where the slope of the empirical logistic risk changes its sign."""
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        slope = float(np.mean(-y * np.exp(-np.logaddexp(0.0, y * (middle - x) / scale))))
-        low, high = (low, middle) if slope > 0 else (middle, high)
-    return low
+    from scipy.optimize import brentq
+
+    return float(brentq(lambda t: float(np.mean(-y * np.exp(-np.logaddexp(0.0, y * (t - x) / scale)))), 0.0, 1.0))
 
 
 def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
@@ -103,19 +82,15 @@ def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
     return abs(estimate.median - star) / star
 
 
-def compare_forms(parameters: Mapping[str, Any], context: Context) -> Result:
+def compare_forms(parameters: Parameters, context: Context) -> Result:
     """The largest error of F̂ of every form, and the error of θ̂ for a logistic loss."""
-    n, delta, repetitions = parameters["clients"], parameters["delta"], parameters["repetitions"]
+    n, delta, repetitions = int(parameters["clients"]), parameters["delta"], parameters["repetitions"]
     points = np.random.default_rng(context.seed).beta(2, 5, n)
     true = np.searchsorted(np.sort(points), np.arange(1, BUCKETS + 1) / BUCKETS, side="right") / n
     rows: list[Row] = []
     for epsilon, form in context.steps([(e, form) for e in parameters["epsilons"] for form in FORMS]):
-        errors = [
-            float(
-                np.abs(estimated_cdf(form, points, epsilon, delta, f"{form} {epsilon} {i} {context.seed}") - true).max()
-            )
-            for i in range(repetitions)
-        ]
+        labels = [f"{form} {epsilon} {i} {context.seed}" for i in range(repetitions)]
+        errors = [np.abs(estimated_cdf(form, points, epsilon, delta, label) - true).max() for label in labels]
         rows.append(
             {
                 "epsilon": epsilon,

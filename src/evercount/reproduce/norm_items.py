@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,8 @@ from evercount.factorizations import factorization
 from evercount.factorizations.anytime_bound import anytime_lower_bound
 from evercount.factorizations.dense import LARGEST_OWN_HORIZON
 from evercount.reproduce.figures import COLOURS, finish, panels, powers
-from evercount.reproduce.item import Context, Item, Result, Row
-from evercount.reproduce.simulate import simulate_item
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
+from evercount.reproduce.simulate import simulate
 
 
 def norm(name: str, horizon: int) -> float:
@@ -29,7 +25,7 @@ def norm(name: str, horizon: int) -> float:
 # -- Figure 2 ----------------------------------------------------------------------------------------------------
 
 
-def gaps(parameters: Mapping[str, Any], context: Context) -> Result:
+def gaps(parameters: Parameters, context: Context) -> Result:
     """Upper bounds minus lower bounds, T = 2^5 … 2^44."""
     rows: list[Row] = []
     exponents = parameters["exponents"]
@@ -53,15 +49,15 @@ def gaps(parameters: Mapping[str, Any], context: Context) -> Result:
     claimed = [row["paper's Ψ (no upper bound) − Mathias"] for row in rows]
     best = [row["balanced − nuclear"] for row in rows]
     false = sum(row["paper's Ψ (no upper bound)"] < row["square root, true norm"] for row in rows)
+    above = rows[-1]["Haagerup, Kraus − nuclear"]
+    below = all(row["balanced"] <= row["Haagerup, Kraus"] for row in rows)
     findings = [
         f"The paper's Ψ less Mathias' bound is at most {max(claimed):.3f}, as the paper says (less than 0.5). But Ψ "
         f"is below the true norm of the paper's own factorization at {false} of {len(rows)} horizons: it is not an "
         "upper bound.",
         f"The true gap of the square root to Mathias' bound is {min(true):.3f} to {max(true):.3f}, not below 0.5.",
-        f"The bound of Haagerup and Kraus, 1 + ln T/π, is {rows[-1]['Haagerup, Kraus − nuclear']:.3f} above the "
-        f"nuclear norm at {rows[-1]['T']}; balanced, which is lower triangular, is below it at every horizon shown."
-        if all(row["balanced"] <= row["Haagerup, Kraus"] for row in rows)
-        else "The bound of Haagerup and Kraus, 1 + ln T/π, is below the norm of balanced at some horizon.",
+        f"The bound of Haagerup and Kraus, 1 + ln T/π, is {above:.3f} above the nuclear norm at {rows[-1]['T']}; "
+        f"balanced, which is lower triangular, is {'' if below else 'NOT '}below it at every horizon shown.",
         f"Against the better nuclear-norm lower bound, balanced is within {max(best):.3f} at every horizon.",
     ]
     return Result(
@@ -98,48 +94,37 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
 # -- the binary mechanism ------------------------------------------------------------------------------------------
 
 
-def suboptimality(parameters: Mapping[str, Any], context: Context) -> Result:
+def suboptimality(parameters: Parameters, context: Context) -> Result:
     """Norm of the binary mechanism over that of the square root, and the error at t = 2^i − 1."""
     rows: list[Row] = []
     for exponent in parameters["exponents"]:
         T = 2**exponent
-        rows.append(
-            {
-                "T": f"2^{exponent}",
-                "binary, exact": float(bounds.binary_norm(T)),
-                "binary, as the paper prints": float(exponent * (exponent + 1)),
-                "square root, exact": float(bounds.landau(T)),
-                "ratio": float(bounds.binary_norm(T) / bounds.landau(T)),
-                "balanced": norm("balanced", T),
-                "ratio to balanced": float(bounds.binary_norm(T)) / norm("balanced", T),
-            }
-        )
+        binary, root, balanced = float(bounds.binary_norm(T)), float(bounds.landau(T)), norm("balanced", T)
+        row: Row = {"T": f"2^{exponent}", "binary, exact": binary}
+        row |= {"binary, as the paper prints": float(exponent * (exponent + 1)), "square root, exact": root}
+        rows.append(row | {"ratio": binary / root, "balanced": balanced, "ratio to balanced": binary / balanced})
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     names = ("binary-tree", "square-root")
-    simulations = simulate_item(context, names, horizon, repetitions)
+    simulations = simulate(names, horizon, repetitions, context.seed, context.progress)
     scale = {name: factorization(name, horizon).column_norm for name in names}
-    ticks = [2**i - 1 for i in range(1, horizon.bit_length())]
     at_worst_ticks: list[Row] = []
-    for t in ticks:
-        exact = {name: float(simulations[name].std[t - 1] * scale[name]) for name in names}
-        simulated = {name: float(simulations[name].mean_absolute[t - 1] * scale[name]) for name in names}
-        ratio = exact["binary-tree"] / exact["square-root"]
+    for t in (2**i - 1 for i in range(1, horizon.bit_length())):
+        binary, root = (float(simulations[name].std[t - 1] * scale[name]) for name in names)
+        drawn = [float(simulations[name].mean_absolute[t - 1] * scale[name]) for name in names]
         at_worst_ticks.append(
             {
                 "t": t,
-                "binary std": exact["binary-tree"],
-                "square root std": exact["square-root"],
-                "ratio, exact": ratio,
-                "ratio, simulated": simulated["binary-tree"] / simulated["square-root"],
-                "standard error": ratio * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
+                "binary std": binary,
+                "square root std": root,
+                "ratio, exact": binary / root,
+                "ratio, simulated": drawn[0] / drawn[1],
+                "standard error": binary / root * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
             }
         )
     last = rows[-1]
     findings = [
         f"The ratio of norms is {rows[0]['ratio']:.2f} at {rows[0]['T']} and {last['ratio']:.2f} at {last['T']}; its "
         f"limit is π·log₂e = {BINARY_FACTOR:.2f}, approached like 1/ln T.",
-        "The paper prints ‖L‖‖R‖ = log₂T(log₂T+1) for the binary mechanism: the square root is missing. With it the "
-        "remark's conclusion (a factor π·log₂e) is right in the limit.",
         f"At t = 2^i − 1 and T = {horizon} the square root's error is up to "
         f"{max(r['ratio, exact'] for r in at_worst_ticks):.2f} times smaller "
         f"({at_worst_ticks[-1]['ratio, exact']:.2f} at the last such tick); the paper says roughly 4.",
@@ -162,22 +147,12 @@ def _draw_binary(rows: list[Row], at_worst_ticks: list[Row], exponents: list[int
     powers(axes[0], exponents[0], exponents[-1])
     steps = list(range(1, len(at_worst_ticks) + 1))
     axes[1].plot(steps, [row["ratio, exact"] for row in at_worst_ticks], "-", color="#333333", label="exact")
-    axes[1].errorbar(
-        steps,
-        [row["ratio, simulated"] for row in at_worst_ticks],
-        [2 * row["standard error"] for row in at_worst_ticks],
-        fmt=".",
-        color=COLOURS["square-root"],
-        label="simulated, ± 2 standard errors",
-    )
-    finish(
-        axes[1],
-        "x, for t = 2^x − 1",
-        "std of binary / std of square root",
-        "at the binary mechanism's worst ticks",
-        legend=False,
-    )
-    axes[1].legend(frameon=False, fontsize=8, loc="lower right")
+    simulated = [row["ratio, simulated"] for row in at_worst_ticks]
+    around = [2 * row["standard error"] for row in at_worst_ticks]
+    look: Any = {"fmt": ".", "color": COLOURS["square-root"], "label": "simulated, ± 2 standard errors"}
+    axes[1].errorbar(steps, simulated, around, **look)
+    title = "at the binary mechanism's worst ticks"
+    finish(axes[1], "x, for t = 2^x − 1", "std of binary / std of square root", title, {"loc": "lower right"})
     for panel in axes:
         panel.set_ylim(bottom=0)
     return figure
@@ -188,7 +163,7 @@ def _draw_binary(rows: list[Row], at_worst_ticks: list[Row], exponents: list[int
 COMPARED = ("square-root", "normalized", "balanced", "optimal")
 
 
-def constants(parameters: Mapping[str, Any], context: Context) -> Result:
+def constants(parameters: Parameters, context: Context) -> Result:
     """c = norm − ln T/π of every factorization beside the certified optimum and the lower bound."""
     rows: list[Row] = []
     exponents = parameters["exponents"]
@@ -257,25 +232,13 @@ def _draw_constants(rows: list[Row], endless: list[Row], exponents: list[int], m
         label = "certified optimum" if name == "optimal" else name
         axes[0].plot(*zip(*points, strict=True), line, markersize=4, color=COLOURS[name], label=label)
     axes[0].plot(exponents, [r["lower bound (nuclear)"] for r in rows], "--", color="#333333", label="lower bound")
-    finish(axes[0], "T", "c = norm − ln T/π", "constant of each factorization", legend=False)
-    axes[0].legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1.0, 0.9))
+    place = {"loc": "upper right", "bbox_to_anchor": (1.0, 0.9)}
+    finish(axes[0], "T", "c = norm − ln T/π", "constant of each factorization", place)
     powers(axes[0], exponents[0], exponents[-1])
-    axes[1].plot(
-        more,
-        [row["ratio"] for row in endless],
-        "-o",
-        markersize=4,
-        color=COLOURS["unbounded"],
-        label="against the square root told T = t",
-    )
-    axes[1].plot(
-        more,
-        [row["ratio to balanced told T = t"] for row in endless],
-        "-s",
-        markersize=4,
-        color=COLOURS["balanced"],
-        label="against balanced told T = t",
-    )
+    told = {"ratio": ("unbounded", "the square root"), "ratio to balanced told T = t": ("balanced", "balanced")}
+    for (column, (colour, name)), mark in zip(told.items(), "os", strict=True):
+        ratio, label = [row[column] for row in endless], f"against {name} told T = t"
+        axes[1].plot(more, ratio, f"-{mark}", markersize=4, color=COLOURS[colour], label=label)
     finish(axes[1], "t", "std of unbounded / std told T = t", "the price of not knowing the horizon")
     powers(axes[1], more[0], more[-1])
     axes[1].set_ylim(1.0, 1.3)

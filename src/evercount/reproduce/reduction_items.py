@@ -6,10 +6,10 @@ easier answer off the harder answer. So a lower bound for the easier problem is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,7 @@ from evercount.engine.stream import Stream
 from evercount.privacy import Budget
 from evercount.queries import Count, MinCut, Query, Substrings
 from evercount.reproduce.figures import COLOURS, finish, panels
-from evercount.reproduce.item import Context, Item, Result, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
 
 
 @dataclass(frozen=True)
@@ -33,13 +30,8 @@ class Reduction:
     harder: str
     query: Callable[[int], Query]
     stream: Callable[[IntArray], list[Any]]
-    """Bits (or, for thresholds, numbers of values) of each tick → ticks of the harder problem."""
-    answers: Callable[[FloatArray], FloatArray]
-    """What the harder problem publishes, shape (ticks, outputs) → the running counts."""
-
-
-def _first(values: FloatArray) -> FloatArray:
-    return np.asarray(values[:, 0])
+    """Bits (or, for thresholds, numbers of values) of each tick → ticks of the harder problem, whose first output is
+    their running count."""
 
 
 def _clique_and_one(ticks: int) -> MinCut:
@@ -54,15 +46,9 @@ def _edges_of_one_vertex(bits: IntArray) -> list[Any]:
 
 
 REDUCTIONS = (
-    Reduction("thresholds of a set of values", "counting", lambda _: Count(), lambda bits: bits.tolist(), _first),
-    Reduction(
-        "counting",
-        "substrings",
-        lambda _: Substrings("ab", 2),
-        lambda bits: ["a" if bit else "b" for bit in bits.tolist()],
-        _first,
-    ),
-    Reduction("counting", "smallest cut", _clique_and_one, _edges_of_one_vertex, _first),
+    Reduction("thresholds of a set of values", "counting", lambda _: Count(), lambda bits: bits.tolist()),
+    Reduction("counting", "substrings", lambda _: Substrings("ab", 2), lambda bits: np.where(bits, "a", "b").tolist()),
+    Reduction("counting", "smallest cut", _clique_and_one, _edges_of_one_vertex),
 )
 
 
@@ -71,7 +57,7 @@ def true_answers(reduction: Reduction, bits: IntArray) -> FloatArray:
     query = reduction.query(len(bits))
     rows, _ = query.encode_run(query.initial_state(), reduction.stream(bits))
     sums = np.cumsum(rows, axis=0).astype(np.float64) * query.grid
-    return reduction.answers(query.decode_run(1, sums))
+    return np.asarray(query.decode_run(1, sums)[:, 0])
 
 
 def apart(reduction: Reduction, bits: IntArray, other: IntArray) -> int:
@@ -80,15 +66,14 @@ def apart(reduction: Reduction, bits: IntArray, other: IntArray) -> int:
     return sum(mine != theirs for mine, theirs in pairs)
 
 
-def reductions(parameters: Mapping[str, Any], context: Context) -> Result:
+def reductions(parameters: Parameters, context: Context) -> Result:
     """Run every reduction on random inputs and put our error beside the lower bound of the easier problem."""
-    ticks, tries = parameters["ticks"], parameters["streams"]
+    ticks, tries = int(parameters["ticks"]), parameters["streams"]
     budget = Budget(parameters["epsilon"], parameters["delta"])
     floor = budget.noise_multiplier() * float(bounds.nuclear_lower(ticks))
     rng = np.random.default_rng(context.seed)
     rows: list[Row] = []
-    for place, reduction in enumerate(REDUCTIONS):
-        context.progress(place, len(REDUCTIONS))
+    for reduction in context.steps(REDUCTIONS):
         exact, neighbours = 0, 0
         for _ in range(tries):
             bits = (rng.random(ticks) < 0.6).astype(np.int64)
@@ -134,12 +119,12 @@ def _draw(rows: Sequence[Row]) -> Figure:
     axes[0].set_yticks(y, [f"{row['easier problem']} → {row['harder problem']}" for row in rows])
     axes[0].set_ylim(-0.6, len(rows) - 0.4)
     axes[0].set_xlim(left=0)
-    finish(axes[0], "worst std over all ticks", "", "a lower bound that travels along reductions", legend=False)
-    axes[0].legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.25))
+    place = {"ncols": 2, "loc": "upper center", "bbox_to_anchor": (0.4, -0.25)}
+    finish(axes[0], "worst std over all ticks", "", "a lower bound that travels along reductions", place)
     return figure
 
 
-ITEM = Item(
+REDUCED = Item(
     "reductions",
     "Reductions between problems, run",
     "Lower bounds: thresholds to counting, counting to substrings, counting to smallest cuts.",

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from evercount.reproduce import (
-    attack_items,
-    baseline_items,
-    bridge_items,
-    counting_items,
-    honaker_items,
-    local_items,
-    norm_items,
-    reduction_items,
-    table1_items,
-    topk_items,
-    yardstick_items,
-)
+from evercount.reproduce.attack_items import FAILURES
+from evercount.reproduce.baseline_items import SMOOTHNESS, SPARSE
+from evercount.reproduce.bridge_items import BRIDGES
+from evercount.reproduce.counting_items import FIGURE1, FIGURE3
+from evercount.reproduce.honaker_items import HONAKER
 from evercount.reproduce.item import Item
+from evercount.reproduce.local_items import LOCAL
+from evercount.reproduce.norm_items import BINARY, CONSTANTS, FIGURE2
+from evercount.reproduce.reduction_items import REDUCED
+from evercount.reproduce.table1_items import TABLE1
+from evercount.reproduce.topk_items import FIGURE4
+from evercount.reproduce.yardstick_items import YARDSTICK
 
-ITEMS: dict[str, Item] = {
-    item.name: item
-    for item in (
-        counting_items.FIGURE1,
-        norm_items.FIGURE2,
-        counting_items.FIGURE3,
-        topk_items.FIGURE4,
-        norm_items.BINARY,
-        honaker_items.HONAKER,
-        table1_items.TABLE1,
-        local_items.LOCAL,
-        attack_items.FAILURES,
-        norm_items.CONSTANTS,
-        baseline_items.SMOOTHNESS,
-        baseline_items.SPARSE,
-        reduction_items.ITEM,
-        bridge_items.BRIDGES,
-        yardstick_items.ITEM,
-    )
-}
+PAPER = (FIGURE1, FIGURE2, FIGURE3, FIGURE4, BINARY, HONAKER, TABLE1, LOCAL, FAILURES)
+BEYOND = (CONSTANTS, SMOOTHNESS, SPARSE, REDUCED, BRIDGES, YARDSTICK)
+ITEMS: dict[str, Item] = {item.name: item for item in (*PAPER, *BEYOND)}

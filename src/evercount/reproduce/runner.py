@@ -1,22 +1,21 @@
 """Run items and write their results: CSV, JSON, PNG and SVG per item, and one index page for all of them.
 
-An item whose `result.json` was written with the same parameters is not run again. While an item runs, its finished
-simulation batches are kept in its folder, so that an interrupted run continues where it stopped.
+An item whose `result.json` was written with the same parameters is not run again.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from evercount.errors import MissingExtra, ParameterError, UnknownName
-from evercount.reproduce.item import Context, Item, Result
+from evercount.reproduce.item import Context, Item, Result, silent
 from evercount.reproduce.registry import ITEMS
 
 RECORD_FORMAT = 1
@@ -58,10 +57,12 @@ def run_items(
     for item in items:
         folder = options.out / item.name
         key = parameters_key(item, options)
-        record = finished_record(folder, key)
-        skipped = record is not None and not options.again
-        if record is None or options.again:
-            record = run_one(item, options, key, folder, progress)
+        record = read_record(folder)
+        same = record is not None and all(record.get(name) == value for name, value in key.items())
+        skipped = same and not options.again
+        if record is None or not skipped:
+            context = Context(options.seed, partial(progress, item) if progress else silent)
+            record = run_one(item, context, key, folder)
         if finished is not None:
             finished(item, record, skipped)
     records = [record for item in ITEMS.values() if (record := read_record(options.out / item.name)) is not None]
@@ -72,31 +73,14 @@ def run_items(
 
 def parameters_key(item: Item, options: Options) -> dict[str, Any]:
     """Everything that the result depends on, in the form that JSON restores."""
-    key = {
-        "format": RECORD_FORMAT,
-        "parameters": item.parameters(options.quick, options.repetitions),
-        "seed": options.seed,
-    }
-    restored: dict[str, Any] = json.loads(json.dumps(key))
-    return restored
+    parameters = item.parameters(options.quick, options.repetitions)
+    return dict(json.loads(json.dumps({"format": RECORD_FORMAT, "parameters": parameters, "seed": options.seed})))
 
 
-def run_one(
-    item: Item,
-    options: Options,
-    key: Mapping[str, Any],
-    folder: Path,
-    progress: Callable[[Item, int, int], None] | None = None,
-) -> dict[str, Any]:
+def run_one(item: Item, context: Context, key: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Run one item and write its folder. `result.json` is written last: it marks the item as finished."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "result.json").unlink(missing_ok=True)
-    checkpoints = folder / "checkpoints"
-    context = Context(
-        seed=options.seed,
-        checkpoints=checkpoints,
-        progress=(lambda done, total: progress(item, done, total)) if progress else lambda done, total: None,
-    )
     start = time.perf_counter()
     result = item.run(key["parameters"], context)
     files = write_tables(result, folder)
@@ -117,7 +101,6 @@ def run_one(
     unfinished = folder / "result.json.part"
     unfinished.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     unfinished.replace(folder / "result.json")
-    shutil.rmtree(checkpoints, ignore_errors=True)
     return read_record(folder) or record
 
 
@@ -130,22 +113,19 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and record.get("format") == RECORD_FORMAT else None
 
 
-def finished_record(folder: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The record of an item that was finished with the same parameters; else None."""
-    record = read_record(folder)
-    return record if record is not None and all(record.get(k) == v for k, v in key.items()) else None
-
-
 # -- files -------------------------------------------------------------------------------------------------------
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(column for row in rows for column in row))
 
 
 def write_tables(result: Result, folder: Path) -> list[str]:
     files = []
     for name, rows in result.tables.items():
         path = folder / f"{slug(name)}.csv"
-        columns = list(dict.fromkeys(column for row in rows for column in row))
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns)
+            writer = csv.DictWriter(file, columns_of(rows))
             writer.writeheader()
             writer.writerows(rows)
         files.append(path.name)
@@ -210,7 +190,7 @@ def index_page(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    columns = list(dict.fromkeys(column for row in rows for column in row))
+    columns = columns_of(rows)
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     return lines + ["| " + " | ".join(format_cell(row.get(column)) for column in columns) + " |" for row in rows]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -13,17 +13,13 @@ from evercount._arrays import FloatArray
 from evercount.bounds import table1
 from evercount.bounds.counting_error import average, average_paper, sparse_paper
 from evercount.engine.stream import Stream
-from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import paper_multiplier
 from evercount.queries import Average, Cuts, Episodes, HighDegree, Histogram, Substrings
 from evercount.queries.base import Adjacency, Query
 from evercount.reproduce.figures import COLOURS, finish, panels
-from evercount.reproduce.item import Context, Item, Result, Row
-from evercount.reproduce.simulate import batch_seed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
+from evercount.reproduce.simulate import batch_seed, secret_of
 
 PAPER_BOUND = "paper's bound"
 BETA = 1 / 3
@@ -51,8 +47,8 @@ class Case:
 def cases(ticks: int, seed: int) -> list[Case]:
     """The rows of Table 1 that are running counts in the central model, and the running average."""
     generator = np.random.default_rng(seed)
-    letters = ["".join(word) for word in generator.choice(list("ab"), size=(ticks, 1))]
-    three = ["".join(word) for word in generator.choice(list("abc"), size=(ticks, 1))]
+    letters = generator.choice(list("ab"), size=(ticks, 1))[:, 0].tolist()
+    three = generator.choice(list("abc"), size=(ticks, 1))[:, 0].tolist()
     keys = generator.integers(0, 20, size=(ticks, 1))
     n, s = 8, 4
     pairs = [tuple(generator.permutation(n)[:2].tolist()) for _ in range(ticks)]
@@ -62,7 +58,7 @@ def cases(ticks: int, seed: int) -> list[Case]:
     bits = (generator.random(ticks) < 0.3).astype(float)
     T = ticks
     # the cut between the first s nodes and the others: pairs with exactly one node among the first s
-    crossing = np.array([(u < s) != (v < s) for u, v in _pairs(n)])
+    crossing = np.array([(u < s) != (v < s) for u, v in combinations(range(n), 2)])
     return [
         Case(
             "cuts",
@@ -124,10 +120,6 @@ def cases(ticks: int, seed: int) -> list[Case]:
     ]
 
 
-def _pairs(n: int) -> list[tuple[int, int]]:
-    return [(u, v) for u in range(n) for v in range(u + 1, n)]
-
-
 def _sparse_graph(generator: np.random.Generator, nodes: int, degree: int, ticks: int) -> list[list[tuple[int, int]]]:
     """One new edge per tick while the degrees allow it, then empty ticks."""
     present: set[tuple[int, int]] = set()
@@ -155,20 +147,14 @@ def measured_errors(case: Case, budget: Budget, name: str, repetitions: int, see
     exact = case.query.decode_run(1, sums)
     errors = np.empty(repetitions)
     for number in range(repetitions):
-        stream = Stream(
-            case.query,
-            budget,
-            horizon,
-            factorization=name,
-            noise="insecure-float",
-            seed=batch_seed(seed, case.row + name, number),
-        )
+        own = batch_seed(seed, case.row + name, number)
+        stream = Stream(case.query, budget, horizon, name, noise="insecure-float", seed=own)
         released = stream.run(case.events).values.reshape(horizon, -1)
         errors[number] = case.measure(released - exact)
     return errors
 
 
-def rows_of_table(parameters: Mapping[str, Any], context: Context) -> Result:
+def rows_of_table(parameters: Parameters, context: Context) -> Result:
     """The bounds and the measured errors of every row."""
     epsilon, delta, ticks = parameters["epsilon"], parameters["delta"], parameters["ticks"]
     repetitions = parameters["repetitions"]
@@ -211,17 +197,10 @@ def rows_of_table(parameters: Mapping[str, Any], context: Context) -> Result:
         f"The corrected bounds (probability 2/3) hold in at least {least_coverage:.0%} of the {repetitions} runs of "
         f"every row; they are {min(loose):.2f} to {max(loose):.2f} times the error that 2/3 of the runs stay below.",
         f"balanced lowers that error to {min(better):.2f} … {max(better):.2f} of the square root's.",
-        "The paper's sensitivities are too small in the rows "
-        + ", ".join(too_small)
-        + ": noise of that size is not private.",
-        (
-            "With the paper's own noise (its C and its S, one vector) its bound, stated "
-            "for probability 2/3, fails in the rows " + ", ".join(failing) + "."
-            if failing
-            else "With the paper's own noise (its C and its S, one vector) its printed bounds, though not proved, "
-            "were kept in 2/3 of the runs of every row: the union bound over ticks is loose enough to hide the "
-            "missing √2."
-        ),
+        f"The paper's sensitivities are too small in the rows {', '.join(too_small)}: noise of that size is not "
+        "private.",
+        "With the paper's own noise (its C and its S, one vector) its bound, stated for probability 2/3, fails in the "
+        f"rows {', '.join(failing) or 'none'}.",
         *(
             f"{row['row'].capitalize()} ({row['case']}): the corrected bound {row['corrected bound']:.4g} held in "
             f"{row['share within corrected bound']:.0%} of the runs; 2/3 of them stay below "
@@ -238,11 +217,11 @@ def rows_of_table(parameters: Mapping[str, Any], context: Context) -> Result:
     )
 
 
-def local_row(parameters: Mapping[str, Any], seed: int) -> Row:
+def local_row(parameters: Parameters, seed: int) -> Row:
     """Local learning: for each run, the largest error over θ of the estimated risk of the absolute loss."""
     from evercount.local import LocalServer, simulate
 
-    epsilon, delta, n = parameters["epsilon"], parameters["delta"], parameters["clients"]
+    epsilon, delta, n = parameters["epsilon"], parameters["delta"], int(parameters["clients"])
     generator = np.random.default_rng(seed)
     points = generator.beta(2, 5, size=n)
     theta = np.linspace(0, 1, 201)
@@ -250,22 +229,14 @@ def local_row(parameters: Mapping[str, Any], seed: int) -> Row:
     errors = np.empty(parameters["repetitions"])
     for number in range(len(errors)):
         server = LocalServer(epsilon, delta, n)
-        server.add_entries(simulate(server.plan, points, _secret(f"local {seed} {number}")))
+        server.add_entries(simulate(server.plan, points, secret_of(f"local {seed} {number}")))
         estimate = server.estimate()
         errors[number] = np.abs(estimate.f(theta) - truth).max()
-    return {
-        "row": "local learning",
-        "case": f"n = {n} clients, {estimate.plan.w} buckets; error of the risk at every θ, which lies in [0, 1]",
-        PAPER_BOUND: estimate.paper_bound(),
-        "corrected bound": estimate.bound(1 - BETA),
-        "2/3 of the runs below": float(np.quantile(errors, 2 / 3)),
-        "largest of all runs": float(errors.max()),
-        "share within corrected bound": float(np.mean(errors <= estimate.bound(1 - BETA))),
-        "runs": len(errors),
-    }
+    case = f"n = {n} clients, {estimate.plan.w} buckets; error of the risk at every θ, which lies in [0, 1]"
+    return _own_row("local learning", case, estimate.paper_bound(), estimate.bound(1 - BETA), errors)
 
 
-def sparse_row(parameters: Mapping[str, Any], seed: int) -> Row:
+def sparse_row(parameters: Parameters, seed: int) -> Row:
     """Sparse streams: for each run, the largest error of a counter that is promised at most `ones` events."""
     from evercount.sparse.sparse_count import SparseCount
 
@@ -275,25 +246,24 @@ def sparse_row(parameters: Mapping[str, Any], seed: int) -> Row:
     truth = np.cumsum(counts)
     errors = np.empty(parameters["repetitions"])
     for number in range(len(errors)):
-        counter = SparseCount(epsilon, ticks, delta, ones, level=1 - BETA, secret=_secret(f"sparse {seed} {number}"))
+        counter = SparseCount(epsilon, ticks, delta, ones, level=1 - BETA, secret=secret_of(f"sparse {seed} {number}"))
         released = np.array([release.value for release in counter.run(counts.tolist())])
         errors[number] = np.abs(released - truth).max()
-    bound = counter.plan.bound()
+    paper = sparse_paper(ticks, ones, paper_multiplier(epsilon, delta))
+    return _own_row("sparse stream", f"at most {ones} ones in {ticks} ticks", paper, counter.plan.bound(), errors)
+
+
+def _own_row(name: str, case: str, paper: float, bound: float, errors: FloatArray) -> Row:
     return {
-        "row": "sparse stream",
-        "case": f"at most {ones} ones in {ticks} ticks",
-        PAPER_BOUND: sparse_paper(ticks, ones, paper_multiplier(epsilon, delta)),
+        "row": name,
+        "case": case,
+        PAPER_BOUND: paper,
         "corrected bound": bound,
         "2/3 of the runs below": float(np.quantile(errors, 2 / 3)),
         "largest of all runs": float(errors.max()),
         "share within corrected bound": float(np.mean(errors <= bound)),
         "runs": len(errors),
     }
-
-
-def _secret(label: str) -> Secret:
-    """A reproducible secret; only for simulation."""
-    return Secret.from_hex(hashlib.blake2b(label.encode(), digest_size=32).hexdigest())
 
 
 def _draw(rows: list[Row], others: list[Row]) -> Figure:
@@ -319,8 +289,7 @@ def _draw(rows: list[Row], others: list[Row]) -> Figure:
     axes[0].set_xticks(np.arange(len(names)), names, rotation=20, ha="right")
     axes[0].set_yscale("log")
     title = f"measured: what 2/3 of {rows[0]['runs']} runs stay below"
-    finish(axes[0], "", "error / corrected bound", title, legend=False)
-    axes[0].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    finish(axes[0], "", "error / corrected bound", title, {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)})
     return figure
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from evercount.planning.dense_optimum import distances
 from evercount.privacy import Budget
-from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.item import Context, Item, Parameters, Result, Row
 
 VIEWS = (
     ("per-tick",),
@@ -26,7 +25,7 @@ UNITS: dict[str, dict[str, Any]] = {
 GOAL = 0.05
 
 
-def yardstick(parameters: Mapping[str, Any], context: Context) -> Result:
+def yardstick(parameters: Parameters, context: Context) -> Result:
     """The best Gaussian mechanism of each case, and the default, over the certified least."""
     rows: list[Row] = []
     cases = [(unit, views) for unit in parameters["units"] for views in VIEWS]
@@ -54,16 +53,13 @@ def yardstick(parameters: Mapping[str, Any], context: Context) -> Result:
                 },
             }
         )
-    events = [row for row in rows if row["unit"] == "event"]
-    persons = [row for row in rows if row["unit"] != "event"]
     findings = []
-    for kind, some in (("events", events), ("persons", persons)):
-        if some:
-            away = [row["above the least, %"] for row in some]
-            within = sum(value <= 100 * GOAL for value in away)
+    for kind in ("event", "person"):
+        if some := [row for row in rows if row["unit"].startswith(kind)]:
+            within = sum(row["above the least, %"] <= 100 * GOAL for row in some)
             worst = max(some, key=lambda row: row["above the least, %"])
             findings.append(
-                f"Of {kind}: {within} of {len(some)} cases are within {GOAL:.0%} of the certified least; the farthest "
+                f"Of {kind}s: {within} of {len(some)} cases are within {GOAL:.0%} of the certified least; the farthest "
                 f"is {worst['above the least, %']} % above it ({worst['unit']}: {worst['views']})."
             )
     return Result(
@@ -71,7 +67,7 @@ def yardstick(parameters: Mapping[str, Any], context: Context) -> Result:
     )
 
 
-ITEM = Item(
+YARDSTICK = Item(
     "yardstick",
     "Defaults beside the dense optimum",
     "Not in the paper: the least worst std that any factorization has for the same views and unit, with a certificate.",

@@ -59,7 +59,6 @@ class Access:
         self.reload()
 
     def reload(self) -> None:
-        """Read the stored tokens again."""
         self._tokens = read_tokens(self._store)
 
     def role(self, request: Request) -> str | None:
@@ -71,11 +70,9 @@ class Access:
         header = request.headers.get("authorization")
         if header is None:
             return None
-        digest = sent_digest(header)
-        if digest is None:
+        if (digest := sent_digest(header)) is None:
             raise Problem(401, "Unauthorized", "the Authorization header must be: Bearer TOKEN")
-        role = self._role_of(digest)
-        if role is None:
+        if (role := self._role_of(digest)) is None:
             raise Problem(401, "Unauthorized", "unknown token")
         return role
 
@@ -161,13 +158,12 @@ def shared_address(host: str) -> str:
 
 async def read_body(request: Request, most: int) -> bytes:
     """The body, or Problem 413 as soon as it is too long."""
-    declared = request.headers.get("content-length", "")
+    too_long = Problem(413, "TooLarge", f"a body has at most {most} bytes")
+    declared, body = request.headers.get("content-length", ""), bytearray()
     if declared.isdigit() and int(declared) > most:
-        raise Problem(413, "TooLarge", f"a body has at most {most} bytes")
-    parts, size = [], 0
+        raise too_long
     async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise Problem(413, "TooLarge", f"a body has at most {most} bytes")
-        parts.append(part)
-    return b"".join(parts)
+        body += part
+        if len(body) > most:
+            raise too_long
+    return bytes(body)

@@ -85,8 +85,7 @@ def write_token_file(path: Path) -> str:
     token = f"evc_admin_{random_token()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        with os.fdopen(handle, "w", encoding="utf-8") as content:
+        with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as content:
             content.write(token + "\n")
             content.flush()
             os.fsync(content.fileno())

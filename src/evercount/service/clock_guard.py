@@ -13,9 +13,6 @@ from evercount.declarations.schedule import SECOND, parse_tick
 from evercount.errors import ParameterError
 from evercount.service.wall_clock import Clock
 
-NONE = "none"
-DEFAULT_LIMIT = "24h"
-
 
 def parse_clock_jump(text: str) -> float | None:
     """The seconds of `--clock-jump` ("24h", "30m", "7d", …), or None for "none": no guard.
@@ -23,7 +20,7 @@ def parse_clock_jump(text: str) -> float | None:
     >>> parse_clock_jump("24h"), parse_clock_jump("none")
     (86400.0, None)
     """
-    if text == NONE:
+    if text == "none":
         return None
     length = parse_tick(text)
     if length is None:

@@ -113,7 +113,6 @@ class Writer(threading.Thread):
     # -- the thread ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Close ticks and serve commands until stopped."""
         while True:
             try:
                 first = self._queue.get(timeout=self._wait())

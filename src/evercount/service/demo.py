@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -62,19 +61,15 @@ def prefill(store: Store, hours: int = YEAR) -> None:
     live = store.declare(declaration, now)
     if live.closed >= hours:
         return
-    counts = np.random.default_rng(SEED).poisson(flu.rates(np.arange(hours)))
-    totals = TickTotals.dense(1, counts)
+    totals = TickTotals.dense(1, np.random.default_rng(SEED).poisson(flu.rates(np.arange(hours))))
     store.accept_totals(NAME, CountedBatch("the year before", 0, totals, fresh=True))  # once, also after a kill
     while live.closed < hours:
         store.close_ticks(live, hours - live.closed, now, describe=0)
 
 
 def demo_clock(store: Store) -> Clock:
-    """An hour per second, from the start of the demonstration or from where it stopped."""
-    known = store.streams.get(NAME)
-    done = known.closed if known is not None else 0
-    start = demo_declaration().schedule.begin / SECOND
-    return Clock(HOUR / TICK_SECONDS, start + done * HOUR)
+    """An hour per second, from where the demonstration stopped."""
+    return Clock(HOUR / TICK_SECONDS, demo_declaration().schedule.begin / SECOND + store.find(NAME).closed * HOUR)
 
 
 def demo_declaration() -> StreamDeclaration:
@@ -91,7 +86,6 @@ class Feeder(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        """Feed until told to stop."""
         live = self.service.store.find(NAME)
         hour, piece = live.closed, 0
         while not self.ended.is_set() and not live.finished:
@@ -114,11 +108,5 @@ class Feeder(threading.Thread):
                 time.sleep(0.2)
 
     def stop(self) -> None:
-        """End the feeding."""
         self.ended.set()
         self.join(2)
-
-
-def demo_file(folder: Path) -> Path:
-    """The database of a demonstration in a folder."""
-    return folder / "evercount-demo.db"

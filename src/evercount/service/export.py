@@ -24,8 +24,7 @@ def write_export(live: LiveStream | EndedStream, tables: Iterable[ReleaseTable],
     handle, name = tempfile.mkstemp(prefix="evercount-export-")
     try:
         with os.fdopen(handle, "wb") as file:
-            metadata = {"evercount.guarantee": live.guarantee}
-            write_tables(kind, file, tables, live.declaration.schedule, metadata)
+            write_tables(kind, file, tables, live.declaration.schedule, {"evercount.guarantee": live.guarantee})
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -51,7 +50,6 @@ class ExportResponse(FileResponse):
         self._file = file
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See `Response`."""
         try:
             await super().__call__(scope, receive, send)
         finally:

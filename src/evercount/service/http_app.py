@@ -72,7 +72,6 @@ class _App(FastAPI):
     """Its description takes longer than a service to start: it is made for the first who asks, and kept."""
 
     def openapi(self) -> dict[str, Any]:
-        """See FastAPI."""
         if self.openapi_schema is None:
             openapi.complete(super().openapi())
         return super().openapi()
@@ -85,18 +84,16 @@ class Watch:
         self.app, self.service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 0
-        head, ended = scope["method"] == "HEAD", False
+        began, status, ended = time.perf_counter(), 0, False
+        head = scope["method"] == "HEAD"
         # HEAD is GET without the body: the routes know GET only
         routed = {**scope, "method": "GET", HEAD_ONLY: True} if head else scope
 
         async def watched(message: Message) -> None:
-            nonlocal status
-            nonlocal ended
+            nonlocal status, ended
             if head and message["type"] == "http.response.body":
                 if not ended:
                     ended = True

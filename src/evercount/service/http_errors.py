@@ -122,14 +122,8 @@ async def _answer_to_bad_request(_: Request, error: Exception) -> Response:
 
 async def _answer_to_http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    kinds = {404: "NotFound", 405: "MethodNotAllowed"}
-    status = error.status_code
-    response = answer(
-        status,
-        kinds.get(status, "HttpError"),
-        str(error.detail),
-        remedy_of(status),
-    )
+    kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HttpError")
+    response = answer(error.status_code, kind, str(error.detail), remedy_of(error.status_code))
     response.headers.update(error.headers or {})
     return response
 

@@ -37,7 +37,6 @@ class StrictConnection(h11.Connection):
     """Refuses a request whose length is told twice: a proxy may believe the other one, and see two requests in it."""
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """See `h11.Connection`."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}

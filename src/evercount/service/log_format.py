@@ -29,13 +29,8 @@ class JsonLines(TextLines):
     """One JSON object per line: time, level, logger, message, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter`."""
-        line = {
-            "time": self.formatTime(record),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
+        line = {"time": self.formatTime(record), "level": record.levelname, "logger": record.name}
+        line["message"] = record.getMessage()
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
@@ -53,7 +48,6 @@ class Repeated(logging.Filter):
         """For each kind of line, the minute and how many lines there were in it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`."""
         kind, now = str(record.msg), int(record.created // 60)
         minute, lines = self._minutes.get(kind, (now, 0))
         if minute != now:

@@ -24,13 +24,11 @@ class LogKeeper(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Move the log until stopped."""
         with self._database.log_mover() as move:
             while move is not None and not self._over.wait(self._pause):
                 move()
 
     def stop(self) -> None:
-        """End after the move that is under way."""
         self._over.set()
         if self.is_alive():
             self.join()

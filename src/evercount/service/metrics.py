@@ -39,13 +39,7 @@ class StreamMetrics:
 
 
 def public_metrics(
-    version: str,
-    uptime: float,
-    healthy: bool,
-    ready: bool,
-    skew: float,
-    opened: int,
-    streams: Sequence[StreamMetrics],
+    version: str, uptime: float, healthy: bool, ready: bool, skew: float, opened: int, streams: Sequence[StreamMetrics]
 ) -> Iterator[Metric]:
     """What every reader may see.
 
@@ -93,7 +87,6 @@ class Requests(Collector):
         self._latest: deque[float] = deque(maxlen=REMEMBERED)
 
     def record(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one finished request."""
         if route == EVENTS and status < 300:
             self._latest.append(seconds)
             return

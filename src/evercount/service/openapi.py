@@ -9,18 +9,25 @@ from typing import Any
 
 from evercount.declarations.declaration import MODEL
 from evercount.declarations.field_types import COMPUTED, budget_fields
+from evercount.service.read_events import PAYLOADS
 
-ERROR: dict[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["type", "message", "remedy"],
-            "properties": {name: {"type": "string"} for name in ("type", "message", "remedy")},
-        }
-    },
-}
+
+def _object(required: list[str], properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "required": required, **more, "properties": properties}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _body(content: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": content}}
+
+
+TEXT = {"type": "string"}
+ERROR = _object(
+    ["error"], {"error": _object(["type", "message", "remedy"], dict.fromkeys(("type", "message", "remedy"), TEXT))}
+)
 
 MEANINGS = {
     401: "a token is missing or unknown",
@@ -38,139 +45,58 @@ MEANINGS = {
 }
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": meaning, "content": {"application/json": {"schema": ERROR}}}
-    for status, meaning in MEANINGS.items()
+    status: {"description": meaning, "content": _json(ERROR)} for status, meaning in MEANINGS.items()
 }
 
 _EVENT: dict[str, Any] = {
     "description": "a key, a list of keys, a number, or an object that holds one of these and may hold user and time",
     "anyOf": [
-        {"type": "string"},
+        TEXT,
         {"type": "number"},
         {"type": "array"},
         {
             "type": "object",
             "properties": {
-                "key": {},
-                "keys": {},
-                "value": {},
-                "path": {},
-                "values": {},
-                "edge": {},
-                "letter": {},
-                "event": {},
-                "user": {"type": "string"},
-                "time": {"anyOf": [{"type": "string"}, {"type": "number"}]},
+                **{name: {} for name in PAYLOADS},
+                "user": TEXT,
+                "time": {"anyOf": [TEXT, {"type": "number"}]},
             },
             "additionalProperties": False,
         },
     ],
 }
 
-EVENTS: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": {"type": "array", "items": _EVENT}},
-            "application/x-ndjson": {"schema": {"type": "string"}},
-        },
-    }
-}
+EVENTS = _body({**_json({"type": "array", "items": _EVENT}), "application/x-ndjson": {"schema": TEXT}})
+DECLARATION = _body(_json({"$ref": "#/components/schemas/StreamDeclaration"}))
+TOKEN = _body(
+    _json(_object(["role"], {"role": {"enum": ["admin", "write", "read"]}, "label": TEXT}, additionalProperties=False))
+)
+NOTE = _body(
+    _json(
+        _object(
+            ["first"],
+            {
+                "first": {"type": ["integer", "string"]},
+                "last": {"type": ["integer", "string", "null"]},
+                "text": {"type": "string", "maxLength": 500},
+                "missing": {"enum": ["drop", "next", None]},
+            },
+            additionalProperties=False,
+        )
+    )
+)
 
-DECLARATION: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/StreamDeclaration"}}},
-    }
-}
-
-TOKEN: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["role"],
-                    "additionalProperties": False,
-                    "properties": {"role": {"enum": ["admin", "write", "read"]}, "label": {"type": "string"}},
-                }
-            }
-        },
-    }
-}
-
-NOTE: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["first"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "first": {"type": ["integer", "string"]},
-                        "last": {"type": ["integer", "string", "null"]},
-                        "text": {"type": "string", "maxLength": 500},
-                        "missing": {"enum": ["drop", "next", None]},
-                    },
-                }
-            }
-        },
-    }
-}
-
-SEND = 'curl -H "Authorization: Bearer $TOKEN"'
 HOST = "http://127.0.0.1:8000"
-EXAMPLES: dict[tuple[str, str], str] = {
-    ("get", "/v1/streams"): f"curl {HOST}/v1/streams",
-    ("post", "/v1/streams"): (
-        f"{SEND} {HOST}/v1/streams -d '{{\n"
-        '  "name": "flu", "public": true,\n'
-        '  "query": {"name": "histogram", "parameters": {"keys": ["North", "South"]}},\n'
-        '  "budget": {"epsilon": 1.0, "delta": 1e-9},\n'
-        '  "tick": "1h", "late": "next"}\''
-    ),
-    ("get", "/v1/streams/{name}"): f"curl {HOST}/v1/streams/flu",
-    ("delete", "/v1/streams/{name}"): f"{SEND} -X DELETE '{HOST}/v1/streams/flu?successor=flu-2&reason=a+new+region'",
-    ("post", "/v1/streams/{name}/events"): (
-        f'{SEND} -H "Content-Type: application/json" -H "Idempotency-Key: $(uuidgen)" \\\n'
-        f'  {HOST}/v1/streams/flu/events -d \'["North", {{"key": "South", "time": "2026-01-01T09:30:00Z"}}]\''
-    ),
-    ("post", "/v1/streams/{name}/open"): f"{SEND} -X POST {HOST}/v1/streams/flu/open",
-    ("post", "/v1/streams/{name}/notes"): (
-        f'{SEND} {HOST}/v1/streams/flu/notes -d \'{{"first": 1, "text": "reporting system down"}}\''
-    ),
-    ("post", "/v1/streams/{name}/close-tick"): f"{SEND} -X POST '{HOST}/v1/streams/minutes-used/close-tick?tick=1'",
-    ("get", "/v1/streams/{name}/releases"): f"curl '{HOST}/v1/streams/flu/releases?after=1&limit=24'",
-    ("get", "/v1/streams/{name}/cells"): f"curl '{HOST}/v1/streams/flu/cells'",
-    ("get", "/v1/streams/{name}/labels"): f"curl '{HOST}/v1/streams/flu/labels?first_cell=0&cells=1000'",
-    ("get", "/v1/streams/{name}/releases.{kind}"): f"curl -O {HOST}/v1/streams/flu/releases.csv",
-    ("get", "/v1/streams/{name}/live"): f"curl -N -H 'Last-Event-ID: 1' {HOST}/v1/streams/flu/live",
-    ("get", "/v1/streams/{name}/plan"): f"curl '{HOST}/v1/streams/flu/plan?epsilon=2'",
-    ("get", "/v1/plan"): f"curl '{HOST}/v1/plan?epsilon=1&delta=1e-9&horizon=720'",
-    ("get", "/v1/ledger"): f"{SEND} {HOST}/v1/ledger",
-    ("get", "/v1/tokens"): f"{SEND} {HOST}/v1/tokens",
-    ("post", "/v1/tokens"): f'{SEND} {HOST}/v1/tokens -d \'{{"role": "write", "label": "clinic 7"}}\'',
-    ("delete", "/v1/tokens/{number}"): f"{SEND} -X DELETE {HOST}/v1/tokens/1",
-    ("post", "/v1/clock"): f"{SEND} -X POST {HOST}/v1/clock",
-    ("get", "/healthz"): f"curl {HOST}/healthz",
-    ("get", "/readyz"): f"curl {HOST}/readyz",
-    ("get", "/metrics"): f"{SEND} {HOST}/metrics",
-}
-"""One command for each operation, as `/docs` shows it. Test:
-`tests/service/test_service_examples.py::test_every_operation_has_an_example_that_the_service_takes`."""
+"""Whom the commands of the examples ask."""
 
 
-def answers() -> dict[str, Any]:
-    """What the service answered to the commands of EXAMPLES, by "METHOD path"; long lists are cut.
+def examples() -> dict[str, dict[str, Any]]:
+    """For each operation, by "METHOD path": a `command`, and the `answer` of the service, with long lists cut, or None.
 
-    `EVERCOUNT_WRITE_ANSWERS=1 pytest tests/service/test_service_examples.py` writes the file anew.
+    `EVERCOUNT_WRITE_ANSWERS=1 pytest tests/service/test_service_examples.py` runs the commands and writes the answers.
     """
-    text = resources.files("evercount.service").joinpath("example_answers.json").read_text("utf-8")
-    recorded: dict[str, Any] = json.loads(text)
-    return recorded
+    text = resources.files("evercount.service").joinpath("examples.json").read_text("utf-8")
+    return dict(json.loads(text))
 
 
 def sent_body(command: str) -> Any:
@@ -184,15 +110,15 @@ def complete(described: dict[str, Any]) -> None:
     schema = declaration_schema()
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     schemas |= {**schema.pop("$defs"), "StreamDeclaration": schema}
-    recorded = answers()
-    for (method, path), command in EXAMPLES.items():
+    for name, example in examples().items():
+        method, path = name.lower().split()
         operation = described["paths"][path][method]
-        operation["x-codeSamples"] = [{"lang": "Shell", "label": "curl", "source": command}]
+        operation["x-codeSamples"] = [{"lang": "Shell", "label": "curl", "source": example["command"]}]
         if "requestBody" in operation:
-            operation["requestBody"]["content"]["application/json"]["example"] = sent_body(command)
+            operation["requestBody"]["content"]["application/json"]["example"] = sent_body(example["command"])
         for status, answer in operation["responses"].items():
-            if status.startswith("2") and (example := recorded.get(f"{method.upper()} {path}")) is not None:
-                answer["content"] = {"application/json": {"schema": {}, "example": example}}
+            if status.startswith("2") and example["answer"] is not None:
+                answer["content"] = {"application/json": {"schema": {}, "example": example["answer"]}}
 
 
 def declaration_schema() -> dict[str, Any]:

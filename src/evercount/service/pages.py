@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from starlette.responses import Response
 
 from evercount.errors import Problem
-from evercount.service.openapi import EXAMPLES, answers
+from evercount.service.openapi import examples
 
 FileName = Annotated[str, Path(max_length=200)]
 MEDIA_TYPES = {
@@ -22,11 +22,6 @@ MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".ico": "image/x-icon",
-    ".json": "application/json",
-    ".webmanifest": "application/manifest+json",
-    ".woff2": "font/woff2",
 }
 EMBED_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors *"
 DOCS_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>evercount API</title>
@@ -92,14 +87,12 @@ def add_pages(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        described = app.openapi()
-        recorded, items = answers(), []
-        for path, operations in described["paths"].items():
+        known, items = examples(), []
+        for path, operations in app.openapi()["paths"].items():
             for method, operation in operations.items():
+                name = f"{method.upper()} {path}"
                 text = html.escape(operation.get("description", operation.get("summary", "")))
-                example = html.escape(EXAMPLES.get((method, path), ""))
-                answer = recorded.get(f"{method.upper()} {path}")
+                command, answer = html.escape(known[name]["command"]), known[name]["answer"]
                 shown = "" if answer is None else _answer(answer)
-                name = f"{method.upper()} {html.escape(path)}"
-                items.append(f"<dt><code>{name}</code></dt><dd>{text}<pre>{example}</pre>{shown}</dd>")
+                items.append(f"<dt><code>{html.escape(name)}</code></dt><dd>{text}<pre>{command}</pre>{shown}</dd>")
         return HTMLResponse(DOCS_PAGE.format(version=html.escape(app.version), items="".join(items)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from evercount.errors import Problem
@@ -14,6 +15,10 @@ from evercount.errors import Problem
 T = TypeVar("T")
 
 RETRY_SECONDS = 2.0
+
+
+def _busy(message: str = "the service is stopping", remedy: str = "Send it again when the service is back.") -> Problem:
+    return Problem(503, "Busy", message, remedy, retry=RETRY_SECONDS)
 
 
 class PlanQueue:
@@ -29,7 +34,6 @@ class PlanQueue:
         self._change = threading.Condition()
         self._waiting: OrderedDict[Future[Any], Callable[[], Any]] = OrderedDict()
         self._places: dict[Future[Any], str] = {}
-        self._clients: Counter[str] = Counter()
         self._closed = False
 
     def submit(self, client: str, work: Callable[[], T]) -> Future[T]:
@@ -37,18 +41,15 @@ class PlanQueue:
         future: Future[T] = Future()
         with self._change:
             if self._closed:
-                raise _stopping()
-            if self._clients[client] >= self.most_per_client:
+                raise _busy()
+            if list(self._places.values()).count(client) >= self.most_per_client:
                 message = f"{self.most_per_client} plans of this client are being computed or waiting"
                 remedy = "Wait for one of them, or end its request."
                 raise Problem(429, "TooManyRequests", message, remedy, retry=RETRY_SECONDS)
             if len(self._places) >= self.most:
-                raise Problem(
-                    503, "Busy", "too many plans are waiting to be computed", "Try again.", retry=RETRY_SECONDS
-                )
+                raise _busy("too many plans are waiting to be computed", "Try again.")
             self._waiting[future] = work
             self._places[future] = client
-            self._clients[client] += 1
             if self._started < self._threads:
                 self._started += 1
                 threading.Thread(target=self._run, name="evercount-plan", daemon=True).start()
@@ -64,15 +65,12 @@ class PlanQueue:
             self._change.notify_all()
         for future in futures:
             with suppress(InvalidStateError):
-                future.set_exception(_stopping())
+                future.set_exception(_busy())
 
     def _leave(self, future: Future[Any]) -> None:
         with self._change:
             self._waiting.pop(future, None)
-            client = self._places.pop(future)
-            self._clients[client] -= 1
-            if not self._clients[client]:
-                del self._clients[client]
+            del self._places[future]
 
     def _run(self) -> None:
         while True:
@@ -84,17 +82,8 @@ class PlanQueue:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                result, error = work(), None
+                answer = partial(future.set_result, work())
             except Exception as failure:  # noqa: BLE001 - it belongs to who asked
-                result, error = None, failure
+                answer = partial(future.set_exception, failure)
             with suppress(InvalidStateError):  # it was refused meanwhile
-                if error is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(error)
-
-
-def _stopping() -> Problem:
-    return Problem(
-        503, "Busy", "the service is stopping", "Send it again when the service is back.", retry=RETRY_SECONDS
-    )
+                answer()

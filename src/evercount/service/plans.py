@@ -44,9 +44,7 @@ def all_plans(budget: Budget, horizon: int | None, query: Query | None = None) -
     """The errors of all mechanisms for a budget and a horizon, from `evercount.planning.compare`."""
     from evercount.planning.compare import plan
 
-    plans = finite(plan(budget, horizon, query).to_dict())
-    assert isinstance(plans, dict)
-    return plans
+    return dict(finite(plan(budget, horizon, query).to_dict()))
 
 
 @lru_cache(maxsize=KEPT_PLANS)
@@ -54,6 +52,4 @@ def view_plans(budget: Budget, horizon: int | None, views: tuple[str, ...]) -> d
     """The errors of each view with every noise that a stream could run on, from `evercount.planning.plan_views`."""
     from evercount.planning import plan_views
 
-    plans = finite(plan_views(budget, horizon, views).to_dict())
-    assert isinstance(plans, dict)
-    return plans
+    return dict(finite(plan_views(budget, horizon, views).to_dict()))

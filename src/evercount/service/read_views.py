@@ -142,10 +142,7 @@ def _aligned(live: Shown, view: View, other: Shown, theirs: View) -> tuple[View,
 
 def _moments(live: Shown, view: View) -> list[tuple[int, int]]:
     """When each span begins and ends; for manual clocks its ticks."""
-    schedule = live.declaration.schedule
+    schedule, spans = live.declaration.schedule, list(zip(view.first.tolist(), view.last.tolist(), strict=True))
     if schedule.manual:
-        return list(zip(view.first.tolist(), view.last.tolist(), strict=True))
-    return [
-        (schedule.start_of(a), schedule.start_of(b + 1))
-        for a, b in zip(view.first.tolist(), view.last.tolist(), strict=True)
-    ]
+        return spans
+    return [(schedule.start_of(a), schedule.start_of(b + 1)) for a, b in spans]

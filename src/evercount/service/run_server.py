@@ -9,12 +9,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING
 
-from evercount.errors import MissingExtra
+import uvicorn
 
-if TYPE_CHECKING:
-    from evercount.service.runtime import Service
+from evercount.service.http_server import parse_proxies, server_config
+from evercount.service.runtime import Service
 
 SWITCH_SECONDS = 0.001
 """After how long Python gives a waiting thread its turn. A batch goes from the loop to the writer and back, and with
@@ -32,12 +31,6 @@ def run(
 
     `trusted_proxies`: addresses or networks whose X-Forwarded-For is believed; nobody else's is.
     """
-    try:
-        import uvicorn
-
-        from evercount.service.http_server import parse_proxies, server_config
-    except ImportError as error:
-        raise MissingExtra("The service", "service") from error
 
     class Server(uvicorn.Server):
         """uvicorn waits for open connections; server-sent events never end by themselves, so they are ended."""

@@ -22,12 +22,13 @@ from evercount.declarations.view_names import offered_views
 from evercount.engine.user_counting import enforced_by
 from evercount.errors import Problem, StoreError
 from evercount.privacy import counted_text
-from evercount.service.access import Access, Buckets, Limits
+from evercount.service.access import Access, Buckets, Limits, read_body
 from evercount.service.catch_up import CELLS_PER_PAGE, ticks_left
 from evercount.service.commit_loop import Writer
 from evercount.service.log_keeper import LogKeeper
 from evercount.service.metrics import Requests, StreamMetrics, admin_metrics, exposition, public_metrics
 from evercount.service.plan_queue import PlanQueue
+from evercount.service.read_events import load_json
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
 from evercount.service.watch_loop import Watcher
@@ -82,7 +83,6 @@ class Service:
         self._encoders = ThreadPoolExecutor(ENCODERS, "evercount-encode")
 
     def declare(self, declarations: list[StreamDeclaration]) -> None:
-        """Declare streams before `start`."""
         for declaration in declarations:
             ended = self.store.ended.get(declaration.name)
             if ended is not None and ended.ending == "quarantined":
@@ -109,8 +109,7 @@ class Service:
     def end_waiting(self) -> None:
         """End live connections and requests for plans, so that stopping need not wait for them; from any thread."""
         self.hub.close()
-        if self.hub.loop is not None and not self.hub.loop.is_closed():
-            self.hub.loop.call_soon_threadsafe(self._plans.close)
+        self.hub.in_loop(self._plans.close)
 
     def stop(self) -> None:
         """Finish what was accepted and let the store go."""
@@ -123,7 +122,6 @@ class Service:
         self.store.close()
 
     async def write(self, work: Any) -> Any:
-        """Have the writer do something, and wait for it."""
         return await asyncio.wrap_future(self.writer.submit(work))
 
     async def finish_noise(self, name: str) -> None:
@@ -141,15 +139,16 @@ class Service:
                 drawn.exception()  # what went wrong there goes wrong again when the tick closes
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Have a thread read something, and wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, partial(function, *arguments))
 
     async def encode(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Have a thread read a body that was sent, so that a large one keeps nobody else waiting."""
         return await asyncio.get_running_loop().run_in_executor(self._encoders, partial(function, *arguments, **named))
 
+    async def read_json(self, request: Request) -> Any:
+        return await self.encode(load_json, await read_body(request, self.limits.body), "the body")
+
     async def build(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Have a thread build what an admin declares."""
         return await asyncio.get_running_loop().run_in_executor(self._builders, partial(function, *arguments))
 
     async def compute(self, request: Request, function: Callable[..., T], *arguments: Any) -> T:
@@ -182,11 +181,14 @@ class Service:
         if self.writer.failing is not None:
             raise Problem(503, "Recovering", "the store is being loaded again", "Try again in a moment.", retry=2)
 
+    def known(self, name: str) -> LiveStream | EndedStream:
+        if (known := self.look_up(name)) is None:
+            raise Problem(404, "NotFound", "there is no such stream")
+        return known
+
     def find(self, name: str) -> LiveStream:
         """The stream that takes events; Problem 404 where there is none, 410 where it is over."""
-        known = self.look_up(name)
-        if known is None:
-            raise Problem(404, "NotFound", "there is no such stream")
+        known = self.known(name)
         if isinstance(known, EndedStream):
             onward = f" Send events to {known.successor!r}." if known.successor else ""
             raise Problem(410, "StreamEnded", f"the stream is {known.ending}: {known.reason}.{onward}")
@@ -199,17 +201,10 @@ class Service:
         ended, heir = retire_stream(self.store, name, self.clock.now(), reason=reason, successor=successor)
         return {"retired": self.facts(ended), "successor": None if heir is None else self.facts(heir)}
 
-    def open_history(self, name: str) -> dict[str, Any]:
-        """The past of a stream is loaded, or there is none; called in the writer's thread."""
-        return self.facts(self.store.open_history(name))
-
     def mark(self, name: str, data: Any) -> dict[str, Any]:
         """Keep a note on ticks, or declare them missing; called in the writer's thread."""
-        known = self.look_up(name)
-        if known is None:
-            raise Problem(404, "NotFound", "there is no such stream")
-        mark = mark_ticks(self.store, name, NewMark(**data).on(known.declaration.schedule))
-        return mark.facts(known.declaration.schedule)
+        schedule = self.known(name).declaration.schedule
+        return mark_ticks(self.store, name, NewMark(**data).on(schedule)).facts(schedule)
 
     def accept_clock(self) -> dict[str, Any]:
         """The operator agrees with the time as it is; called in the writer's thread."""
@@ -250,7 +245,7 @@ class Service:
             self.readiness()[0] == "ready",
             self.writer.guard.drift(now),
             sum(not (live.finished or live.stopped) for live in streams),
-            self._each(streams, lambda live: self._metrics_of(live, now)),
+            self.each(streams, lambda live: self._metrics_of(live, now)),
         )
         if not admin:
             return exposition(page)
@@ -266,12 +261,8 @@ class Service:
         lag = 0.0 if end is None else max(0.0, now - end)
         return StreamMetrics(live.name, closed, lag, live.due(now), latest)
 
-    def list_facts(self, streams: Iterable[LiveStream | EndedStream]) -> list[dict[str, Any]]:
-        """The facts of these streams."""
-        return self._each(streams, self.facts)
-
     @staticmethod
-    def _each(streams: Iterable[S], describe: Callable[[S], T]) -> list[T]:
+    def each(streams: Iterable[S], describe: Callable[[S], T]) -> list[T]:
         """What is said about each stream. One that cannot be described is left out and logged."""
         said = []
         for live in streams:
@@ -286,8 +277,7 @@ class Service:
     def facts(self, live: LiveStream | EndedStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events, but for keys that were released."""
         declaration, closed = live.declaration, live.closed
-        horizon = declaration.horizon
-        schedule = declaration.schedule
+        horizon, schedule = declaration.horizon, declaration.schedule
         facts = {
             "name": live.name,
             "description": declaration.description,
@@ -352,12 +342,7 @@ class Service:
         return "scheduled" if early else "open"
 
     def read_page(
-        self,
-        live: LiveStream | EndedStream,
-        after: int,
-        limit: int,
-        first_cell: int = 0,
-        cells: int = CELLS_PER_PAGE,
+        self, live: LiveStream | EndedStream, after: int, limit: int, first_cell: int = 0, cells: int = CELLS_PER_PAGE
     ) -> list[dict[str, Any]]:
         """Releases after a tick: at most `limit`, `cells` of each, and not more numbers than one answer may hold."""
         self.check_readable(live)

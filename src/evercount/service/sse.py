@@ -69,7 +69,6 @@ class Topic:
         self.wake()
 
     def wake(self) -> None:
-        """Wake the listeners: they look for releases again."""
         self.news.set()
         self.news = asyncio.Event()
 
@@ -86,7 +85,6 @@ class Hub:
 
     @property
     def listeners(self) -> int:
-        """Live connections."""
         return self._clients.total()
 
     @contextmanager
@@ -107,21 +105,20 @@ class Hub:
 
     def publish(self, name: str, releases: list[dict[str, Any]]) -> None:
         """Called by the writer after a commit."""
-        if self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._tell, name, releases)
+        self.in_loop(lambda: self.topic(name).tell(releases))
 
-    def _tell(self, name: str, releases: list[dict[str, Any]]) -> None:
-        self.topic(name).tell(releases)
+    def in_loop(self, work: Callable[[], None]) -> None:
+        """Have the event loop do something; from any thread, and from a signal handler."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(work)
 
     def topic(self, name: str) -> Topic:
-        """The topic of a stream."""
         return self._topics.setdefault(name, Topic())
 
     def close(self) -> None:
         """End every open connection; safe to call from a signal handler."""
         self.closing = True
-        if self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._wake_all)
+        self.in_loop(self._wake_all)
 
     def _wake_all(self) -> None:
         for topic in self._topics.values():
@@ -189,7 +186,6 @@ class LiveResponse(StreamingResponse):
         self._hub, self._client = hub, client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See `Response`."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._hub.seat(self._client))

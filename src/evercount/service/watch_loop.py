@@ -24,14 +24,12 @@ class Watcher(Writer):
         self.watched = store
 
     def submit(self, work: Any) -> Future[Any]:
-        """Refuse every change."""
         future: Future[Any] = Future()
         remedy = "Send it to the process that writes to the store."
         future.set_exception(Problem(403, "ReadOnly", "this service shows a store and changes nothing", remedy))
         return future
 
     def run(self) -> None:
-        """Look until stopped."""
         while True:
             try:
                 self._queue.get(timeout=PAUSE)

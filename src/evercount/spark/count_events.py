@@ -53,19 +53,16 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     """ParameterError for what Spark cannot serve; it needs no session."""
     columns, people, name = columns_of(declaration), declaration.query.people, declaration.query.name
     check_fed(declaration, "Spark")
-    if people is not None:
-        if people.order_matters and columns.order is None:
-            raise ParameterError(
-                f"{name!r} counts each user under the first keys, and Spark's rows have no order: name a column of "
-                "whole numbers that orders the events of one user at one time (columns.order), count users under all "
-                "keys (max_keys), or use `evercount release`, which takes rows in the order of the file"
-            )
-        return
-    if declaration.budget.unit == "user" and columns.order is None:
+    needs, instead = "", ""
+    if people is not None and people.order_matters:
+        needs, instead = f"{name!r} counts each user under the first keys", "count users under all keys (max_keys), "
+    elif people is None and declaration.budget.unit == "user":
+        needs = "a budget of unit 'user' keeps the first events of each user"
+    if needs and columns.order is None:
         raise ParameterError(
-            "a budget of unit 'user' keeps the first events of each user, and Spark's rows have no order: name a "
-            "column of whole numbers that orders the events of one user at one time (columns.order), or use `evercount "
-            "release`, which takes rows in the order of the file"
+            f"{needs}, and Spark's rows have no order: name a column of whole numbers that orders the events of "
+            f"one user at one time (columns.order), {instead}or use `evercount release`, which takes rows in the order "
+            "of the file"
         )
 
 

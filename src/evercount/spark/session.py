@@ -55,11 +55,7 @@ def java_version(java: Path) -> int | None:
 
 
 def check_java() -> None:
-    """Refuse with a clear message before Spark fails with an unclear one.
-
-    Raises:
-        ParameterError: there is no Java, or an old one.
-    """
+    """Refuse with a clear message before Spark fails with an unclear one."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
     remedy = f"install Java {OLDEST_JAVA} or newer (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
@@ -72,12 +68,7 @@ def check_java() -> None:
 
 
 def check_pandas() -> None:
-    """Refuse a pandas that Spark's Arrow functions cannot use.
-
-    Raises:
-        MissingExtra: there is none.
-        ParameterError: it is too new.
-    """
+    """Refuse a pandas that Spark's Arrow functions cannot use."""
     try:
         installed = version("pandas")
     except PackageNotFoundError as error:

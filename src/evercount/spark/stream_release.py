@@ -71,7 +71,6 @@ class Progress:
         self._say = say
 
     def counted(self, batch: int, rows: int, seconds: float) -> None:
-        """Say how many rows a micro-batch had."""
         self._say(f"micro-batch {batch}: {rows} rows, {rows / seconds:.0f} rows/s")
 
     def closed(self, ticks: range, behind: int) -> None:

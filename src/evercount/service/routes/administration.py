@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from fastapi import FastAPI, Path, Request
 from fastapi.responses import PlainTextResponse
 from starlette.responses import Response
 
 from evercount.errors import ParameterError, Problem
 from evercount.service import openapi
-from evercount.service.access import read_body
 from evercount.service.http_errors import Json
-from evercount.service.read_events import load_json
 from evercount.service.runtime import Service
 from evercount.store.tokens import add_token, read_tokens, remove_token
 from evercount.text_rules import check_public_text
@@ -38,7 +34,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
     async def make_token(request: Request) -> Response:
         """A new token (admin); the answer is the only time that it is shown."""
         service.access.require(request)
-        data = load_json(await read_body(request, service.limits.body), "the body")
+        data = await service.read_json(request)
         if not isinstance(data, dict) or not set(data) <= {"role", "label"} or not isinstance(data.get("role"), str):
             raise ParameterError("the body must be {role: 'read', 'write' or 'admin', label: text}")
         label = data.get("label", "")
@@ -49,7 +45,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
         return Json({"id": number, "role": data["role"], "token": token}, status_code=201)
 
     @app.delete("/v1/tokens/{number}", tags=["administration"])
-    async def delete_token(request: Request, number: Annotated[int, Path(ge=1, le=2**31 - 1)]) -> Response:
+    async def delete_token(request: Request, number: int = Path(..., ge=1, le=2**31 - 1)) -> Response:
         """Take a token back (admin)."""
         service.access.require(request)
         gone = await service.write(lambda: remove_token(service.store, number))
@@ -72,8 +68,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
         """
         status, left = service.readiness()
         detail = {} if service.access.role(request) is None else {"ticks_left": left}
-        code = 200 if status == "ready" else 503
-        headers = {} if code == 200 else {"Retry-After": "5"}
+        code, headers = (200, {}) if status == "ready" else (503, {"Retry-After": "5"})
         return Json({"status": status, **detail}, status_code=code, headers=headers)
 
     @app.post("/v1/clock", tags=["administration"])

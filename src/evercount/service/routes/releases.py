@@ -34,8 +34,7 @@ Label = Annotated[str | None, Query(max_length=1000, description="a cell that is
 OtherStream = Annotated[str | None, Query(max_length=64, description="the stream of `minus`, where it is another")]
 
 Views = Annotated[
-    list[str],
-    Query(max_length=4, description="views that are published: running, per-tick, last-7; one std for each"),
+    list[str], Query(max_length=4, description="views that are published: running, per-tick, last-7; one std for each")
 ]
 WIDEST = 366
 """Ticks of a view that anyone may have planned: the time that takes grows with them."""
@@ -50,7 +49,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         request: Request,
         name: Name,
         after: After = 0,
-        limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+        limit: int = Query(200, ge=1, le=1000),
         first_cell: FirstCell = 0,
         cells: Cells = CELLS_PER_PAGE,
         view: View = None,
@@ -85,12 +84,12 @@ def add_releases(app: FastAPI, service: Service) -> None:
         request: Request,
         name: Name,
         kind: Kind | Literal["csv-metadata.json"],
-        limit: Annotated[int, Query(ge=1, le=1000, description="spans of a view")] = 1000,
+        limit: int = Query(1000, ge=1, le=1000, description="spans of a view"),
         view: View = None,
         cell: Labels = None,
         minus: Label = None,
         minus_stream: OtherStream = None,
-        full_digits: Annotated[bool, Query(description="all digits, instead of as many as the error allows")] = False,
+        full_digits: bool = Query(False, description="all digits, instead of as many as the error allows"),
     ) -> Response:
         """Every release as a file, one row per tick and cell: csv, json, jsonl or parquet; or the newest of a view.
 
@@ -128,8 +127,8 @@ def add_releases(app: FastAPI, service: Service) -> None:
     async def get_live(
         request: Request,
         name: Name,
-        after: Annotated[int | None, Query(ge=0, le=LARGEST_TICK, description="start after this tick")] = None,
-        last_event_id: Annotated[str | None, Header(max_length=20)] = None,
+        after: int | None = Query(None, ge=0, le=LARGEST_TICK, description="start after this tick"),
+        last_event_id: str | None = Header(None, max_length=20),
     ) -> Response:
         """New releases as server-sent events. Without `after` or Last-Event-ID, from now on."""
         live = visible(service, request, name)
@@ -154,10 +153,10 @@ def add_releases(app: FastAPI, service: Service) -> None:
     async def get_plan(
         request: Request,
         name: Name,
-        epsilon: Annotated[float | None, Query(gt=0, le=100)] = None,
-        delta: Annotated[float | None, Query(gt=0, lt=1)] = None,
+        epsilon: float | None = Query(None, gt=0, le=100),
+        delta: float | None = Query(None, gt=0, lt=1),
         horizon: Ticks = None,
-        points: Annotated[int, Query(ge=2, le=500)] = 100,
+        points: int = Query(100, ge=2, le=500),
     ) -> Response:
         """The stream's own error over its ticks; with epsilon, delta or horizon also what others would give."""
         live = visible(service, request, name)
@@ -171,29 +170,22 @@ def add_releases(app: FastAPI, service: Service) -> None:
     @app.get("/v1/plan", tags=["releases"])
     async def get_free_plan(
         request: Request,
-        epsilon: Annotated[float, Query(gt=0, le=100)] = 1.0,
-        delta: Annotated[float, Query(gt=0, lt=1)] = 1e-9,
+        epsilon: float = Query(1.0, gt=0, le=100),
+        delta: float = Query(1e-9, gt=0, lt=1),
         horizon: Ticks = None,
         view: Views = [],  # noqa: B006 - FastAPI copies it
-        unit: Annotated[Literal["event", "user"], Query(description="what is protected")] = "event",
-        max_events: Annotated[int | None, Query(ge=1, description="events of a user and period")] = None,
-        max_per_tick: Annotated[int | None, Query(ge=1, description="events of a user in one tick")] = None,
-        max_ticks: Annotated[int | None, Query(ge=1, description="ticks of a user and period")] = None,
-        period: Annotated[int | None, Query(ge=1, description="ticks in which a user is protected")] = None,
+        unit: Literal["event", "user"] = Query("event", description="what is protected"),
+        max_events: int | None = Query(None, ge=1, description="events of a user and period"),
+        max_per_tick: int | None = Query(None, ge=1, description="events of a user in one tick"),
+        max_ticks: int | None = Query(None, ge=1, description="ticks of a user and period"),
+        period: int | None = Query(None, ge=1, description="ticks in which a user is protected"),
     ) -> Response:
         """The errors of all mechanisms for a budget and a horizon: what a new stream would give.
 
         With `view` the worst std of each view, with every noise that a stream could run on; the first is chosen.
         """
-        budget = Budget(
-            epsilon,
-            delta,
-            unit=unit,
-            max_events=max_events,
-            max_per_tick=max_per_tick,
-            max_ticks=max_ticks,
-            period=period,
-        )
+        caps: dict[str, Any] = {"max_events": max_events, "max_per_tick": max_per_tick, "max_ticks": max_ticks}
+        budget = Budget(epsilon, delta, unit=unit, period=period, **caps)
         if any(int(last[1]) > WIDEST for last in map(LAST.fullmatch, view) if last):
             message = f"plans over HTTP are for views of at most {WIDEST} ticks"
             raise Problem(422, "ParameterError", message, "Run `evercount plan --view NAME` for wider ones.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
 from fastapi import FastAPI, Header, Query, Request
 from starlette.responses import Response
@@ -13,7 +12,7 @@ from evercount.errors import Problem
 from evercount.service import openapi
 from evercount.service.access import read_body
 from evercount.service.http_errors import Json
-from evercount.service.read_events import load_json, read_batch
+from evercount.service.read_events import read_batch
 from evercount.service.routes.stream_path import LARGEST_TICK, Name, visible
 from evercount.service.runtime import Service
 from evercount.store import EndedStream, LiveStream
@@ -32,15 +31,13 @@ def add_streams(app: FastAPI, service: Service) -> None:
         known: list[LiveStream | EndedStream] = [*service.store.streams.values(), *service.store.ended.values()]
         seen = [live for live in known if role or live.declaration.public]
         ledger = await service.read(service.store.ledger, role is None)
-        return Json({"streams": service.list_facts(seen), "ledger": ledger})
+        return Json({"streams": service.each(seen, service.facts), "ledger": ledger})
 
     @app.post("/v1/streams", tags=["streams"], status_code=201, openapi_extra=openapi.DECLARATION)
     async def declare_stream(request: Request) -> Response:
         """Declare a stream (admin). The same declaration again changes nothing; another one is refused."""
         service.access.require(request)
-        body = await read_body(request, service.limits.body)
-        data = await service.encode(load_json, body, "the body")
-        declaration = await service.build(StreamDeclaration.from_dict, data)
+        declaration = await service.build(StreamDeclaration.from_dict, await service.read_json(request))
         await service.build(declaration.build)  # what is heavy is done, and kept ready, outside the writer
         known = declaration.name in service.store.streams
         return Json(await service.write(lambda: service.declare_one(declaration)), status_code=200 if known else 201)
@@ -55,10 +52,8 @@ def add_streams(app: FastAPI, service: Service) -> None:
     async def retire_stream(
         request: Request,
         name: Name,
-        successor: Annotated[
-            str | None, Query(min_length=1, max_length=64, description="declared in its place")
-        ] = None,
-        reason: Annotated[str, Query(max_length=500, description="shown to readers")] = "",
+        successor: str | None = Query(None, min_length=1, max_length=64, description="declared in its place"),
+        reason: str = Query("", max_length=500, description="shown to readers"),
     ) -> Response:
         """Retire a stream for good (admin).
 
@@ -66,15 +61,12 @@ def add_streams(app: FastAPI, service: Service) -> None:
         deleted. With `successor` the same declaration goes on under that name, with a new secret: its budget is added.
         """
         service.access.require(request)
-        if service.look_up(name) is None:
-            raise Problem(404, "NotFound", "there is no such stream")
+        service.known(name)
         return Json(await service.write(lambda: service.retire(name, reason, successor)))
 
     @app.post("/v1/streams/{name}/events", tags=["streams"], openapi_extra=openapi.EVENTS)
     async def post_events(
-        request: Request,
-        name: Name,
-        idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+        request: Request, name: Name, idempotency_key: str | None = Header(None, min_length=1, max_length=200)
     ) -> Response:
         """Count a batch of events (write). The answer comes when they are durable.
 
@@ -110,23 +102,20 @@ def add_streams(app: FastAPI, service: Service) -> None:
         """Close the ticks of a stream with a past start from now on (write): its history is sent, or there is none."""
         service.access.require(request, "write")
         live = service.find(name)
-        return Json(await service.write(lambda: service.open_history(live.name)))
+        return Json(await service.write(lambda: service.facts(service.store.open_history(live.name))))
 
     @app.post("/v1/streams/{name}/notes", tags=["streams"], status_code=201, openapi_extra=openapi.NOTE)
     async def add_note(request: Request, name: Name) -> Response:
         """Write a public note on ticks, or declare ticks missing before they close (admin)."""
         service.access.require(request)
-        body = await read_body(request, service.limits.body)
-        data = await service.encode(load_json, body, "the body")
+        data = await service.read_json(request)
         return Json(await service.write(lambda: service.mark(name, data)), status_code=201)
 
     @app.post("/v1/streams/{name}/close-tick", tags=["streams"])
     async def close_tick(
         request: Request,
         name: Name,
-        tick: Annotated[
-            int | None, Query(ge=1, le=LARGEST_TICK, description="the tick to close; makes a retry safe")
-        ] = None,
+        tick: int | None = Query(None, ge=1, le=LARGEST_TICK, description="the tick to close; makes a retry safe"),
     ) -> Response:
         """Release the open tick of a manually clocked stream (write). With `tick`, a retry reads the release back."""
         service.access.require(request, "write")
