@@ -20,16 +20,6 @@ def root(T: int) -> np.ndarray:
     return np.where(rows >= columns, f[np.abs(rows - columns)], 0.0)
 
 
-def test_std_is_that_of_the_dense_mechanism() -> None:
-    T, C = 60, 11.436
-    L = root(T)
-    sigma = C * np.linalg.norm(L, axis=0).max()
-    np.testing.assert_allclose(
-        counting_error.theorem2_std(T, np.arange(1, T + 1), C), sigma * np.linalg.norm(L, axis=1), rtol=1e-13
-    )
-    assert counting_error.theorem2_std(T, T, C) == pytest.approx(C * landau(T), rel=1e-14)
-
-
 def test_simultaneous_bound_covers_simulated_streams() -> None:
     """4000 streams of 128 ticks, β = 0.2. The union bound must fail at most β + 4 standard errors = 0.2 + 0.026.
 
@@ -43,34 +33,10 @@ def test_simultaneous_bound_covers_simulated_streams() -> None:
         return float((np.abs(noise) > np.asarray(radius)).any(axis=1).mean())
 
     exact = counting_error.theorem2_simultaneous(T, ticks, C, beta)
-    closed = counting_error.theorem2_simultaneous_closed_form(T, ticks, C, beta)
+    std = C * np.sqrt(landau(T)) * np.linalg.norm(L, axis=1)
+    np.testing.assert_allclose(exact, std * simultaneous_quantile(T, beta), rtol=1e-13)
     assert failures(exact) <= beta + 0.026
-    assert failures(closed) <= failures(exact)
-    assert failures(counting_error.theorem2_per_tick(T, ticks, C, beta)) > 2 * beta
-    # one tick: exact, both sides, 4 standard errors = 0.026
-    share = (np.abs(noise[:, -1]) > counting_error.theorem2_per_tick(T, T, C, beta)).mean()
-    assert abs(share - beta) < 0.026
-
-
-def test_forms_of_theorem_2() -> None:
-    T, t, C, beta = 65536, np.array([1, 2, 1000, 65536]), 19.285, 0.05
-    tail = math.sqrt(2 * math.log(T / beta))
-    np.testing.assert_allclose(counting_error.theorem2_paper(T, t, C, beta), C * np.asarray(psi_paper(t)) * tail)
-    np.testing.assert_allclose(
-        counting_error.theorem2_paper_proof(T, t, C, beta),
-        math.sqrt(2) * C * np.asarray(psi_paper(t)) * math.log(2 * T / beta),
-    )
-    std = np.asarray(counting_error.theorem2_std(T, t, C))
-    np.testing.assert_allclose(std, C * np.sqrt(landau(T) * np.asarray(landau(t))))
-    np.testing.assert_allclose(counting_error.theorem2_simultaneous_closed_form(T, t, C, beta), std * tail)
-    np.testing.assert_allclose(
-        counting_error.theorem2_simultaneous(T, t, C, beta), std * simultaneous_quantile(T, beta)
-    )
-    np.testing.assert_allclose(counting_error.theorem2_per_tick(T, t, C, beta), std * interval_quantile(beta))
-    # the paper's claim is below the truth at every tick
-    assert np.all(
-        counting_error.theorem2_paper(T, t, C, beta) < counting_error.theorem2_simultaneous_closed_form(T, t, C, beta)
-    )
+    assert failures(std * interval_quantile(beta)) > 2 * beta
 
 
 def test_average_in_the_papers_and_in_the_corrected_form() -> None:
@@ -95,8 +61,7 @@ def test_sparse_bound_of_the_paper() -> None:
 def test_quoted_overspends() -> None:
     assert counting_error.fresh_noise_overspend(1024) == pytest.approx(11.1, abs=0.05)
     assert counting_error.fresh_noise_overspend(65536) == pytest.approx(60.5, abs=0.05)
-    assert counting_error.rescaled_noise_overspend(1024) == pytest.approx(1.38, abs=0.005)
-    assert counting_error.fresh_noise_overspend(1) == counting_error.rescaled_noise_overspend(1) == 1.0
+    assert counting_error.fresh_noise_overspend(1) == 1.0
 
 
 def test_overspends_against_dense_gaussians() -> None:
@@ -107,8 +72,6 @@ def test_overspends_against_dense_gaussians() -> None:
     d = np.ones(T)
     fresh = np.diag((c * np.linalg.norm(L, axis=1)) ** 2)
     assert counting_error.fresh_noise_overspend(T) == pytest.approx(math.sqrt(d @ np.linalg.solve(fresh, d)))
-    shared = np.diag(c) @ L @ L.T @ np.diag(c)
-    assert counting_error.rescaled_noise_overspend(T) == pytest.approx(math.sqrt(d @ np.linalg.solve(shared, d)))
     fixed = c[-1] ** 2 * L @ L.T  # what is implemented: within its promise
     assert math.sqrt(d @ np.linalg.solve(fixed, d)) == pytest.approx(1.0)
 
@@ -127,17 +90,15 @@ def test_sampling_error_covers() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: counting_error.theorem2_std(10, 11, 1.0),
-        lambda: counting_error.theorem2_std(0, 1, 1.0),
-        lambda: counting_error.theorem2_std(10, 0, 1.0),
-        lambda: counting_error.theorem2_std(10, 1.5, 1.0),
-        lambda: counting_error.theorem2_std(10, 1, 0.0),
-        lambda: counting_error.theorem2_std(10, 1, math.nan),
-        lambda: counting_error.theorem2_paper(10, 1, True, 0.05),
+        lambda: counting_error.theorem2_simultaneous(10, 11, 1.0, 0.1),
+        lambda: counting_error.theorem2_simultaneous(0, 1, 1.0, 0.1),
+        lambda: counting_error.theorem2_simultaneous(10, 0, 1.0, 0.1),
+        lambda: counting_error.theorem2_simultaneous(10, 1.5, 1.0, 0.1),
+        lambda: counting_error.theorem2_simultaneous(10, 1, 0.0, 0.1),
+        lambda: counting_error.theorem2_simultaneous(10, 1, math.nan, 0.1),
         lambda: counting_error.theorem2_simultaneous(10, 1, 1.0, 1.0),
         lambda: counting_error.average(10, 11, 1.0),
         lambda: counting_error.fresh_noise_overspend(2**27),
-        lambda: counting_error.rescaled_noise_overspend(2**15),
         lambda: counting_error.sampling_error(0, 0.1),
     ],
 )

@@ -11,12 +11,8 @@ import math
 
 import numpy as np
 
-from evercount._arrays import FloatArray
 from evercount._validate import check_count, check_positive, check_probability
 from evercount.bounds.normal_tails import (
-    interval_quantile,
-    simultaneous_closed_form,
-    simultaneous_paper_proof,
     simultaneous_paper_two_thirds,
     simultaneous_quantile,
 )
@@ -25,53 +21,18 @@ from evercount.bounds.over_ticks import Ticks, Values, check_ticks, over_ticks
 from evercount.errors import ParameterError
 
 
-def _scaled(factor: float, T: int, t: Ticks) -> Values:
-    """factor·√(c_T²·c_t²) for ticks 1 ≤ t ≤ T."""
-    c_T = landau(check_count("T", T))
-    ticks = check_ticks(t, "t")
-    if ticks.size and ticks.max() > T:
-        raise ParameterError(f"tick {int(ticks.max())} lies beyond the horizon {T}.")
-    return over_ticks(t, lambda n: factor * np.sqrt(c_T * np.asarray(landau(n))), "t")
-
-
-def theorem2_paper(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
-    """The paper's Theorem 2.
-
-    C·Ψ(t)·√(2 ln(T/β)). Not a bound: Ψ is too small, and a private std has c_T·c_t, not c_t².
-    """
-    factor = check_positive("multiplier", multiplier) * simultaneous_closed_form(T, beta)
-    return over_ticks(t, lambda n: factor * np.asarray(psi_paper(n)), "t")
-
-
-def theorem2_paper_proof(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
-    """√2·C·Ψ(t)·ln(2T/β): what the paper's proof of Theorem 2 shows, which is larger than what the theorem states."""
-    factor = check_positive("multiplier", multiplier) * simultaneous_paper_proof(T, beta)
-    return over_ticks(t, lambda n: factor * np.asarray(psi_paper(n)), "t")
-
-
-def theorem2_std(T: int, t: Ticks, multiplier: float) -> Values:
-    """The exact error std of the square-root mechanism at tick t: C·√(c_T²·c_t²)."""
-    return _scaled(check_positive("multiplier", multiplier), T, t)
-
-
-def theorem2_per_tick(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
-    """The exact radius at one tick: the error exceeds it with probability β."""
-    return _scaled(check_positive("multiplier", multiplier) * interval_quantile(beta), T, t)
-
-
-def theorem2_simultaneous_closed_form(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
-    """C·√(c_T²·c_t²)·√(2 ln(T/β)): Theorem 2 corrected. All ticks hold together with probability 1 − β."""
-    return _scaled(check_positive("multiplier", multiplier) * simultaneous_closed_form(T, beta), T, t)
-
-
 def theorem2_simultaneous(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
-    """`theorem2_simultaneous_closed_form` with exact normal tails in its union bound: smaller, same probability.
+    """C·√(c_T²·c_t²)·a: Theorem 2 corrected, a from a union bound over all ticks with exact normal tails.
 
     **Guarantee.** With probability at least 1 − β no tick t ≤ T has an error above the value at t, for the
     mechanism M x + L z with one Gaussian z of std multiplier·c_T. Test:
     `tests/bounds/test_counting_error.py::test_simultaneous_bound_covers_simulated_streams`.
     """
-    return _scaled(check_positive("multiplier", multiplier) * simultaneous_quantile(T, beta), T, t)
+    c_T = landau(check_count("T", T))
+    if (ticks := check_ticks(t, "t")).size and ticks.max() > T:
+        raise ParameterError(f"tick {int(ticks.max())} lies beyond the horizon {T}.")
+    factor = check_positive("multiplier", multiplier) * simultaneous_quantile(T, beta)
+    return over_ticks(t, lambda n: factor * np.sqrt(c_T * np.asarray(landau(n))), "t")
 
 
 def average_paper(T: int, t: Ticks, multiplier: float) -> Values:
@@ -108,20 +69,6 @@ def fresh_noise_overspend(T: int) -> float:
     if check_count("T", T) > 2**26:
         raise ParameterError(f"fresh_noise_overspend adds T terms; T={T} is above 2^26.")
     return float(math.sqrt(np.sum(1 / np.asarray(landau(np.arange(1, T + 1))) ** 2)))
-
-
-def rescaled_noise_overspend(T: int) -> float:
-    """`fresh_noise_overspend` if the rounds share one vector but rescale it by c_t: still 1.38 at T=1024. Not private.
-
-    A release is M x + C·diag(c_t)·L z, so a change of the first bit has size ‖L^{-1}·(1/c_1, …, 1/c_T)‖ in
-    units of C.
-    """
-    if check_count("T", T) > 2**14:
-        raise ParameterError(f"rescaled_noise_overspend takes T² steps; T={T} is above 2^14.")
-    k = np.arange(1, T)
-    f: FloatArray = np.concatenate(([1.0], np.cumprod((2 * k - 1) / (2 * k))))
-    g = np.concatenate(([1.0], np.diff(f)))
-    return float(np.linalg.norm(np.convolve(g, 1 / np.sqrt(np.asarray(landau(np.arange(1, T + 1)))))[:T]))
 
 
 def sampling_error(n: int, beta: float) -> float:

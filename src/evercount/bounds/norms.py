@@ -83,11 +83,6 @@ def landau(T: Ticks) -> Values:
     return over_ticks(T, square_root_filter.landau)
 
 
-def landau_closed_form(T: Ticks) -> Values:
-    """(ln(T−¼) + γ_E + ln 16)/π, the square-root norm to 1e-6 for T ≥ 256; from below, so not for calibration."""
-    return over_ticks(T, lambda t: (np.log(t - 0.25) + (np.euler_gamma + math.log(16))) / math.pi)
-
-
 def _gamma_hat(n: npt.NDArray[np.int64]) -> FloatArray:
     inverse = 1 / np.maximum(n, _SUMMED_TERMS).astype(np.float64)
     x = (math.pi * inverse) ** 2
@@ -116,11 +111,6 @@ def gamma_hat(T: Ticks) -> Values:
     8.0229
     """
     return over_ticks(T, _gamma_hat)
-
-
-def gamma_hat_integral_paper(T: Ticks) -> Values:
-    """The paper's (2/π)·ln cot(π/4T), said to bound γ̂(T) from above: false for every T, γ̂ is about 0.81 larger."""
-    return over_ticks(T, lambda t: -2 / math.pi * np.log(np.tan(math.pi / (4.0 * t))))
 
 
 def mathias_lower(T: Ticks) -> Values:
@@ -202,21 +192,6 @@ def nuclear_lower(T: Ticks) -> Values:
 def gap_to_mathias(T: Ticks) -> Values:
     """The exact square-root norm minus Mathias' lower bound: about 0.58 for large T."""
     return over_ticks(T, lambda t: square_root_filter.landau(t) - (0.5 + 0.5 / t) * _gamma_hat(t))
-
-
-def gap_to_mathias_paper(T: Ticks) -> Values:
-    """The paper's Ψ minus Mathias' lower bound: below 0.5, as it says, but Ψ is not the norm of any factorization."""
-    return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 3) / 5) / math.pi - (0.5 + 0.5 / t) * _gamma_hat(t))
-
-
-def binary_norm_paper(T: Ticks) -> Values:
-    """The paper's norm of the binary mechanism, log₂T·(log₂T + 1): the square root is missing."""
-    return over_ticks(T, lambda t: np.log2(t) * (np.log2(t) + 1))
-
-
-def binary_norm_smooth(T: Ticks) -> Values:
-    """√(log₂T·(log₂T + 1)), the paper's formula with its square root; exact when T > 1 is a power of two."""
-    return over_ticks(T, lambda t: np.sqrt(np.log2(t) * (np.log2(t) + 1)))
 
 
 def most_ones(T: int) -> int:

@@ -10,12 +10,8 @@ from __future__ import annotations
 
 import math
 
-from evercount._validate import check_count, check_positive, check_probability
-from evercount.bounds.normal_tails import (
-    simultaneous_paper_two_thirds,
-    simultaneous_quantile,
-    simultaneous_quantile_of_log,
-)
+from evercount._validate import check_count, check_positive
+from evercount.bounds.normal_tails import simultaneous_paper_two_thirds, simultaneous_quantile
 from evercount.bounds.norms import landau, psi_paper
 from evercount.errors import ParameterError
 
@@ -90,13 +86,6 @@ def substrings_paper(T: int, multiplier: float, U: int, length: int) -> float:
     return check_positive("multiplier", multiplier) * _psi(T) * length * math.sqrt(math.log(6 * T * U**length))
 
 
-def substrings_paper_corollary(T: int, multiplier: float, U: int, length: int) -> float:
-    """The paper's corollary, C·Ψ(T)·ℓ·√(ln(2U^ℓ)·ln(6T)): a product of logarithms where the table has one."""
-    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
-    logs = math.log(2 * U**length) * math.log(6 * T)
-    return check_positive("multiplier", multiplier) * _psi(T) * length * math.sqrt(logs)
-
-
 def substrings(T: int, multiplier: float, S: float, U: int, length: int, beta: float = 1 / 3) -> float:
     """The corrected row: all words of up to `length` letters; S = ℓ(ℓ+1)(2ℓ+1)/6 or ℓ(ℓ+1)(ℓ+2)/3 (replace)."""
     return vector_error(T, multiplier, S, words(U, length), beta)
@@ -107,13 +96,6 @@ def episodes_paper(T: int, multiplier: float, U: int, length: int) -> float:
     T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
     inside = U ** (length - 1) * length * math.log(6 * T * U**length)
     return 2 * check_positive("multiplier", multiplier) * _psi(T) * length * math.sqrt(inside)
-
-
-def episodes_paper_corollary(T: int, multiplier: float, U: int, length: int) -> float:
-    """The paper's corollary, C·Ψ(T)·√(U^{ℓ−1}·ℓ·ln(2U^ℓ)·ln(6T)): 2ℓ smaller outside and a product of logarithms."""
-    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
-    inside = U ** (length - 1) * length * math.log(2 * U**length) * math.log(6 * T)
-    return check_positive("multiplier", multiplier) * _psi(T) * math.sqrt(inside)
 
 
 def episodes(T: int, multiplier: float, S: float, U: int, length: int, beta: float = 1 / 3) -> float:
@@ -153,15 +135,6 @@ def cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: floa
     return cut_std(T, multiplier, S, s, p) * simultaneous_quantile(T * choices, beta)
 
 
-def all_cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: float = 1 / 3) -> float:
-    """The error of a cut with sizes s and p when all 3^n pairs of disjoint sets and all ticks must hold together."""
-    n = check_count("n", n)
-    if check_count("s", s) + check_count("p", p) > n:
-        raise ParameterError(f"a cut of sizes {s} and {p} does not fit into {n} nodes.")
-    log_count = math.log(check_count("T", T)) + n * math.log(3)
-    return cut_std(T, multiplier, S, s, p) * simultaneous_quantile_of_log(log_count, beta)
-
-
 # -- local learning --------------------------------------------------------------------------------------------
 
 
@@ -177,15 +150,3 @@ def local_learning_paper(epsilon: float, n: int, half_multiplier: float) -> floa
     tail = math.sqrt(math.log(6 * (w + 1)) / (2 * n))
     noise = check_positive("half_multiplier", half_multiplier) * tail * (1 + math.log((4 * w - 3) / 5) / math.pi)
     return noise + 2 / w
-
-
-def local_learning(epsilon: float, n: int, client_variance: float, beta: float = 1 / 3) -> float:
-    """The corrected row: error of the estimated risk against the empirical risk, at every point, with chance 1 − β.
-
-    w = ⌈ε√n⌉ buckets of width 1/w; `client_variance` is n times the largest variance of an entry of x̂ (what one
-    client's message contributes). Noise of the w entries by the union bound, plus 2/w for the buckets. Both sides up
-    to the constant risk at 0. For the population's risk add 2·sampling_error(n, β′).
-    """
-    w = math.ceil(check_positive("epsilon", epsilon) * math.sqrt(check_count("n", n)))
-    std = math.sqrt(check_positive("client_variance", client_variance) / n)
-    return std * simultaneous_quantile(w, check_probability("beta", beta)) + 2 / w
