@@ -44,41 +44,24 @@ EMPTY = AttackReport("", "epsilon", 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, True, 200
 """A report of a pure attack, to be filled in."""
 
 
-def attacked(query: Query, budget: Budget, name: str | None, runs: int, noise: str = "exact") -> Any:
+def attacked(query: Query, budget: Budget, name: str | None, runs: int) -> Any:
     horizon = None if name in ("unbounded", "pure-hybrid", "endless-bridge") else TICKS
-    program = LibraryProgram(query, budget, horizon, name, noise=noise)
+    program = LibraryProgram(query, budget, horizon, name)
     pair = hardest_pairs(program, query, budget, TICKS, SECRET)[0]
-    return attack(program, pair, runs, SECRET, low_bits=noise == "exact")
+    return attack(program, pair, runs, SECRET)
 
 
 @pytest.mark.parametrize(
-    ("name", "noise"),
-    [
-        ("balanced", "exact"),
-        *(
-            pytest.param(*case, marks=pytest.mark.soak)
-            for case in (("binary-tree", "exact"), ("fresh", "exact"), ("blend", "insecure-float"))
-        ),
-    ],
+    "name", ["balanced", *(pytest.param(name, marks=pytest.mark.soak) for name in ("binary-tree", "fresh", "blend"))]
 )
-def test_attack_comes_within_a_tenth_of_the_promise(name: str, noise: str) -> None:
+def test_attack_comes_within_a_tenth_of_the_promise(name: str) -> None:
     """S is attained, so a good attack reaches the claim, and no attack gets beyond it."""
-    report = attacked(FINE, Budget(3.0, 0.01), name, 4000, noise)
+    report = attacked(FINE, Budget(3.0, 0.01), name, 4000)
     assert report.holds, report.summary()
     assert report.possible == pytest.approx(report.claimed, rel=1e-6)
     assert abs(report.attacked / report.claimed - 1) < 0.1, report.summary()
     assert report.low <= report.claimed <= report.high
     assert report.resolved
-
-
-def test_float_noise_deserves_its_name() -> None:
-    """The same attack with the lowest bits breaks insecure-float noise, and does not break exact noise."""
-    for noise, broken in (("insecure-float", True), ("exact", False)):
-        program = LibraryProgram(FINE, Budget(3.0, 0.01), TICKS, "binary-tree", noise=noise)
-        pair = hardest_pairs(program, FINE, program.budget, TICKS, SECRET)[0]
-        report = attack(program, pair, 600, SECRET)
-        assert report.holds != broken, report.summary()
-        assert (report.statistic == "low bits") == broken
 
 
 @pytest.mark.soak
@@ -246,7 +229,6 @@ def test_every_query_is_in_the_table() -> None:
     # what discovered keys publish is no linear function of the data: tests/audit/test_discovery_attack.py attacks them
     assert {query.name for query in QUERIES} == set(KNOWN) - {"prefix", "discovered-keys"}
     cases = list(all_cases((Count(),)))
-    assert {case.noise for case in cases} == {"exact", "insecure-float"}
     assert {case.adjacency for case in cases} == {"add-remove", "replace"}
     assert {case.factorization for case in cases} >= set(FACTORIZATIONS) | {"pure-tree", "pure-hybrid"}
 
@@ -254,7 +236,7 @@ def test_every_query_is_in_the_table() -> None:
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
 def test_every_case_has_neighbours_that_differ(query: Query) -> None:
     """A table of all cases must not stop at one for which the search finds nothing."""
-    first = {(case.adjacency, case.pure): case for case in all_cases((query,)) if case.noise == "exact"}
+    first = {(case.adjacency, case.pure): case for case in all_cases((query,))}
     for case in first.values():
         program = case.program()
         pair = hardest_pairs(program, query, program.budget, TICKS, SECRET)[0]
@@ -279,11 +261,7 @@ def test_command() -> None:
     done = runner.invoke(app, ["audit", "mechanism", "count", "--all", "-f", "honaker-full", "--runs", "40", "--json"])
     assert done.exit_code == 0
     programs = [json.loads(line)["program"] for line in done.stdout.splitlines()]
-    assert programs == [
-        f"count · honaker-full · {noise} · {adjacency}"
-        for adjacency in ("add-remove", "replace")
-        for noise in ("exact", "insecure-float")
-    ]
+    assert programs == [f"count · honaker-full · exact · {adjacency}" for adjacency in ("add-remove", "replace")]
     done = runner.invoke(app, ["audit", "mechanism", "count", "--all", "-f", "honaker-ful"])
     assert done.exit_code == 2
     done = runner.invoke(app, ["audit", "replay", "histogram", "-p", "keys=2", "--examples", "5"])

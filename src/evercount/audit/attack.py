@@ -77,7 +77,6 @@ def attack(
     secret: Secret | None = None,
     confidence: float = 1 - 1e-4,
     progress: Callable[[int], None] | None = None,
-    low_bits: bool = True,
 ) -> AttackReport:
     """Attack one pair of neighbours with `runs` runs on either side, each with a secret of its own.
 
@@ -104,8 +103,6 @@ def attack(
     ]
     repeated, expected = _repeats(sides[0], claim, first.ticks, len(first.labels))
     candidates = _statistics(sides, difference, claim, first.ticks, len(first.labels))
-    if not low_bits and len(candidates) > 1:
-        del candidates["low bits"]
     found = _judge(candidates, sides, claim, confidence)
     reason = ""
     if repeated > 3 + 10 * expected:
@@ -130,7 +127,6 @@ def attack_all(
     secret: Secret | None = None,
     confidence: float = 1 - 1e-4,
     progress: Callable[[int], None] | None = None,
-    low_bits: bool = True,
 ) -> AttackReport:
     """The attack that comes nearest to the promise, or breaks it, among several pairs; they share 1 − confidence."""
     if not pairs:
@@ -139,7 +135,7 @@ def attack_all(
     reports = []
     for number, pair in enumerate(pairs):
         tell = None if progress is None else (lambda done, before=2 * runs * number: progress(before + done))
-        reports.append(attack(program, pair, runs, secret, each, tell, low_bits))
+        reports.append(attack(program, pair, runs, secret, each, tell))
     return max(reports, key=lambda report: (not report.holds, report.possible, report.attacked))
 
 

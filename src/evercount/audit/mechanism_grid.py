@@ -19,7 +19,6 @@ from evercount.audit.replay import Pair, compare
 from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import BUILT_IN, FACTORIZATIONS
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
-from evercount.mechanisms import NOISES
 from evercount.noise import Secret
 from evercount.plotting import new_axes, save
 from evercount.privacy import Budget
@@ -67,13 +66,12 @@ QUERIES: tuple[Query, ...] = (
 class Case:
     query: Query
     factorization: str | None
-    noise: str
     adjacency: Adjacency
     pure: bool
 
     @property
     def label(self) -> str:
-        return f"{self.query.name} · {self.factorization or 'own'} · {self.noise} · {self.adjacency}"
+        return f"{self.query.name} · {self.factorization or 'own'} · exact · {self.adjacency}"
 
     @property
     def offered(self) -> bool:
@@ -89,7 +87,7 @@ class Case:
         kind = PURE_BUDGET if self.pure else GAUSSIAN
         budget = Budget(kind.epsilon, kind.delta, adjacency=self.adjacency)
         horizon = None if self.factorization == "unbounded" or self.factorization in PURE_ENDLESS else TICKS
-        program = LibraryProgram(self.query, budget, horizon, self.factorization, noise=self.noise)
+        program = LibraryProgram(self.query, budget, horizon, self.factorization)
         program.name = self.label
         program.open(Secret.generate())
         return program
@@ -99,12 +97,11 @@ def all_cases(queries: Sequence[Query] = QUERIES) -> Iterator[Case]:
     """Every combination that a stream offers; a query that takes no factorization by name has its own."""
     for query in queries:
         for adjacency in get_args(Adjacency):
-            for noise in NOISES:
-                for pure, names in ((False, FACTORIZATIONS), (True, (*PURE, *PURE_ENDLESS))):
-                    named = [Case(query, name, noise, adjacency, pure) for name in names]
-                    offered = [case for case in named if case.offered]
-                    own = Case(query, None, noise, adjacency, pure)
-                    yield from offered or ([own] if own.offered else [])
+            for pure, names in ((False, FACTORIZATIONS), (True, (*PURE, *PURE_ENDLESS))):
+                named = [Case(query, name, adjacency, pure) for name in names]
+                offered = [case for case in named if case.offered]
+                own = Case(query, None, adjacency, pure)
+                yield from offered or ([own] if own.offered else [])
 
 
 def hardest_pairs(program: Audited, query: Query, budget: Budget, ticks: int, secret: Secret) -> list[Pair]:
@@ -118,12 +115,11 @@ def hardest_pairs(program: Audited, query: Query, budget: Budget, ticks: int, se
 
 
 def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4) -> AttackReport:
-    """Attack one case on its hardest pair. The attack on float noise, which claims no more than real-number arithmetic,
-    does not read its lowest bits. Every case has secrets of its own, so that attacks are independent."""
+    """Attack one case on its hardest pair. Every case has secrets of its own, so that attacks are independent."""
     program = case.program()
     secret = secret.derive(f"case {case.label} {case.pure}")
     pairs = hardest_pairs(program, case.query, program.budget, TICKS, secret)
-    return attack_all(program, pairs, runs, secret, confidence, low_bits=case.noise == "exact")
+    return attack_all(program, pairs, runs, secret, confidence)
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,7 @@ class Pooled:
 
 
 def pool(reports: Sequence[AttackReport], confidence: float = 1 - 1e-4) -> list[Pooled]:
-    """The attacks of each factorization and noise together: a defect of few percent, which one attack cannot see.
+    """The attacks of each factorization together: a defect of few percent, which one attack cannot see.
 
     **Guarantee.** If every case keeps its promise, some bound `proved` exceeds 1 with probability at most
     1 − confidence. Proof: `attack.proof.md`, "Many attacks together". Test:

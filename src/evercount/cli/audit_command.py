@@ -99,7 +99,7 @@ def mechanism(
     query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, …")] = None,
     parameter: Parameters = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every factorization (or that of -f) × noise × adjacency, of a query or all.")
+        bool, typer.Option("--all", help="Every factorization (or that of -f) × adjacency, of a query or all.")
     ] = False,
     epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 3.0,
     delta: Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")] = 0.01,
@@ -107,12 +107,8 @@ def mechanism(
     ticks: Annotated[int, typer.Option(help="Ticks of the data.", min=1, max=32)] = 4,
     horizon: AuditedHorizon = "",
     factorization: Annotated[str | None, typer.Option("--factorization", "-f", help="By name.")] = None,
-    noise: Annotated[str, typer.Option(help="exact or insecure-float.")] = "exact",
     runs: Annotated[int, typer.Option(help="Runs on either side.", min=40)] = 2000,
     confidence: Annotated[float, typer.Option(help="Of every bound.")] = 0.9999,
-    low_bits: Annotated[
-        bool | None, typer.Option(help="Read the lowest bits; default: of exact noise, which claims to hide them.")
-    ] = None,
     secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
     jobs: Annotated[int, typer.Option(help="Processes that share the attacks of --all.", min=1)] = 1,
     plot: Annotated[str | None, typer.Option(help="Chart of claimed against attacked: .png, .svg or .pdf.")] = None,
@@ -167,12 +163,11 @@ def mechanism(
             budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency))
             asked = build_query(cast(str, query), parse_parameters(parameter or []))
             ends = parse_horizon(horizon) if horizon else ticks
-            program = LibraryProgram(asked, budget, ends, factorization, noise=noise)
+            program = LibraryProgram(asked, budget, ends, factorization)
             task = progress.add_task("runs", total=2 * runs)
             pairs = hardest_pairs(program, asked, budget, ticks, key)
-            bits = noise == "exact" if low_bits is None else low_bits
             step = lambda done: progress.update(task, completed=done)  # noqa: E731 - shorter than a function
-            tell(attack_all(program, pairs, runs, key, confidence, step, bits))
+            tell(attack_all(program, pairs, runs, key, confidence, step))
     if plot is not None:
         chart(reports, plot)
     if everything:

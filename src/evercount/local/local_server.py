@@ -86,8 +86,8 @@ class LocalServer(MessageServer):
             part = entries[start : start + BATCH].astype(np.float64)
             honest = inside(self.plan, part)
             self._sums += part[honest].sum(axis=0).astype(np.int64)  # below 2^27, so exact in doubles
-            self.accepted += np.count_nonzero(honest)
-            self.rejected += np.count_nonzero(~honest)
+            self.accepted += int(np.count_nonzero(honest))
+            self.rejected += int(np.count_nonzero(~honest))
         return self.accepted - before
 
     def estimate(self) -> LocalEstimate:

@@ -20,8 +20,6 @@ FORMAT = 1
 class MessageServer(ABC):
     """Adds up messages in constant memory. Servers of equal plans merge, in any order."""
 
-    plan: Any
-    """What clients and servers agree on: a dataclass of plain values."""
     _sums: npt.NDArray[Any]
     accepted: int = 0
     rejected: int = 0
@@ -29,6 +27,10 @@ class MessageServer(ABC):
     @abstractmethod
     def _add_any(self, message: Any) -> None:
         """Add one message, or count it as rejected and raise MessageRejected."""
+
+    @property
+    def _parameters(self) -> tuple[Any, ...]:
+        return astuple(vars(self)["plan"])
 
     @classmethod
     @abstractmethod
@@ -44,7 +46,7 @@ class MessageServer(ABC):
         return True
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({list(astuple(self.plan))}, accepted={self.accepted}, rejected={self.rejected})"
+        return f"{type(self).__name__}({list(self._parameters)}, accepted={self.accepted}, rejected={self.rejected})"
 
     def add_many(self, messages: Iterable[object]) -> int:
         """Add a batch of any length; the number of accepted ones. Bad ones are only counted.
@@ -97,7 +99,7 @@ class MessageServer(ABC):
         Returns:
             JSON as bytes, for `load`.
         """
-        plan = {"format": FORMAT, "plan": astuple(self.plan), "digest": self._digest()}
+        plan = {"format": FORMAT, "plan": self._parameters, "digest": self._digest()}
         sums = {"accepted": self.accepted, "rejected": self.rejected, "sums": self._sums.tolist()}
         return json.dumps(plan | sums).encode()
 

@@ -85,7 +85,7 @@ def plan_discovery(
     if query.discovery is None:
         return None
     budget, engine = choose_noise(query, budget, horizon, factorization, names)
-    noise = make_noise("exact", query, engine, budget, horizon, views=names, secret=NOTHING)
+    noise = make_noise(query, engine, budget, horizon, views=names, secret=NOTHING)
     errors = ErrorModel(query, engine, noise.sigma, noise.stream.rounded)
     thresholds = query.discovery.thresholds(
         budget, horizon, lambda ticks: noise.sigma / query.grid * errors.norms(ticks)

@@ -15,7 +15,7 @@ import numpy as np
 from evercount._arrays import FloatArray
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import FACTORIZATIONS, Factorization, factorization
-from evercount.noise import FloatNoise
+from evercount.noise.simulation import insecure_generator
 from evercount.reproduce.item import Context
 
 EDGES = (0.25, 0.67448975, 1.0, 1.5, 1.95996398, 2.5758293, 3.0, 3.29052673)
@@ -122,7 +122,7 @@ def one_batch(engine: Factorization, repetitions: int, seed: int) -> FloatArray:
     """Noise of `repetitions` streams at every tick of the horizon, shape (ticks, repetitions)."""
     assert engine.horizon is not None
     draws = engine.draws(0, engine.horizon)
-    z = FloatNoise(seed).normals(0, draws, repetitions)
+    z = insecure_generator(seed).standard_normal((draws, repetitions))
     return engine.block(engine.initial(repetitions), z, engine.horizon)[0]
 
 

@@ -14,6 +14,7 @@ from evercount.bounds import table1
 from evercount.bounds.counting_error import average, average_paper, sparse_paper
 from evercount.engine.stream import Stream
 from evercount.noise import Secret
+from evercount.noise.simulation import insecure_secret
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import paper_multiplier
 from evercount.queries import Average, Cuts, Episodes, HighDegree, Histogram, Substrings
@@ -160,8 +161,7 @@ def measured_errors(case: Case, budget: Budget, name: str, repetitions: int, see
             budget,
             horizon,
             factorization=name,
-            noise="insecure-float",
-            seed=batch_seed(seed, case.row + name, number),
+            secret=insecure_secret(batch_seed(seed, case.row + name, number)),
         )
         released = stream.run(case.events).values.reshape(horizon, -1)
         errors[number] = case.measure(released - exact)

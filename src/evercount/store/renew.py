@@ -77,7 +77,7 @@ def explain_renewal(store: Store, name: str, horizon: int | None, new_name: str 
     """What a renewal means, before it is done."""
     live = _known(store, name)
     following = live.declaration.renewed(horizon, new_name or next_name(name))
-    stream = following.build(store.noise)
+    stream = following.build()
     both = compose([live.stream.cost, stream.cost])
     stream.close()
     begin = following.schedule.show(following.schedule.begin)
