@@ -16,7 +16,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
-from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Adjacency, Query, listed_events
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, is_replace, listed_events
 from evercount.queries.capabilities import Groups, Rows
 from evercount.queries.key_weights import KeyWeights
 from evercount.queries.publishing import SUMS, Publishing
@@ -117,9 +117,8 @@ class Histogram(Query[FloatArray]):
         return self._sensitivity(adjacency, 1)
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
-        check_name("adjacency", adjacency, ADJACENCIES)
         touched, factor = min(self._most, self._cells), 1
-        if adjacency == "replace":
+        if is_replace(adjacency):
             touched, factor = (touched, 2**power) if self._removals else (min(2 * self._most, self._cells), 1)
         return factor * (float(touched) if self._weights is None else self._weights.largest(touched, power))
 
