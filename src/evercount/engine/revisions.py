@@ -118,7 +118,7 @@ class RevisedErrors(ErrorModel):
     def half_widths(self, level: float) -> FloatArray:
         """Half the width of each number's interval, one for each output of a tick."""
         lags = self.revisions.lags
-        of_day = Releases(1, np.zeros((lags, self.revisions.query.outputs)), self.day, "", "")
+        of_day = Releases(1, np.zeros((lags, self.revisions.query.outputs)), self.day, "")
         return of_day._symmetric(level, slice(None)).reshape(-1)
 
     def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
