@@ -108,13 +108,11 @@ def build_noise(
             raise ParameterError(f"keys that nobody listed have no noise of {factorization.name!r}: omit it")
         engine = ONE_BY_ONE if isinstance(factorization, Fresh) else factorization
         if state is None:
-            assert limit is not None  # exact noise always has a last tick
             stream = NamedNoise(engine, scale, key, names, limit, reserved)
         else:
             stream = NamedNoise.load(engine, scale, state)
-            limit = stream.limit if limit is None else min(limit, stream.limit)
+            limit = min(limit, stream.limit)
     elif isinstance(factorization, Fresh):
-        assert limit is not None
         fresh = FreshStream(scale, number, key, first, reserved, limit)
         stream = fresh if state is None else fresh.resume(state)
     elif isinstance(factorization, Periods):
@@ -125,7 +123,7 @@ def build_noise(
             if loaded.first_cell != first:
                 raise SnapshotError("the noise state belongs to other cells")
             stream = loaded
-            limit = loaded.limit if limit is None else min(limit, loaded.limit)
+            limit = min(limit, loaded.limit)
         else:
             stream = ExactStream(factorization, scale, number, key, first, numeric_delta=reserved, limit=limit)
     return Noise(stream, sigma, reserved, limit, key, fingerprint)
@@ -153,7 +151,7 @@ def _numeric_price(
     horizon: int | None,
     touched: int | None,
     cap: float,
-) -> tuple[float, int | None]:
+) -> tuple[float, int]:
     """(numeric δ, last tick that it covers).
 
     **Guarantee.** Ticks of `fresh` and periods have independent noise, and data that agree in one have the same law

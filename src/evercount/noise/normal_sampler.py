@@ -353,12 +353,10 @@ class _Output:
 
     def normals(self, shape: tuple[int, int]) -> Normals:
         """The finished numbers, read-only."""
-        arrays = (self.sign, self.integer, self.hi, self.lo)
-        for array in arrays:
+        for array in (self.sign, self.integer, self.hi, self.lo):
             array.flags.writeable = False
-        return Normals(
-            self.sign.reshape(shape), self.integer.reshape(shape), self.hi.reshape(shape), self.lo.reshape(shape)
-        )
+            array.shape = shape
+        return Normals(self.sign, self.integer, self.hi, self.lo)
 
 
 def _rectangles(draws: range, cells: range) -> Iterator[tuple[int, range, range]]:

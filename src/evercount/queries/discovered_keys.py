@@ -281,10 +281,8 @@ def count_keys(events: Any) -> dict[str, int]:
         listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
         try:
             numbers = list(Counter(listed).items())
-        except TypeError:
-            for number, key in enumerate(listed):
-                normal_key(number, key)
-            raise
+        except TypeError:  # something that is no text, and not even hashable
+            numbers = [(None, 1)]
         if any(_refused(key) for key, _ in numbers):
             for number, key in enumerate(listed):
                 normal_key(number, key)

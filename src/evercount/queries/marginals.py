@@ -16,7 +16,7 @@ from evercount._validate import check_count, require_fits
 from evercount.errors import InputError, ParameterError
 from evercount.queries.capabilities import Rows
 from evercount.queries.publishing import Publishing
-from evercount.queries.rollup import LARGEST_WEIGHT, SEPARATOR, TOTAL, TableQuery, path_key
+from evercount.queries.rollup import LARGEST_WEIGHT, SEPARATOR, TOTAL, TableQuery, path_key, whole_weights
 from evercount.text_rules import check_public_text
 
 EVERY = "*"
@@ -276,11 +276,7 @@ def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:
 
 
 def _checked_weights(weights: Any, tables: int) -> tuple[int, ...]:
-    if weights is None:
-        return (1,) * tables
-    if isinstance(weights, str | bytes | Mapping) or not isinstance(weights, Iterable):
-        raise ParameterError(f"weights must be a list of whole numbers, got {weights!r:.80}")
-    given = tuple(check_count("a weight", weight) for weight in weights)
+    given = whole_weights(weights, tables, 1)
     if len(given) != tables or max(given, default=1) > LARGEST_WEIGHT:
         raise ParameterError(f"there must be {tables} weights, one for each table, none above {LARGEST_WEIGHT}")
     return given

@@ -280,13 +280,18 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
     return tuple(checked)
 
 
-def check_weights(weights: Any, depth: int) -> tuple[int, ...]:
-    """The weights of a tree with `depth` levels below its root, or ParameterError; default: 1 each."""
+def whole_weights(weights: Any, number: int, least: int) -> tuple[int, ...]:
+    """Weights as whole numbers of at least `least`, or ParameterError; by default `number` times 1."""
     if weights is None:
-        return (1,) * (depth + 1)
+        return (1,) * number
     if isinstance(weights, str | bytes | Mapping) or not isinstance(weights, Iterable):
         raise ParameterError(f"weights must be a list of whole numbers, got {weights!r:.80}")
-    given = tuple(check_count("a weight", weight, least=0) for weight in weights)
+    return tuple(check_count("a weight", weight, least) for weight in weights)
+
+
+def check_weights(weights: Any, depth: int) -> tuple[int, ...]:
+    """The weights of a tree with `depth` levels below its root, or ParameterError; default: 1 each."""
+    given = whole_weights(weights, depth + 1, 0)
     if len(given) != depth + 1:
         raise ParameterError(
             f"a tree of {depth} level{'s' * (depth > 1)} below its total needs {depth + 1} weights, the first for the "

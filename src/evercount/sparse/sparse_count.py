@@ -212,9 +212,12 @@ class SparseCount(NoiseOwner):
 
     def _draw_ticks(self, ticks: int) -> list[float]:
         """The noise of the next ticks: of their comparisons with the threshold, or of the plain counter."""
+        drawn: list[float] = [0.0] * ticks
         if self.plan.method == "partition":
-            return self._ticks.draw(np.arange(self.tick, self.tick + ticks), 1)[:, 0].tolist()
-        return [0.0] * ticks if self._noise is None else self._noise.stream.take(ticks)[:, 0].tolist()
+            drawn = self._ticks.draw(np.arange(self.tick, self.tick + ticks), 1)[:, 0].tolist()
+        elif self._noise is not None:
+            drawn = self._noise.stream.take(ticks)[:, 0].tolist()
+        return drawn
 
     def _count(self, events: int, noise: float) -> bool:
         """Count the events of a tick; whether a segment ends with it."""
