@@ -16,6 +16,7 @@ from evercount import Average, Budget, Count, Histogram, Stream, Sum
 from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.graphs import Components, Matching
+from evercount.plotting import band_plot
 from many_streams import least_share, noise_of, published, smooth_stream
 
 BUDGET = Budget(1.0, 1e-6)
@@ -156,6 +157,8 @@ def test_plots_are_written(tmp_path):
         assert (tmp_path / f"chart.{suffix}").stat().st_size > 5000
     axes = r.plot()
     assert axes.get_title(loc="left").startswith("band: 95%")
+    numbers = r.rows, *r._limits(0.95)
+    assert band_plot(r.ticks, *numbers, r.labels, title="of a file").get_title(loc="left") == "of a file"
 
 
 def test_rounding_is_part_of_the_error():
