@@ -46,7 +46,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
     >>> from evercount import Budget, Count, Stream
     >>> releases = Stream(Count(), Budget(1.0, 1e-6), 24).run([100, 50])
     >>> releases.ticks.tolist(), releases.std.round(1).tolist()
-    ([1, 2], [6.8, 7.4])
+    ([1, 2], [6.8, 7.3])
     """
 
     def __init__(

@@ -14,14 +14,13 @@ from evercount.bounds import table1
 from evercount.bounds.counting_error import average, average_paper, sparse_paper
 from evercount.engine.stream import Stream
 from evercount.noise import Secret
-from evercount.noise.simulation import insecure_secret
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import paper_multiplier
 from evercount.queries import Average, Cuts, Episodes, HighDegree, Histogram, Substrings
 from evercount.queries.base import Adjacency, Query
 from evercount.reproduce.figures import COLOURS, finish, panels
 from evercount.reproduce.item import Context, Item, Result, Row
-from evercount.reproduce.simulate import batch_seed
+from evercount.reproduce.simulate import batch_seed, one_batch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,17 +153,11 @@ def measured_errors(case: Case, budget: Budget, name: str, repetitions: int, see
     increments, _ = case.query.encode_run(case.query.initial_state(), case.events)
     sums = np.cumsum(increments, axis=0).astype(np.float64) * case.query.grid
     exact = case.query.decode_run(1, sums)
+    stream = Stream(case.query, budget, horizon, factorization=name)
     errors = np.empty(repetitions)
     for number in range(repetitions):
-        stream = Stream(
-            case.query,
-            budget,
-            horizon,
-            factorization=name,
-            secret=insecure_secret(batch_seed(seed, case.row + name, number)),
-        )
-        released = stream.run(case.events).values.reshape(horizon, -1)
-        errors[number] = case.measure(released - exact)
+        noise = one_batch(stream.factorization, case.query.cells, batch_seed(seed, case.row + name, number))
+        errors[number] = case.measure(case.query.decode_run(1, sums + noise * stream.sigma) - exact)
     return errors
 
 
