@@ -1,4 +1,4 @@
-"""The counting engine: float noise beside numpy's own draw, growth with the horizon, memory, start-up.
+"""The counting engine: growth with the horizon, memory, start-up.
 
 Every ratio is measured in one run, both sides in turn, best of several. Run alone on an idle machine.
 """
@@ -13,10 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount import Budget, Histogram, Stream
 from evercount.factorizations import Balanced, State
-from evercount.mechanisms.float_noise import FloatStream
-from evercount.noise import FloatNoise
 
 Row = dict[str, Any]
 
@@ -35,28 +32,6 @@ def in_turn(first: Callable[[], object], second: Callable[[], object], repeats: 
     """Shortest timings of both, measured in turn, so that a slow moment of the machine meets both."""
     times = [(best(first, 1), best(second, 1)) for _ in range(repeats)]
     return min(a for a, _ in times), min(b for _, b in times)
-
-
-def noise_ratio(ticks: int, cells: int, target: str) -> Row:
-    """Whole-array float noise over numpy drawing the same normals into a new array."""
-    factorization = Balanced(ticks)
-
-    def draw() -> object:
-        return np.random.Generator(np.random.SFC64(1)).standard_normal((ticks, cells))
-
-    def noise() -> object:
-        return FloatStream(factorization, 1.0, cells, FloatNoise(1)).take(ticks)
-
-    noise()
-    drawn, made = in_turn(draw, noise, 40 if cells == 1 else 10)
-    return {
-        "name": f"float noise, {ticks:,} ticks × {cells:,} cells (d={factorization.weights.filter.order})",
-        "value": made / ticks / cells * 1e9,
-        "unit": "ns/number",
-        "ratio": made / drawn,
-        "target": target,
-        "note": f"numpy's draw: {drawn / ticks / cells * 1e9:.1f} ns",
-    }
 
 
 def growth() -> Row:
@@ -85,10 +60,10 @@ MEMORY = """
 import resource, numpy as np
 from evercount import Stream, Budget, Count
 T = 10**7
-Stream(Count(), Budget(0.5, 1e-10), T, noise="insecure-float").run(np.ones(1000, np.int64))
+Stream(Count(), Budget(0.5, 1e-10), T).run(np.ones(1000, np.int64))
 base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 counts = np.ones(T, np.int64)
-releases = Stream(Count(), Budget(0.5, 1e-10), T, noise="insecure-float").run(counts)
+releases = Stream(Count(), Budget(0.5, 1e-10), T).run(counts)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print((peak - base) * 1024 / releases.values.nbytes)
 """
@@ -132,41 +107,10 @@ def construction() -> Row:
     return {"name": "build `balanced` for 10^8 ticks", "value": float(fresh(code)), "unit": "CPU s", "target": "< 1"}
 
 
-def histogram_tick() -> Row:
-    """One step of a histogram of 10^5 cells with float noise, over drawing that tick's normals."""
-    cells = 10**5
-    stream = Stream(Histogram(cells), Budget(1.0, 1e-9), 2**16, noise="insecure-float", seed=1)
-    events = np.random.default_rng(0).integers(0, cells, 10**4)
-    generator = np.random.Generator(np.random.SFC64(1))
-    rounds = 32  # the noise of 32 ticks is made at once
-
-    def steps() -> None:
-        for _ in range(rounds):
-            stream.step(events)
-
-    def draws() -> None:
-        for _ in range(rounds):
-            generator.standard_normal(cells)
-
-    steps()
-    drawn, made = (seconds / rounds for seconds in in_turn(draws, steps))
-    return {
-        "name": "histogram tick of 10^5 cells, 10^4 events, float noise",
-        "value": made * 1e3,
-        "unit": "ms/tick",
-        "ratio": made / drawn,
-        "target": "≤ 1.6",
-        "note": f"the draw alone: {drawn * 1e3:.2f} ms",
-    }
-
-
 def run() -> list[Row]:
     """All rows of this group."""
     return [
-        noise_ratio(10**6, 1, "≤ 2.0"),
-        noise_ratio(10**4, 1000, "≤ 1.4"),
         growth(),
-        histogram_tick(),
         construction(),
         memory(),
         *startup(),

@@ -1,4 +1,4 @@
-"""Exact noise beside its own exact draw, numpy's draw, float noise and OpenDP's discrete Gaussian, all in one run.
+"""Exact noise beside its own exact draw, numpy's draw and OpenDP's discrete Gaussian, all in one run.
 
 A bar is a ratio of processor times (of all threads), which other programs disturb less than the clock.
 """
@@ -34,9 +34,8 @@ from evercount.mechanisms.exact.arithmetic import kernel
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.exact.filter_kernel import FilterKernel
 from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS, LONG_BLOCK_TICKS
-from evercount.mechanisms.float_noise import FloatStream
 from evercount.mechanisms.noise_stream import NoiseStream
-from evercount.noise import ExactNoise, FloatNoise, Secret
+from evercount.noise import ExactNoise, Secret
 from evercount.queries.base import Query
 from evercount.words import Substrings
 
@@ -110,8 +109,6 @@ def _noises() -> list[Row]:
     if (other := _opendp()) is not None:
         compare("OpenDP discrete Gaussian", (other, draw), None, f"independent noise, scale {SCALE:g}, vector of 5000")
     for cells in (1000, 10**5):
-        floats = FloatStream(Balanced(2**16), SCALE, cells, FloatNoise(1))
-        compare("float noise", _take(floats, cells, 64), None, f"balanced 2^16, {cells} cells; not private")
         compare("exact noise", _exact(Balanced(2**16), cells, 64), 2.5, f"balanced 2^16, {cells} cells")
         compare("exact noise", _exact(Balanced(10**8), cells, 64), 4.0, f"balanced 10^8, {cells} cells")
         compare("exact noise", _exact(Unbounded(), cells, 64), 4.0, f"unbounded, {cells} cells")
@@ -139,11 +136,11 @@ def named(name: str) -> list[Row]:
     return [_row("exact noise", seconds * 1e6, "µs", seconds / draw, None, f"{name} 1024, 1000 cells")]
 
 
-def _ticks(query: Query, ticks: list[Any], noise: str) -> float:
+def _ticks(query: Query, ticks: list[Any]) -> float:
     """Seconds of a tick, single steps, after one block of warm-up: the best of three streams."""
     best = float("inf")
     for _ in range(3):
-        stream = Stream(query, BUDGET, 2**16, noise=noise)
+        stream = Stream(query, BUDGET, 2**16)
         for events in ticks[:32]:
             stream.step(events)
         start = time.process_time()
@@ -154,7 +151,7 @@ def _ticks(query: Query, ticks: list[Any], noise: str) -> float:
 
 
 def _queries() -> list[Row]:
-    """Whole ticks; ratios are to the same ticks with float noise."""
+    """Whole ticks."""
     letters = [random.Random(0).choice(string.ascii_lowercase) for _ in range(32 + 320)]
     keys = [np.random.default_rng(0).integers(0, 10**5, 10**4)] * (32 + 64)
     rows = []
@@ -162,9 +159,7 @@ def _queries() -> list[Row]:
         ("Histogram, 10^5 cells", Histogram(10**5), keys),
         ("Substrings(26, 3)", Substrings(string.ascii_lowercase, 3), letters),
     ):
-        plain, exact = _ticks(query, ticks, "insecure-float"), _ticks(query, ticks, "exact")
-        rows.append(_row(name, plain * 1e3, "ms a tick", None, None, "float noise"))
-        rows.append(_row(name, exact * 1e3, "ms a tick", exact / plain, 10.0, "exact noise; ratio: float noise"))
+        rows.append(_row(name, _ticks(query, ticks) * 1e3, "ms a tick", None, None, ""))
     return rows
 
 

@@ -15,7 +15,7 @@ from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.local import LocalClient, LocalPlan, LocalServer, simulate
 from evercount.local.genprot import GenProtClient
 from evercount.local.genprot_plan import GenProtPlan
-from evercount.local.messages import pack
+from evercount.local.messages import ENTRY
 from evercount.mechanisms.laplace_noise import PureStream
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import ExactLaplace
@@ -87,7 +87,7 @@ def run() -> list[dict[str, Any]]:
     plan = LocalPlan(EPSILON, DELTA, CLIENTS)
     points = np.random.default_rng(1).random(20_000)
     entries = simulate(plan, points, Secret.generate())
-    messages = [pack(plan, row) for row in entries]
+    messages = [plan.header + row.astype(ENTRY).tobytes() for row in entries]
 
     def merge() -> None:
         total = LocalServer(EPSILON, DELTA, CLIENTS)

@@ -50,19 +50,19 @@ class Peer:
 # -- evercount -------------------------------------------------------------------------------------------------------
 
 
-def _stream(noise: str, name: str | None, endless: bool = False, budget: Budget = BUDGET) -> Any:
+def _stream(name: str | None, endless: bool = False, budget: Budget = BUDGET) -> Any:
     def prepare(ticks: int, cells: int) -> tuple[Run, int]:
         zeros = np.zeros((ticks, cells), np.int64)
 
         def run() -> Any:
             query = Count() if cells == 1 else Histogram(cells)
-            stream = Stream(query, budget, None if endless else ticks, name, noise)
+            stream = Stream(query, budget, None if endless else ticks, name)
             return stream.run(zeros[:, 0]) if cells == 1 else stream.run_totals(zeros)
 
         return run, ticks
 
     def worst(ticks: int) -> float:
-        stream = Stream(Count(), budget, None if endless else ticks, name, "insecure-float", seed=1)
+        stream = Stream(Count(), budget, None if endless else ticks, name)
         places = np.unique(
             np.concatenate([np.arange(1, min(ticks, 2000) + 1), np.linspace(1, ticks, 2000).astype(int)])
         )
@@ -70,7 +70,7 @@ def _stream(noise: str, name: str | None, endless: bool = False, budget: Budget 
 
     def state(ticks: int) -> float:
         cells = 1000
-        stream = Stream(Histogram(cells), budget, None if endless else ticks, name, noise)
+        stream = Stream(Histogram(cells), budget, None if endless else ticks, name)
         stream.step_totals(np.zeros(cells, np.int64))
         exact = vars(stream._parameters.noise.stream).get("_state")  # exact noise keeps limbs, several for each number
         return float(stream.factorization.state_bytes if exact is None else exact.nbytes / cells)
@@ -80,13 +80,10 @@ def _stream(noise: str, name: str | None, endless: bool = False, budget: Budget 
 
 def evercount_peers() -> Iterator[Peer]:
     """Ours."""
-    yield Peer("evercount balanced", "Gaussian", "yes", "no", "yes", *_stream("exact", "balanced"))
-    yield Peer("evercount unbounded", "Gaussian", "yes", "yes", "yes", *_stream("exact", "unbounded", True))
-    yield Peer(
-        "evercount balanced, insecure-float", "Gaussian", "yes", "no", "no", *_stream("insecure-float", "balanced")
-    )
+    yield Peer("evercount balanced", "Gaussian", "yes", "no", "yes", *_stream("balanced"))
+    yield Peer("evercount unbounded", "Gaussian", "yes", "yes", "yes", *_stream("unbounded", True))
     pure = Budget(1.0, 0.0)
-    yield Peer("evercount bridge (δ = 0)", "Laplace", "yes", "no", "yes", *_stream("exact", None, False, pure))
+    yield Peer("evercount bridge (δ = 0)", "Laplace", "yes", "no", "yes", *_stream(None, False, pure))
 
 
 # -- numpy -----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,23 +14,37 @@ from evercount.engine.build import squared_norm
 from evercount.mechanisms import build_noise
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
+from evercount.noise.simulation import insecure_generator, insecure_secret
 from evercount.queries import Query
 
 SECRET = Secret.from_hex("0b" * 32)
 
 
+def smooth_stream(*declared: Any, seed: int = 1, **rest: Any) -> Stream:
+    """A stream whose errors are those of its noise before that is rounded to the grid: for statements about normals."""
+    stream = Stream(*declared, secret=insecure_secret(seed), replay=True, **rest)
+    if not stream.budget.pure:
+        stream._parameters = replace(stream._parameters, errors=replace(stream._parameters.errors, rounded=False))
+    return stream
+
+
 def noise_of(stream: Stream, streams: int, ticks: int) -> FloatArray:
-    """Noise of many streams with the declaration of `stream`, in real units, shape (ticks, streams, cells)."""
+    """Noise of many streams with the declaration of `stream`, in real units, shape (ticks, streams, cells).
+
+    Of a `smooth_stream` before it is rounded.
+    """
     query, engine, budget = stream.query, stream.factorization, stream.budget
-    common: dict[str, Any] = {"cells": streams * query.cells, "grid": query.grid}
-    common |= {"seed": 11} if stream.noise == "insecure-float" else {"secret": SECRET}
+    if not budget.pure and not stream._errors.rounded:
+        cells = streams * query.cells
+        normals = insecure_generator(11).standard_normal((engine.draws(0, ticks), cells))
+        noise = engine.block(engine.initial(cells), normals, ticks)[0] * stream.sigma
+        return noise.reshape(ticks, streams, query.cells)
+    common: dict[str, Any] = {"cells": streams * query.cells, "grid": query.grid, "secret": SECRET}
     if budget.pure:
-        made = build_pure(
-            stream.noise, engine, l1=query.protected_l1(budget, stream.horizon), epsilon=budget.epsilon, **common
-        )
+        l1 = query.protected_l1(budget, stream.horizon)
+        made = build_pure(engine, l1=l1, epsilon=budget.epsilon, **common)
     else:
         made = build_noise(
-            stream.noise,
             engine,
             sensitivity=math.sqrt(squared_norm(engine, query, budget, stream.horizon)),
             budget=budget,

@@ -1,4 +1,4 @@
-"""Every query × factorization × noise × adjacency attacked, and the attacks of each factorization together.
+"""Every query × factorization × adjacency attacked, and the attacks of each factorization together.
 
     python tools/audit_table.py --runs 100 --secret 5e5e… --plot out/all.png
 
@@ -78,7 +78,7 @@ class Pooled:
 
 
 def pool(reports: Sequence[AttackReport], confidence: float = 1 - 1e-4) -> list[Pooled]:
-    """The attacks of each factorization and noise together: a defect of few percent, which one attack cannot see.
+    """The attacks of each factorization together: a defect of few percent, which one attack cannot see.
 
     **Guarantee.** If every case keeps its promise, some bound `proved` exceeds 1 with probability at most
     1 − confidence. Proof: `src/evercount/audit/attack.proof.md`, "Many attacks together". Test:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from evercount import Budget, Secret, Stream, queries
+from evercount.noise.simulation import insecure_secret
 from evercount.queries.cuts.extreme_cuts import objective, stoer_wagner_cuts
 from query_table import ALPHABET, BUDGET, FEW, TICKS, VERTICES, examples, show, split, spread_edges, table
 
@@ -59,7 +60,7 @@ def _degrees() -> Iterator[tuple[str, str, str]]:
     for ticks in (1000, FEW):
         errors = []
         for seed in range(RUNS):
-            stream = Stream(query, BUDGET, ticks, noise="insecure-float", seed=seed)
+            stream = Stream(query, BUDGET, ticks, secret=insecure_secret(seed))
             release = stream.run(split(edges, ticks))[-1]
             errors.append(
                 [np.abs(numbers - truth).sum() / vertices for numbers in (release.values, release.consistent())]
@@ -78,7 +79,7 @@ def _smallest_cut() -> tuple[str, str, str]:
     totals, _ = query.encode(None, [(u, v, 1.0) for u, v in inside * 50 + (between * 2)[:across]])
     answers = []
     for seed in range(RUNS):
-        graph = Stream(query, BUDGET, TICKS, noise="insecure-float", seed=seed).run_totals([totals])[-1].graph()
+        graph = Stream(query, BUDGET, TICKS, secret=insecure_secret(seed)).run_totals([totals])[-1].graph()
         clipped = np.maximum(graph.weights, 0.0)
         sides = stoer_wagner_cuts(clipped)
         hidden = objective(graph.weights, sides, False)[objective(clipped, sides, False).argmin()]
@@ -96,9 +97,7 @@ def _selected_keys() -> tuple[str, str, str]:
     true = np.random.default_rng(2026).multinomial(20 * keys, np.full(keys, 1 / keys))
     alone = selected = 0
     for seed in range(RUNS):
-        release = Stream(queries.TopK(keys, k=10), budget, TICKS, noise="insecure-float", seed=seed).run_totals([true])[
-            -1
-        ]
+        release = Stream(queries.TopK(keys, k=10), budget, TICKS, secret=insecure_secret(seed)).run_totals([true])[-1]
         low, high = release.interval(0.95)
         for key in release.top(level=0.95):
             at = int(key.key)
@@ -114,7 +113,7 @@ def _averages() -> tuple[str, str, str]:
     plain = fieller = 0
     for seed in range(runs):
         values = np.random.default_rng(seed).integers(0, 101, (ticks, each))
-        stream = Stream(queries.Average(0, 100, per="event"), BUDGET, TICKS, noise="insecure-float", seed=seed)
+        stream = Stream(queries.Average(0, 100, per="event"), BUDGET, TICKS, secret=insecure_secret(seed))
         releases = stream.run(values.tolist())
         true = values.cumsum(axis=0).sum(axis=1) / (each * np.arange(1, ticks + 1))
         low, high = releases.interval(0.95)

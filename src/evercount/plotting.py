@@ -129,18 +129,17 @@ def band_plot(
     low: FloatArray,
     high: FloatArray,
     labels: Sequence[str],
-    noise: str,
     target: str | Path | Axes | None = None,
     *,
     level: float | None = None,
+    title: str = "",
     times: TimeArray | None = None,
     zone: tzinfo | None = None,
     left: IntArray | None = None,
 ) -> Axes:
     """One line with an error band for every output. `left`: how often numbers will be revised, which is shaded."""
     sure = "" if level is None else f"{level:.0%} "
-    kind = "" if noise == "exact" else f"; noise: {noise}, for simulation only"
-    caption = f"band: {sure}interval per number{kind}"
+    caption = title or f"band: {sure}interval per number"
     if not (target is None or isinstance(target, str | Path) or hasattr(target, "fill_between")):
         raise ParameterError(f'draw into a file such as "daily.png" or into axes, got {target!r:.80}')
     axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target

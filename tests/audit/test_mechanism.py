@@ -36,41 +36,24 @@ FINE = Sum(0, 1, 2.0**-6)
 """A count on a fine grid: rounding of the noise to the grid takes nothing from the attack."""
 
 
-def attacked(query: Query, budget: Budget, name: str | None, runs: int, noise: str = "exact") -> Any:
+def attacked(query: Query, budget: Budget, name: str | None, runs: int) -> Any:
     horizon = None if name in ("unbounded", "pure-hybrid", "endless-bridge") else TICKS
-    program = LibraryProgram(query, budget, horizon, name, noise=noise)
+    program = LibraryProgram(query, budget, horizon, name)
     pair = hardest_pair(program, query, budget, TICKS, SECRET)
-    return attack(program, pair, runs, SECRET, low_bits=noise == "exact")
+    return attack(program, pair, runs, SECRET)
 
 
 @pytest.mark.parametrize(
-    ("name", "noise"),
-    [
-        ("balanced", "exact"),
-        *(
-            pytest.param(*case, marks=pytest.mark.soak)
-            for case in (("binary-tree", "exact"), ("fresh", "exact"), ("blend", "insecure-float"))
-        ),
-    ],
+    "name", ["balanced", *(pytest.param(name, marks=pytest.mark.soak) for name in ("binary-tree", "fresh", "blend"))]
 )
-def test_attack_comes_within_a_tenth_of_the_promise(name: str, noise: str) -> None:
+def test_attack_comes_within_a_tenth_of_the_promise(name: str) -> None:
     """S is attained, so a good attack reaches the claim, and no attack gets beyond it."""
-    report = attacked(FINE, Budget(3.0, 0.01), name, 4000, noise)
+    report = attacked(FINE, Budget(3.0, 0.01), name, 4000)
     assert report.holds, report.summary()
     assert report.possible == pytest.approx(report.claimed, rel=1e-6)
     assert abs(report.attacked / report.claimed - 1) < 0.1, report.summary()
     assert report.low <= report.claimed <= report.high
     assert report.resolved
-
-
-def test_float_noise_deserves_its_name() -> None:
-    """The same attack with the lowest bits breaks insecure-float noise, and does not break exact noise."""
-    for noise, broken in (("insecure-float", True), ("exact", False)):
-        program = LibraryProgram(FINE, Budget(3.0, 0.01), TICKS, "binary-tree", noise=noise)
-        pair = hardest_pair(program, FINE, program.budget, TICKS, SECRET)
-        report = attack(program, pair, 600, SECRET)
-        assert report.holds != broken, report.summary()
-        assert (report.statistic == "low bits") == broken
 
 
 @pytest.mark.soak
@@ -187,11 +170,7 @@ def test_command() -> None:
     done = runner.invoke(app, ["audit", "mechanism", "count", "--all", "-f", "honaker-full", "--runs", "40", "--json"])
     assert done.exit_code == 0
     programs = [json.loads(line)["program"] for line in done.stdout.splitlines()]
-    assert programs == [
-        f"count · honaker-full · {noise} · {adjacency}"
-        for adjacency in ("add-remove", "replace")
-        for noise in ("exact", "insecure-float")
-    ]
+    assert programs == [f"count · honaker-full · exact · {adjacency}" for adjacency in ("add-remove", "replace")]
     done = runner.invoke(app, ["audit", "mechanism", "count", "--all", "-f", "honaker-ful"])
     assert done.exit_code == 2
     done = runner.invoke(app, ["audit", "replay", "histogram", "-p", "keys=2", "--examples", "5"])

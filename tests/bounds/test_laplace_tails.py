@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from evercount import Budget, Count, Stream
+from evercount import Budget, Count
 from evercount.bounds import interval_quantile
 from evercount.bounds.laplace_tails import (
     continuous_std,
@@ -24,7 +24,7 @@ from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
-from many_streams import least_share, noise_of, published
+from many_streams import least_share, noise_of, published, smooth_stream
 
 
 def test_tails_in_closed_form() -> None:
@@ -113,7 +113,7 @@ def test_discrete_sums_of_mixed_rates_never_leave_more_often(rates: tuple[float,
 def test_the_stated_intervals_of_a_narrow_pure_stream_hold() -> None:
     """Three ticks at epsilon=3.4 have a std of half a unit: ±factor·std would hold in 82 % of cases only."""
     streams = 4_000
-    stream = Stream(Count(), Budget(3.4, 0.0), 12, "pure-window-3", noise="insecure-float", seed=1)
+    stream = smooth_stream(Count(), Budget(3.4, 0.0), 12, "pure-window-3", seed=1)
     view = stream.run([2] * 12).last(3)
     noise = np.concatenate([np.zeros((1, streams)), published(stream.query, noise_of(stream, streams, 12))[..., 0]])
     off = np.abs(noise[view.last] - noise[view.last - 3])
@@ -156,7 +156,7 @@ def test_bounds_for_all_ticks_hold_and_are_close(name: str, horizon: int) -> Non
     runs = []
     for seed in range(5):
         secret = Secret.from_hex(f"{seed + 1:064x}")
-        noise = build_pure("exact", tree, cells=400, grid=1.0, l1=1.0, epsilon=0.25, secret=secret)
+        noise = build_pure(tree, cells=400, grid=1.0, l1=1.0, epsilon=0.25, secret=secret)
         runs.append(np.abs(noise.stream.take(horizon)).max(axis=0))
     largest = np.concatenate(runs)
     assert (largest <= bound).mean() >= 0.95

@@ -1,4 +1,4 @@
-"""Every query and every factorization with both noises: step, run, snapshot, restore, retry and refusals agree."""
+"""Every query and every factorization: step, run, snapshot, restore, retry and refusals agree."""
 
 from __future__ import annotations
 
@@ -19,57 +19,42 @@ PURE_BUDGET = Budget(1.0, 0.0)
 REFUSALS = ("l1 sensitivity", "is not private", "values", "no noise of", "omit the factorization")
 
 
-def source(noise: str, text: str) -> dict[str, Any]:
-    if noise == "exact":
-        return {"secret": Secret.from_hex("c0" * 32).derive(text), "replay": True}
-    return {"seed": 11}
+def source(text: str) -> dict[str, Any]:
+    return {"secret": Secret.from_hex("c0" * 32).derive(text), "replay": True}
 
 
 DEFAULTS = {False: "balanced", True: "bridge"}
 CELLS = ("count", "histogram", "discovered-keys")
-"""One cell, some, and cells that get names: they run on every factorization, all others on the defaults. Float noise
-is added to the same sums: one cell and some are enough."""
+"""One cell, some, and cells that get names: they run on every factorization, all others on the defaults."""
 
 
-def combinations() -> list[tuple[str, str, bool, str]]:
+def combinations() -> list[tuple[str, str, bool]]:
     engines = {False: (*FACTORIZATIONS, "periods-3"), True: (*PURE, *PURE_ENDLESS, "pure-window-3")}
     return [
-        (query, engine, pure, noise)
+        (query, engine, pure)
         for query in QUERIES
         for pure, named in engines.items()
         for engine in named
-        for noise in ("exact", "insecure-float")
-        if query == "count"
-        or (query in CELLS and noise == "exact")
-        or (engine == DEFAULTS[pure] and (noise == "exact" or query == "histogram"))
+        if engine == DEFAULTS[pure] or query in CELLS
     ]
 
 
-def opened(query: str, engine: str, pure: bool, noise: str, replay: bool = True) -> Stream:
+def opened(query: str, engine: str, pure: bool, replay: bool = True) -> Stream:
     endless = engine in PURE_ENDLESS
-    given = source(noise, f"{query} {engine}")
-    if noise == "exact" and not replay:
-        given.pop("replay")
-    return Stream(
-        small(query),
-        PURE_BUDGET if pure else GAUSSIAN,
-        None if endless else TICKS,
-        engine,
-        noise,
-        **given,
-    )
+    given = source(f"{query} {engine}") | {"replay": replay}
+    return Stream(small(query), PURE_BUDGET if pure else GAUSSIAN, None if endless else TICKS, engine, **given)
 
 
-@pytest.mark.parametrize(("query", "engine", "pure", "noise"), combinations())
-def test_one_way_to_release_a_tick(query: str, engine: str, pure: bool, noise: str) -> None:
+@pytest.mark.parametrize(("query", "engine", "pure"), combinations())
+def test_one_way_to_release_a_tick(query: str, engine: str, pure: bool) -> None:
     try:
-        stream = opened(query, engine, pure, noise, replay=False)
+        stream = opened(query, engine, pure, replay=False)
     except ParameterError as error:
-        if any(reason in str(error) for reason in REFUSALS) or (pure and noise == "insecure-float"):
-            return  # refused with its reason: no such sensitivity is declared, or this pure noise is always exact
+        if any(reason in str(error) for reason in REFUSALS):
+            return  # refused with its reason: no such sensitivity is declared
         raise
     ticks = ticks_of(stream.query)
-    whole = opened(query, engine, pure, noise).run(ticks)
+    whole = opened(query, engine, pure).run(ticks)
     assert whole.rows.shape == (TICKS, stream.query.outputs)
     assert np.isfinite(whole.rows).all()
     # step by step, with a retry of each tick and a snapshot in the middle
@@ -109,7 +94,7 @@ def test_streams_without_end(query: str, engine: str) -> None:
         with pytest.raises(ParameterError, match="omit the factorization"):
             Stream(small(query), GAUSSIAN, None, engine)
         return
-    stream = Stream(small(query), GAUSSIAN, None, engine, **source("exact", f"endless {query} {engine}"))
+    stream = Stream(small(query), GAUSSIAN, None, engine, **source(f"endless {query} {engine}"))
     ticks = ticks_of(stream.query)
     assert stream.run(ticks[:3]).rows.shape == (3, stream.query.outputs)
     assert stream.run(ticks[3:]).first_tick == 4
@@ -127,5 +112,5 @@ def test_totals_and_events_are_the_same_tick(query: str) -> None:
         return
     ticks = ticks_of(one)
     increments = np.stack([one.encode(None, tick)[0] for tick in ticks])
-    events, totals = (Stream(one, GAUSSIAN, TICKS, **source("exact", f"totals {query}")) for _ in range(2))
+    events, totals = (Stream(one, GAUSSIAN, TICKS, **source(f"totals {query}")) for _ in range(2))
     assert totals.run_totals(increments).rows.tolist() == events.run(ticks).rows.tolist()

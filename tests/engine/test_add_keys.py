@@ -144,7 +144,6 @@ def test_keys_that_need_more_noise_are_refused() -> None:
         (DistinctUsers(), {}, ["a"], "all users together"),
         (Histogram(["a"]), {"postprocess": ["monotone"]}, ["b"], "monotone"),
         (Histogram(["a"]), {"factorization": "periods-5"}, ["b"], "cannot be joined"),
-        (Histogram(["a"]), {"noise": "insecure-float"}, ["b"], "cannot be joined"),
     ],
 )
 def test_what_cannot_grow_is_refused(query: Query, options: dict[str, Any], keys: list[Any], why: str) -> None:

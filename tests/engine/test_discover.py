@@ -190,8 +190,6 @@ def test_users_and_their_cap() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ParameterError, match="l1 sensitivity"):
         stream_of(DiscoveredKeys(), budget=Budget(1.0, 0.0))
-    with pytest.raises(ParameterError, match="not private"):
-        Stream(DiscoveredKeys(), BUDGET, 10, noise="insecure-float", seed=1)
     with pytest.raises(ParameterError, match="monotone"):
         stream_of(DiscoveredKeys(), postprocess=["monotone"])
     with pytest.raises(ParameterError, match="every"):

@@ -13,6 +13,7 @@ from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, leas
 from evercount.errors import BudgetExceeded, ParameterError, UnknownName
 from evercount.factorizations.laplace_choice import is_pure_name
 from evercount.noise import Secret
+from evercount.noise.simulation import insecure_secret
 from evercount.planning import plan
 from evercount.privacy import Ledger
 from evercount.queries.base import Query
@@ -174,7 +175,7 @@ def test_a_blend_is_stored_with_its_numbers() -> None:
     assert isinstance(first.factorization, dict)
     assert StreamDeclaration.from_dict(first.to_dict()) == first
     assert declares_again(first, declared(views=["per-day"], factorization="blend"))
-    assert first.build(noise="insecure-float", seed=1).factorization.spec == first.factorization
+    assert first.build(secret=insecure_secret(1)).factorization.spec == first.factorization
 
 
 def test_hours_plan_the_longest_day() -> None:

@@ -12,6 +12,7 @@ from evercount import Budget, Count, Histogram, Quantiles, Secret, Stream
 from evercount.engine.revised_query import Revisions
 from evercount.engine.revisions import RevisedErrors, by_day
 from evercount.errors import InputError, ParameterError, SnapshotError
+from many_streams import smooth_stream
 
 SECRET = Secret.from_hex(ROOT_SECRET)
 PURE, GAUSSIAN = Budget(1.0, 0.0), Budget(1.0, 1e-6)
@@ -69,7 +70,7 @@ def test_views_take_the_newest_number_of_each_day(budget: Budget, name: str | No
     """Their value is the sum of newest numbers, and std and interval are those of simulated ones."""
     errors, inside = [], []
     for seed in range(400):
-        stream = Stream(Count(), budget, None, name, "insecure-float", seed=seed, revise_for=2)
+        stream = smooth_stream(Count(), budget, None, name, seed=seed, revise_for=2)
         releases = stream.run([[10, 1, 1]] * 6)
         view = releases.last(3)
         newest = [releases.rows[min(day + 2, 6) - 1, min(2, 6 - day)] for day in range(1, 7)]

@@ -20,7 +20,7 @@ from evercount.factorizations import BinaryTree, Honaker
 from evercount.graphs import Edges
 from evercount.local import LocalClient
 from evercount.sparse import SparseCount
-from many_streams import least_share, noise_of
+from many_streams import least_share, noise_of, smooth_stream
 
 BUDGET = Budget(1.0, 1e-9)
 USERS = Budget(1.0, 1e-9, unit="user", max_events=1)
@@ -70,20 +70,17 @@ def test_errors_do_not_show_counts():
 
 
 def test_streams_are_not_copied_or_pickled():
-    for noise in ("exact", "insecure-float"):
-        stream = Stream(Count(), BUDGET, 5, noise=noise)
-        for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(ParameterError):
-                attempt(stream)
+    stream = Stream(Count(), BUDGET, 5)
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(ParameterError):
+            attempt(stream)
 
 
 @pytest.mark.parametrize("place", ["_running_sums", "postprocessed", "_advance_block"])
-@pytest.mark.parametrize("noise", ["exact", "insecure-float"])
-def test_an_interrupted_tick_did_not_happen(noise: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_tick_did_not_happen(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no half-changed state: the same tick can be tried again, and its noise is the same."""
-    source = {"secret": SECRET, "replay": False} if noise == "exact" else {"seed": 3}
-    twin = Stream(Count(), BUDGET, 50, noise=noise, **({**source, "replay": True} if noise == "exact" else source))
-    stream = Stream(Count(), BUDGET, 50, noise=noise, **source)
+    twin = Stream(Count(), BUDGET, 50, secret=SECRET, replay=True)
+    stream = Stream(Count(), BUDGET, 50, secret=SECRET)
     for either in (twin, stream):
         either.step(1)
     blob = stream.snapshot()
@@ -131,9 +128,8 @@ def test_snapshots_that_lack_something_are_refused():
 
 
 @pytest.mark.parametrize("factor", [0.5, 1 - 1e-11, math.nan])
-@pytest.mark.parametrize("noise", ["exact", "insecure-float"])
-def test_a_snapshot_cannot_lower_the_noise(noise: str, factor: float) -> None:
-    data = unpack(Stream(Count(), BUDGET, 5, noise=noise).snapshot())
+def test_a_snapshot_cannot_lower_the_noise(factor: float) -> None:
+    data = unpack(Stream(Count(), BUDGET, 5).snapshot())
     data["noise"]["sigma"] *= factor
     with pytest.raises(SnapshotError, match="std"):
         Stream.restore(pack(data))
@@ -196,7 +192,7 @@ def test_narrow_integer_keys_find_their_cell():
 
 @pytest.mark.parametrize("name", ["periods-700", "fresh"])
 def test_stated_errors_agree_one_by_one_and_in_bulk(name):
-    stream = Stream(Count(), BUDGET, 3000, name, noise="insecure-float")
+    stream = Stream(Count(), BUDGET, 3000, name)
     bulk = stream.run([0] * 3000).std
     some = [1, 2, 5, 699, 700, 701, 702, 710, 900, 1399, 1400, 1401, 1402, 1450, 2100, 2101, 2999, 3000]
     for tick in some:
@@ -217,7 +213,7 @@ def test_worst_row_of_trees_is_exact(kind):
 def test_monotone_releases_have_valid_intervals(delta):
     """4,000 streams; the error of one number, or a bound that is half as wide, would be wrong here."""
     streams, ticks = 4_000, 300
-    stream = Stream(Count(), Budget(1.0, delta), ticks, noise="insecure-float", seed=1, postprocess=["monotone"])
+    stream = smooth_stream(Count(), Budget(1.0, delta), ticks, seed=1, postprocess=["monotone"])
     releases = stream.run([0] * ticks)
     off = np.abs(postprocessed(("monotone",), noise_of(stream, streams, ticks)[..., 0], None)[0])
     low, high = releases.interval(0.9)
@@ -307,7 +303,7 @@ def test_an_interrupt_at_any_line_never_leaves_a_half_advanced_stream() -> None:
     from typing import Any
 
     def fresh() -> Stream:
-        stream = Stream(Edges(5), Budget(1.0, 1e-9, unit="user", max_events=2), 8, noise="insecure-float", seed=1)
+        stream = smooth_stream(Edges(5), Budget(1.0, 1e-9, unit="user", max_events=2), 8, seed=1)
         stream.step([(0, 1)], users=["a"])
         return stream
 
@@ -359,10 +355,9 @@ def test_empty_runs_change_nothing() -> None:
         (Count(), ["monotone"]),
         (Histogram(3), []),
     ):
-        for noise in ("exact", "insecure-float"):
-            stream = Stream(query, BUDGET, 100, noise=noise, postprocess=postprocess)
-            assert len(stream.run([])) == 0
-            assert len(stream.run([[0] if isinstance(query, Histogram) else 1])) == 1
+        stream = Stream(query, BUDGET, 100, postprocess=postprocess)
+        assert len(stream.run([])) == 0
+        assert len(stream.run([[0] if isinstance(query, Histogram) else 1])) == 1
 
 
 def test_one_text_is_not_a_list_of_users() -> None:
@@ -371,13 +366,10 @@ def test_one_text_is_not_a_list_of_users() -> None:
 
 
 def test_what_is_published_cannot_be_changed() -> None:
-    for noise in ("exact", "insecure-float"):
-        stream = Stream(Histogram(3), BUDGET, 5, noise=noise)
-        release = stream.step([0, 1], tick=1)
-        with pytest.raises(ValueError, match="read-only"):
-            release.values[0] = 999
-        if noise == "exact":
-            assert release.values.base is None or release.values.base.size <= 3, "no noise of later ticks behind it"
+    release = Stream(Histogram(3), BUDGET, 5).step([0, 1], tick=1)
+    with pytest.raises(ValueError, match="read-only"):
+        release.values[0] = 999
+    assert release.values.base is None or release.values.base.size <= 3, "no noise of later ticks behind it"
 
 
 def test_errors_are_the_same_from_several_threads() -> None:
@@ -414,15 +406,14 @@ def test_monotone_intervals_do_not_depend_on_how_ticks_were_called() -> None:
 def test_exports_say_what_they_are(tmp_path) -> None:
     import csv
 
-    releases = Stream(Count(), BUDGET, 5, noise="insecure-float", postprocess=["integer"]).run([1, 2])
+    releases = Stream(Count(), BUDGET, 5, postprocess=["integer"]).run([1, 2])
     releases.to_csv(tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert rows[0]["noise"] == "insecure-float"
     assert rows[0]["postprocessed"] == "integer"
     releases.to_numpy(tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as loaded:
-        assert str(loaded["noise"]) == "insecure-float"
+        assert str(loaded["postprocessed"]) == "integer"
     plain = Stream(Count(), BUDGET, 5).run([1, 2])
     assert list(plain.table().columns()) == ["tick", "cell", "value", "std", "low", "high"]
 
@@ -539,7 +530,7 @@ def test_events_that_their_owner_changes_are_another_tick(events, change) -> Non
 @pytest.mark.parametrize("name", ["balanced", "periods-3"])
 def test_errors_that_were_prepared_are_those_that_are_computed(name: str) -> None:
     """Those of the next tick are computed ahead: the same numbers, the same refusals, and nobody can change them."""
-    stream = Stream(Count(), Budget(1.0, 1e-6), 20, name, noise="insecure-float", seed=1)
+    stream = smooth_stream(Count(), Budget(1.0, 1e-6), 20, name, seed=1)
     want = stream._errors.errors(np.arange(1, 21))
     for tick in range(1, 20):
         stream.prepare()

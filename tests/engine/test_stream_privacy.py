@@ -16,6 +16,7 @@ from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.mechanisms import build_noise
+from many_streams import smooth_stream
 
 BUDGET = Budget(1.0, 1e-6)
 T = 24
@@ -31,11 +32,9 @@ def distance(noise, L, R, tick):
     return shift / spread, shift / spread / math.sqrt(2 * len(statistic))
 
 
-@pytest.mark.parametrize("kind", ["exact", "insecure-float"])
 @pytest.mark.parametrize("name", FACTORIZATIONS)
-def test_joint_release_keeps_the_budget(name, kind):
-    source = {"secret": Secret.from_hex("07" * 32)} if kind == "exact" else {"seed": 7}
-    stream = Stream(Histogram(RUNS), BUDGET, T, name, kind, **source)
+def test_joint_release_keeps_the_budget(name):
+    stream = Stream(Histogram(RUNS), BUDGET, T, name, secret=Secret.from_hex("07" * 32))
     noise = stream.run_totals(np.zeros((T, RUNS), np.int64)).values.T  # repetitions × ticks
     L, R = stream.factorization.dense(T)
     distances = []
@@ -50,7 +49,7 @@ def test_joint_release_keeps_the_budget(name, kind):
 
 def test_planted_bugs_are_caught():
     """σ 10 % too small, and the paper's fresh noise per round, both exceed the budget in the same test."""
-    stream = Stream(Histogram(RUNS), BUDGET, T, "square-root", "insecure-float", seed=7)
+    stream = smooth_stream(Histogram(RUNS), BUDGET, T, "square-root", seed=7)
     noise = stream.run_totals(np.zeros((T, RUNS), np.int64)).values.T
     L, R = stream.factorization.dense(T)
     found, error = distance(noise / 1.1, L, R, 0)
@@ -83,10 +82,8 @@ def test_covariance_of_exact_noise():
 @pytest.mark.parametrize(("query", "name"), [(Count(), "periods-5"), (Average(), None)])
 def test_published_std_of_periods_and_averages(query, name):
     """Stated stds of derived numbers are those of the noise, over many independent streams."""
-    values = np.stack(
-        [Stream(query, BUDGET, 40, name, noise="insecure-float", seed=s).run([0] * 40).values for s in range(600)]
-    )
-    stated = Stream(query, BUDGET, 40, name, noise="insecure-float", seed=0).run([0] * 40).std
+    values = np.stack([smooth_stream(query, BUDGET, 40, name, seed=s).run([0] * 40).values for s in range(600)])
+    stated = smooth_stream(query, BUDGET, 40, name, seed=0).run([0] * 40).std
     ratio = values.std(axis=0) / stated
     assert np.all(np.abs(ratio - 1) < 5 / math.sqrt(2 * 600))
 
@@ -110,7 +107,6 @@ def test_numeric_delta_is_subtracted_and_small():
     stream = Stream(Count(), Budget(0.5, 1e-10), 2**16)
     assert 0 < stream.numeric_delta <= 2**-60
     noise = build_noise(
-        "exact",
         stream.factorization,
         cells=1,
         grid=1.0,
@@ -121,7 +117,6 @@ def test_numeric_delta_is_subtracted_and_small():
     assert noise.sigma >= Budget(0.5, 1e-10).reserve(noise.numeric_delta).noise_multiplier()
     with pytest.raises(ParameterError, match="too small for exact arithmetic"):
         Stream(Count(), Budget(0.5, 1e-35), 2**16)
-    assert Stream(Count(), Budget(0.5, 1e-35), 2**16, noise="insecure-float").numeric_delta == 0
 
 
 def test_queries_without_sensitivity_are_refused():

@@ -10,7 +10,7 @@ from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.queries import Query
-from many_streams import least_share, noise_of, published
+from many_streams import least_share, noise_of, published, smooth_stream
 
 BUDGET = Budget(1.0, 1e-6)
 TICKS = 24
@@ -35,7 +35,7 @@ def views_of(releases: Releases) -> list[View]:
 def test_errors_of_views_are_exact(name: str, factorization: str) -> None:
     """The std of every number from the dense factor L and the dense map of the query: no code under test."""
     query = QUERIES[name]
-    stream = Stream(query, BUDGET, TICKS, factorization, noise="insecure-float", seed=1)
+    stream = smooth_stream(query, BUDGET, TICKS, factorization, seed=1)
     releases = stream.run_totals(totals(query))
     dense = stream.factorization.dense(TICKS)[0]
     left = np.concatenate([np.zeros((1, dense.shape[1])), dense])
@@ -96,7 +96,7 @@ def test_a_run_that_begins_later() -> None:
 def test_intervals_of_new_events_hold_with_exact_noise(epsilon: float) -> None:
     """8,000 rollups. At a large ε rounding is a large part of exact noise: intervals hold at least as often."""
     streams, query, budget = 8_000, Rollup([("a", "x"), ("a", "y"), ("b", "x")]), Budget(epsilon, 1e-6)
-    stream, smooth = Stream(query, budget, TICKS), Stream(query, budget, TICKS, noise="insecure-float", seed=1)
+    stream, smooth = Stream(query, budget, TICKS), smooth_stream(query, budget, TICKS, seed=1)
     half, without = (
         one.run_totals(np.zeros((TICKS, query.cells), np.int64)).last(3)._half_widths(0.9) for one in (stream, smooth)
     )
@@ -169,7 +169,7 @@ def test_refusals() -> None:
 def test_a_difference_of_two_streams_has_the_error_of_both() -> None:
     """8,000 pairs of streams, within 0.01 of 0.95; one stream's std alone would be too small."""
     streams = 8_000
-    pair = [Stream(query, BUDGET, 8, noise="insecure-float", seed=1) for query in (Count(), Histogram(["a", "b"]))]
+    pair = [smooth_stream(query, BUDGET, 8, seed=1) for query in (Count(), Histogram(["a", "b"]))]
     one, other = (stream.run_totals(np.zeros((8, stream.query.cells), np.int64)) for stream in pair)
     difference = Difference(one.last(3), other.last(3).only("a"))
     sums = noise_of(pair[0], streams, 8)[..., 0], noise_of(pair[1], 2 * streams, 8)[:, streams:, 0]

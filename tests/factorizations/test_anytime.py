@@ -32,8 +32,8 @@ def test_less_error_from_the_ninth_tick_on_and_more_before() -> None:
 
 
 def test_new_streams_take_it_and_old_ones_keep_theirs() -> None:
-    assert Stream(Count(), Budget(1.0, 1e-6), noise="insecure-float", seed=1).factorization.name == "anytime"
-    old = Stream(Count(), Budget(1.0, 1e-6), factorization="unbounded", noise="insecure-float", seed=1)
+    assert Stream(Count(), Budget(1.0, 1e-6)).factorization.name == "anytime"
+    old = Stream(Count(), Budget(1.0, 1e-6), factorization="unbounded")
     old.run([1] * 5)
     again = Stream.restore(old.snapshot())
     assert again.factorization.name == "unbounded"

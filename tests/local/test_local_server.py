@@ -7,7 +7,7 @@ import pytest
 
 from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
 from evercount.local import LocalClient, LocalServer, simulate
-from evercount.local.messages import HEAD, pack
+from evercount.local.messages import ENTRY, HEAD
 from evercount.noise import Secret
 
 SECRET = Secret.from_hex("7" * 64)
@@ -20,7 +20,7 @@ def server(form: str = "one-counter") -> LocalServer:
 
 def messages(form: str = "one-counter") -> list[bytes]:
     plan = server(form).plan
-    return [pack(plan, row) for row in simulate(plan, DATA, SECRET)]
+    return [plan.header + row.astype(ENTRY).tobytes() for row in simulate(plan, DATA, SECRET)]
 
 
 @pytest.mark.parametrize("form", ["one-counter", "two-counter"])
@@ -125,7 +125,7 @@ def test_a_poisoned_message_moves_no_more_than_its_share(form: str) -> None:
                 vector[c] = rows[t, c] / norm * (plan.radius - np.sqrt(plan.w))
         poisoned = server(form)
         poisoned.add_many(made[1:])
-        poisoned.add(pack(plan, np.trunc(vector).astype(np.int16).ravel()))
+        poisoned.add(plan.header + np.trunc(vector).astype(ENTRY).tobytes())
         worst = max(worst, float(np.abs(poisoned.estimate().x - honest.estimate().x).max()))
     limit = honest.poison_bound() / honest.accepted
     assert 0.3 * limit < worst <= limit

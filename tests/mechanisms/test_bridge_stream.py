@@ -188,7 +188,7 @@ def test_a_new_pure_stream_runs_on_the_bridge_and_restores() -> None:
     assert "delta=0" in whole.guarantee
     assert steps.numeric_delta == 0
     key = steps._parameters.noise.key
-    other = build_pure("exact", Bridge(50), cells=1, grid=1.0, l1=1.0, epsilon=1.0, secret=key)
+    other = build_pure(Bridge(50), cells=1, grid=1.0, l1=1.0, epsilon=1.0, secret=key)
     assert (other.stream.take(48)[:, 0] + np.cumsum([1, 0, 3] * 16) == whole.values).all()
 
 

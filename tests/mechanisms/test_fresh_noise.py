@@ -63,12 +63,12 @@ def test_splits_restores_and_parts_give_the_same_numbers(budget: Budget) -> None
 
 def test_only_touched_ticks_cost_anything() -> None:
     """An event touches one tick, whatever the number of ticks: the others have one law for both neighbours."""
-    endless = make_noise("exact", Count(), Fresh(), GAUSSIAN, None, secret=SECRET)
+    endless = make_noise(Count(), Fresh(), GAUSSIAN, None, secret=SECRET)
     once = numeric_delta(Direct(2**47), 2 * GAUSSIAN.noise_multiplier(), 1, 1.0, 1)
     assert endless.numeric_delta == pytest.approx(once, rel=1e-6)
-    users = make_noise("exact", Count(), Fresh(), Budget(1.0, 1e-6, unit="user", max_events=9), None, secret=SECRET)
+    users = make_noise(Count(), Fresh(), Budget(1.0, 1e-6, unit="user", max_events=9), None, secret=SECRET)
     assert users.numeric_delta >= 9 * endless.numeric_delta
-    graph = make_noise("exact", Edges(4), Fresh(10**6), GAUSSIAN, 10**6, secret=SECRET)
+    graph = make_noise(Edges(4), Fresh(10**6), GAUSSIAN, 10**6, secret=SECRET)
     assert graph.numeric_delta > 10**5 * endless.numeric_delta, "one edge may move later ticks"
 
 

@@ -187,7 +187,7 @@ def test_std_is_the_measured_one(name: str) -> None:
     one level too few would be off by far more.
     """
     tree = pure_factorization(name, None if "hybrid" in name else 40)
-    made = build_pure("exact", tree, cells=4000, grid=1.0, l1=1.0, epsilon=0.5, secret=SECRET)
+    made = build_pure(tree, cells=4000, grid=1.0, l1=1.0, epsilon=0.5, secret=SECRET)
     rows = made.stream.take(40)
     ratio = rows.var(axis=1) / (made.sigma * tree.row_norms(np.arange(1, 41))) ** 2
     spread = 5 * math.sqrt(5 / 4000)
@@ -198,7 +198,7 @@ def test_std_is_the_measured_one(name: str) -> None:
 
 def test_hybrid_stds_are_never_too_small() -> None:
     tree = HybridTree()
-    made = build_pure("exact", tree, cells=1, grid=1.0, l1=1.0, epsilon=2.0, secret=SECRET)
+    made = build_pure(tree, cells=1, grid=1.0, l1=1.0, epsilon=2.0, secret=SECRET)
     for tick in (1, 2, 5, 100):
         epoch = tick.bit_length() - 1
         inner = tree.tree(epoch)
@@ -211,20 +211,13 @@ def test_hybrid_stds_are_never_too_small() -> None:
 
 def test_build_pure() -> None:
     tree = DigitTree(50)
-    one = build_pure("exact", tree, cells=3, grid=0.5, l1=2.0, epsilon=1.0, secret=SECRET)
-    again = build_pure("exact", tree, cells=3, grid=0.5, l1=2.0, epsilon=1.0, dumped=json.loads(json.dumps(one.dump())))
+    one = build_pure(tree, cells=3, grid=0.5, l1=2.0, epsilon=1.0, secret=SECRET)
+    again = build_pure(tree, cells=3, grid=0.5, l1=2.0, epsilon=1.0, dumped=json.loads(json.dumps(one.dump())))
     assert (one.stream.take(50) == again.stream.take(50)).all()
     assert one.sigma == pytest.approx(0.5 * math.sqrt(variance(0.5 / (2 * 6))))
     assert one.limit == 50
-    a, b = (build_pure("insecure-float", tree, cells=1, grid=1.0, l1=1.0, epsilon=1.0, seed=4) for _ in range(2))
-    assert (a.stream.take(50) == b.stream.take(50)).all()
-    assert a.stream.name == "insecure-float"
     with pytest.raises(ParameterError):
-        build_pure("exact", tree, cells=1, grid=1.0, l1=1.0, epsilon=1.0, seed=4)
-    with pytest.raises(ParameterError):
-        build_pure("insecure-float", tree, cells=1, grid=1.0, l1=1.0, epsilon=1.0, secret=SECRET)
-    with pytest.raises(ParameterError):
-        build_pure("exact", object(), cells=1, grid=1.0, l1=1.0, epsilon=1.0)  # type: ignore[arg-type]
+        build_pure(object(), cells=1, grid=1.0, l1=1.0, epsilon=1.0)  # type: ignore[arg-type]
 
 
 def test_noise_for_a_query() -> None:
@@ -233,7 +226,7 @@ def test_noise_for_a_query() -> None:
     query = Sum(-2, 3)
 
     def rate(**changes: Any) -> float:
-        made = make_noise("exact", query, tree, Budget(1.0, 0.0, **changes), 100, secret=SECRET).stream
+        made = make_noise(query, tree, Budget(1.0, 0.0, **changes), 100, secret=SECRET).stream
         assert isinstance(made, PureStream)
         return made.rate
 

@@ -143,7 +143,7 @@ def test_a_tree_longer_than_its_numbers_is_refused() -> None:
 
 def test_noise_for_a_budget() -> None:
     tree = window_tree(24, 500)
-    made = make_noise("exact", Count(), tree, Budget(1.0, 0.0, unit="user", max_events=3), 500, secret=SECRET)
+    made = make_noise(Count(), tree, Budget(1.0, 0.0, unit="user", max_events=3), 500, secret=SECRET)
     assert isinstance(made.stream, PureStream)
     assert made.stream.rate == pytest.approx(1 / (3 * tree.levels))
     assert made.numeric_delta == 0.0

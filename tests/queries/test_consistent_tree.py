@@ -47,12 +47,12 @@ def test_two_passes_are_the_dense_least_squares(tree: ConsistentTree) -> None:
 def test_counts_come_back_as_they_are_and_estimates_add_up(tree: ConsistentTree) -> None:
     generator = np.random.default_rng(3)
     counts = generator.integers(0, 1000, (4, tree.leaves))
-    cells = tree.cell_totals(counts)
-    assert np.allclose(tree.estimate(cells.astype(np.float64)), counts @ members(tree).T)
     one, weight = tree.cells_of_leaves(np.arange(tree.leaves))
     by_event = np.zeros((tree.leaves, tree.cells), np.int64)
     np.put_along_axis(by_event, one, weight, axis=1)
-    assert np.array_equal(counts @ by_event, cells)
+    cells = counts @ by_event
+    assert np.array_equal(tree.cell_totals(counts), cells)
+    assert np.allclose(tree.estimate(cells.astype(np.float64)), counts @ members(tree).T)
     noisy = tree.estimate(cells + generator.normal(0, 50, cells.shape))
     leaves = noisy[:, -tree.leaves :]
     assert np.allclose(noisy, leaves @ members(tree).T)

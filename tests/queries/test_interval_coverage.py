@@ -18,7 +18,7 @@ from evercount import Budget, Count, Rollup, Stream
 from evercount._arrays import FloatArray
 from evercount.errors import ParameterError
 from evercount.queries import QUERIES, Query, build_query
-from many_streams import least_share, noise_of, published
+from many_streams import least_share, noise_of, published, smooth_stream
 from small_queries import SMALL, ticks_of
 
 STREAMS, TICKS, LEVEL = 16_000, 4, 0.95
@@ -64,7 +64,7 @@ def shares(off: FloatArray, half: FloatArray) -> FloatArray:
 @pytest.mark.parametrize("name", CASES)
 def test_intervals_hold_as_often_as_they_say(name: str) -> None:
     query = build_query(*CASES[name])
-    stream = Stream(query, BUDGET, TICKS, noise="insecure-float", seed=1)
+    stream = smooth_stream(query, BUDGET, TICKS, seed=1)
     for off, half in errors_and_halves(stream, ticks_of(query, TICKS), STREAMS):
         covered = shares(off, half)
         assert np.all(np.abs(covered - LEVEL) <= 0.01), (stream.factorization.name, covered.min(), covered.max())
@@ -81,7 +81,7 @@ def test_intervals_of_pure_noise_hold(name: str, factorization: str | None) -> N
     """At ε = 0.1 noise is far wider than whole numbers; at ε = 12 it is narrower, and rounding counts in every cell."""
     query = build_query(*CASES[name])
     for epsilon in (0.1, 12.0):
-        stream = Stream(query, Budget(epsilon, 0.0), TICKS, factorization, noise="insecure-float", seed=1)
+        stream = smooth_stream(query, Budget(epsilon, 0.0), TICKS, factorization, seed=1)
         sums, *views = errors_and_halves(stream, ticks_of(query, TICKS), PURE_STREAMS)
         for off, half in (sums, *views):
             covered = shares(off, half)
@@ -109,7 +109,7 @@ def test_mixed_graphs_have_no_pure_noise(name: str) -> None:
 )
 def test_intervals_of_streams_without_an_end_hold(factorization: str, delta: float, query: Query) -> None:
     """40 ticks, beyond the first epochs of the trees that grow: as often as with a horizon."""
-    stream = Stream(query, Budget(0.1, delta), None, factorization, noise="insecure-float", seed=1)
+    stream = smooth_stream(query, Budget(0.1, delta), None, factorization, seed=1)
     streams = STREAMS if delta else PURE_STREAMS
     least = LEVEL - 0.01 if delta else least_share(LEVEL, streams)
     sums, *views = errors_and_halves(stream, ticks_of(query, 40), streams)

@@ -23,6 +23,7 @@ from evercount.queries.graphs import (
 )
 from evercount.queries.prefix import PrefixQuery
 from evercount.words import Episodes, Substrings
+from many_streams import smooth_stream
 
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 
@@ -89,7 +90,7 @@ def test_every_query_runs_with_delta_zero(query: Query, tick: Any) -> None:
     encode = (lambda events: [len(events)]) if isinstance(query, PrefixQuery) else None
     if encode is not None:
         query = PrefixQuery(encode, 1, {"add-remove": 1.0})
-    stream = Stream(query, Budget(1.0, 0.0), 8, noise="insecure-float", seed=1)
+    stream = smooth_stream(query, Budget(1.0, 0.0), 8, seed=1)
     assert stream.factorization.name == "bridge"
     release = stream.step(tick)
     assert np.isfinite(release.values).all()

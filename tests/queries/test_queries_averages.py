@@ -9,7 +9,7 @@ from evercount import Average, Budget, Releases, Secret, Stream
 from evercount._arrays import FloatArray
 from evercount.queries.cell_errors import CellErrors, fieller_interval
 from evercount.queries.publishing import KeptSums
-from many_streams import least_share, noise_of
+from many_streams import least_share, noise_of, smooth_stream
 
 STREAMS = 8_000
 BUDGET = Budget(1.0, 1e-6)
@@ -23,7 +23,7 @@ def kept(query: Average) -> KeptSums:
 
 def released(query: Average, budget: Budget, ticks: list[list[float]]) -> tuple[FloatArray, Releases, FloatArray]:
     """Noisy sums (ticks, streams, 2) of many streams of the same data, one of them released, and the true averages."""
-    stream = Stream(query, budget, len(ticks), noise="insecure-float", seed=1)
+    stream = smooth_stream(query, budget, len(ticks), seed=1)
     sums = np.cumsum(query.encode_run(None, ticks)[0], axis=0) * query.grid
     flat = [np.concatenate([np.asarray(tick, float) for tick in ticks[: t + 1]]) for t in range(len(ticks))]
     noisy = sums[:, np.newaxis] + noise_of(stream, STREAMS, len(ticks))

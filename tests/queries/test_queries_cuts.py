@@ -25,7 +25,7 @@ from evercount.queries.cuts.cut_graph import ENUMERATED, CutGraph
 from evercount.queries.cuts.cut_noise import CutNoise, _chernoff
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.cuts.extreme_cuts import candidate_cuts, least_by_size, objective, stoer_wagner_cuts
-from many_streams import least_share, noise_of
+from many_streams import least_share, noise_of, smooth_stream
 
 
 def random_graph(n: int, seed: int, low: float = -0.3) -> CutGraph:
@@ -410,7 +410,7 @@ def test_laplace_margins_are_above_the_exact_tails() -> None:
 def test_error_bars_hold_under_laplace_noise(grid: float) -> None:
     """8,000 releases with δ = 0: the bars hold in 99 % of them, those from normal tails in fewer."""
     level, draws = 0.99, 8_000
-    stream = Stream(Cuts(2, grid=grid), Budget(1.0, 0.0), 1, noise="exact")
+    stream = Stream(Cuts(2, grid=grid), Budget(1.0, 0.0), 1)
     normal = held = 0
     first = stream.step([(0, 1, 1.0)]).graph()
     assert first.noise is not None
@@ -437,7 +437,7 @@ def test_post_processed_weights_are_no_graph() -> None:
 def test_extreme_cuts_of_pure_streams_are_covered(n: int) -> None:
     """2,000 streams under δ = 0, level 0.99: extreme cuts, and bounds over all cuts; normal quantiles do not hold."""
     streams, level = 2_000, 0.99
-    stream = Stream(Cuts(n), Budget(0.5, 0.0), 8, noise="insecure-float", seed=1)
+    stream = smooth_stream(Cuts(n), Budget(0.5, 0.0), 8, seed=1)
     released = stream.run([[]] * 8)[3].graph()
     noise = noise_of(stream, streams, 8)[3]
     least = least_share(level, streams)

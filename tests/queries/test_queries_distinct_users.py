@@ -16,6 +16,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.factorizations import factorization
 from evercount.planning.compare import plan
 from evercount.queries.base import Adjacency
+from many_streams import smooth_stream
 from neighbouring_streams import all_neighbours, all_streams, change_norm, worst_pair
 
 USERS = Budget(1.0, 1e-6, unit="user")
@@ -251,8 +252,8 @@ def test_a_refused_run_leaves_nobody_behind() -> None:
 
 def test_many_events_of_one_user_are_one() -> None:
     query = DistinctUsers()
-    noisy = Stream(query, USERS, 4, noise="insecure-float", seed=1).run([["ann"] * 1000] * 4).rows
-    once = Stream(query, USERS, 4, noise="insecure-float", seed=1).run([["ann"], [], [], []]).rows
+    noisy = smooth_stream(query, USERS, 4, seed=1).run([["ann"] * 1000] * 4).rows
+    once = smooth_stream(query, USERS, 4, seed=1).run([["ann"], [], [], []]).rows
     assert np.array_equal(noisy, once)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Budget, Count, Stream
+from evercount import Budget, Count
 from evercount._arrays import FloatArray, IntArray
 from evercount.audit.sensitivity import audit_sensitivity, gram_falls
 from evercount.engine.build import sensitivity_on
@@ -19,6 +19,7 @@ from evercount.factorizations.square_root_filter import design
 from evercount.graphs import DegreeHistogram, HighDegree, Matching
 from evercount.queries.base import Adjacency
 from evercount.queries.graphs.edge_rules import StreamKind
+from many_streams import smooth_stream
 
 NAMES = tuple(FACTORIZATIONS)
 SQUARE = [(0, 1), (1, 2), (2, 3), (0, 3)]
@@ -286,6 +287,6 @@ def test_smaller_claim_is_used_only_where_it_is_proved() -> None:
 def test_streams_are_calibrated_to_the_smaller_claim(budget: Budget) -> None:
     for horizon in (64, None):
         name = None if horizon is None else "balanced"
-        stream = Stream(Matching(40), budget, horizon, name, noise="insecure-float", seed=1)
+        stream = smooth_stream(Matching(40), budget, horizon, name, seed=1)
         expected = budget.noise_multiplier() * (budget.max_events or 1) * np.sqrt(40) * stream.factorization.column_norm
         assert stream.sigma == pytest.approx(expected, rel=1e-9)

@@ -23,6 +23,7 @@ from evercount.noise import Secret
 from evercount.planning.compare import plan
 from evercount.queries import Occupancy
 from evercount.queries.base import Adjacency, Query
+from many_streams import smooth_stream
 from neighbouring_streams import change_norm
 
 USERS = Budget(1.0, 1e-6, unit="user")
@@ -344,7 +345,7 @@ def test_a_stream_goes_on_after_a_restart() -> None:
 
 
 def test_a_refused_run_leaves_nobody_inside() -> None:
-    streams = [Stream(Occupancy(), USERS, 16, "direct", noise="insecure-float", seed=1) for _ in range(2)]
+    streams = [smooth_stream(Occupancy(), USERS, 16, "direct", seed=1) for _ in range(2)]
     with pytest.raises(InputError):
         streams[0].run([[("ann", "in")], [7]])
     one, other = (stream.step([("bob", "in")]).values for stream in streams)
@@ -354,9 +355,7 @@ def test_a_refused_run_leaves_nobody_inside() -> None:
 def test_many_events_of_one_user_beyond_the_cap_are_ignored() -> None:
     ticks = [[("ann", "in"), ("ann", "out")] * 500 + [("ann", "in")]] * 4
     once = [[("ann", "in"), ("ann", "out"), ("ann", "in")], [], [], []]
-    rows = [
-        Stream(Occupancy(max_events=3), USERS, 4, noise="insecure-float", seed=1).run(run).rows for run in (ticks, once)
-    ]
+    rows = [smooth_stream(Occupancy(max_events=3), USERS, 4, seed=1).run(run).rows for run in (ticks, once)]
     assert np.array_equal(rows[0], rows[1])
 
 

@@ -14,7 +14,7 @@ from evercount.audit.sensitivity import audit_sensitivity
 from evercount.errors import InputError, ParameterError
 from evercount.queries import build_query
 from evercount.queries.base import Adjacency
-from many_streams import noise_of
+from many_streams import noise_of, smooth_stream
 
 BUDGET = Budget(1.0, 1e-6)
 
@@ -84,7 +84,7 @@ def coverage(number: int, q: float, budget: Budget, factor: float = 1.0) -> dict
     8,000 streams: eight sets of data, 1,000 times the noise of the library's own generator.
     """
     query, streams, held = Quantiles(0, 100, 64), 1000, dict.fromkeys((0.8, 0.95), 0)
-    stream = Stream(query, budget, 4, noise="insecure-float", seed=1)
+    stream = smooth_stream(query, budget, 4, seed=1)
     noise = factor * noise_of(stream, 8 * streams, 4)[-1]
     view = stream.run([[]] * 4).running()
     last = np.full(streams, 4)

@@ -17,7 +17,7 @@ from evercount.factorizations import factorization
 from evercount.queries import build_query
 from evercount.queries.base import Adjacency
 from evercount.queries.rollup import path_key
-from many_streams import noise_of, published
+from many_streams import noise_of, published, smooth_stream
 from neighbouring_streams import all_neighbours, worst_pair
 
 BUDGET = Budget(1.0, 1e-6)
@@ -91,7 +91,6 @@ def test_bad_events_are_named(event: Any) -> None:
 
 def test_totals_are_checked() -> None:
     query = Rollup(PATHS)
-    assert query.tree.cell_totals(np.asarray([[1, 0, 2, 0, 0]])).tolist() == [[3, 1, 2, 0, 1, 0, 2, 0, 0]]
     with pytest.raises(InputError, match="between 0"):
         query.encode_totals(None, [-1] + [0] * 8)
 
@@ -136,7 +135,7 @@ def test_a_claim_that_forgets_levels_is_beaten(claimed: int) -> None:
 
 def test_published_noise_has_the_stated_covariance() -> None:
     query = Rollup(PATHS, [1, 3, 2])
-    stream = Stream(query, BUDGET, 6, noise="insecure-float", seed=0)
+    stream = smooth_stream(query, BUDGET, 6, seed=0)
     noise = published(query, noise_of(stream, 4000, 6))
     cell = stream.sigma * factorization(None, 6).row_norms(np.arange(1, 7))
     for tick in (1, 6):
@@ -172,12 +171,12 @@ def test_national_total_of_400_counties() -> None:
     paths = [(f"state {i % 16}", f"county {i}") for i in range(400)]
     query, plain = Rollup(paths), Histogram([f"county {i}" for i in range(400)])
     horizon = 365
-    one, other = (Stream(q, BUDGET, horizon, noise="insecure-float", seed=1) for q in (query, plain))
+    one, other = (smooth_stream(q, BUDGET, horizon, seed=1) for q in (query, plain))
     added = np.sqrt((other.std([horizon])[0] ** 2 * np.ones(400)).sum())
     assert one.std([horizon])[0, 0] <= added / 5
     counties = one.std([horizon])[0, -1] / other.std([horizon])[0, 0]
     assert counties < np.sqrt(3)  # and a county pays less than the three levels cost
-    short, other = (Stream(q, BUDGET, 4, noise="insecure-float", seed=1) for q in (query, plain))
+    short, other = (smooth_stream(q, BUDGET, 4, seed=1) for q in (query, plain))
     total = published(query, noise_of(short, 200, 4))[-1, :, 0]
     assert total.std() <= noise_of(other, 200, 4)[-1].sum(axis=1).std() / 5
 
@@ -186,7 +185,7 @@ def test_weights_move_noise_between_levels() -> None:
     stds = []
     for weight in (1, 2, 4):
         query = Rollup(PATHS, [weight, 1, 1])
-        stds.append(Stream(query, BUDGET, 16, noise="insecure-float", seed=0).std([16])[0])
+        stds.append(smooth_stream(query, BUDGET, 16, seed=0).std([16])[0])
     assert all(a[0] > b[0] for a, b in pairwise(stds))
     assert all(a[-1] < b[-1] for a, b in pairwise(stds))
 

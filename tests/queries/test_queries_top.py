@@ -14,7 +14,7 @@ from evercount.queries import Query
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.top_keys import RankErrors, range_tail, supported_keys, top_keys
 from evercount.words import Substrings
-from many_streams import least_share, noise_of, published
+from many_streams import least_share, noise_of, published, smooth_stream
 
 STREAMS = 8_000
 
@@ -158,7 +158,7 @@ def test_confidence_under_laplace_noise() -> None:
 def test_selected_intervals_of_streams_hold_at_once(query: Query, budget: Budget) -> None:
     """4,000 streams: 5 selected numbers in ≥ 95 % less 4 standard errors; intervals of single numbers do not hold."""
     streams, level, k = 4_000, 0.95, 5
-    stream = Stream(query, budget, 4, noise="insecure-float", seed=1)
+    stream = smooth_stream(query, budget, 4, seed=1)
     releases = stream.run([[]] * 4)
     noise = published(query, noise_of(stream, streams, 4))[-1] - published(query, np.zeros((1, 1, query.cells)))[-1]
     order = np.argsort(-noise, axis=1, kind="stable")[:, :k]
@@ -201,7 +201,7 @@ def test_support_filter_of_words() -> None:
     letters = "".join(rng.choice(list(alphabet), 100_000, p=chance / chance.sum()))
     ticks = [letters[i : i + 2000] for i in range(0, 100_000, 2000)]
     truth = query.encode_run([], ticks)[0].sum(axis=0)
-    release = Stream(query, Budget(1.0, 1e-6), 50, noise="insecure-float", seed=3).run(ticks)[-1]
+    release = smooth_stream(query, Budget(1.0, 1e-6), 50, seed=3).run(ticks)[-1]
     listed = release.supported()
     filtered = np.zeros(query.cells)
     for key in listed:

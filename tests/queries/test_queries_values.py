@@ -37,6 +37,7 @@ from evercount.queries.graphs import (
     SpanningForest,
     Triangles,
 )
+from many_streams import smooth_stream
 
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 BUDGET = Budget(1.0, 1e-6)
@@ -322,12 +323,12 @@ def test_few_ticks_choose_direct_and_many_do_not() -> None:
     assert choose_engine(Count(), BUDGET, 1, None).name == "balanced"
     assert choose_engine(query, BUDGET, 50, "balanced").name == "balanced"
     assert choose_engine(Matching(1000, "mixed"), BUDGET, 10**6, None).name == "direct"
-    stream = Stream(query, BUDGET, 50, noise="insecure-float", seed=1)
-    old = Stream(query, BUDGET, 50, "balanced", noise="insecure-float", seed=1)
+    stream = smooth_stream(query, BUDGET, 50, seed=1)
+    old = smooth_stream(query, BUDGET, 50, "balanced", seed=1)
     assert stream.sigma == pytest.approx(BUDGET.noise_multiplier() * math.sqrt(50), rel=1e-8)
     assert stream.std([50])[0, 0] < 0.12 * old.std([50])[0, 0]
     k = Budget(1.0, 1e-6, unit="user", max_events=3)
-    assert Stream(query, k, 50, noise="insecure-float", seed=1).sigma == pytest.approx(3 * stream.sigma, rel=1e-8)
+    assert smooth_stream(query, k, 50, seed=1).sigma == pytest.approx(3 * stream.sigma, rel=1e-8)
 
 
 def test_plan_shows_direct_where_it_is_offered() -> None:
@@ -337,14 +338,12 @@ def test_plan_shows_direct_where_it_is_offered() -> None:
     assert "direct" not in [row.name for row in plan(BUDGET, 50, Count()).rows]
 
 
-@pytest.mark.parametrize("noise", ["exact", "insecure-float"])
 @pytest.mark.parametrize("cells", [1, 60])
-def test_direct_noise_is_independent_and_of_the_stated_size(noise: str, cells: int) -> None:
+def test_direct_noise_is_independent_and_of_the_stated_size(cells: int) -> None:
     """2,000 numbers and more: mean, std and correlation of neighbouring ticks within 5 standard errors."""
     ticks = 2_000 // cells + 400
     query = MinDegree(60, "mixed") if cells == 1 else DegreeSequence(60, "mixed")
-    secret = {"secret": Secret.from_hex("0c" * 32)} if noise == "exact" else {"seed": 4}
-    stream = Stream(query, BUDGET, ticks, noise=noise, **secret)  # type: ignore[arg-type]
+    stream = Stream(query, BUDGET, ticks, secret=Secret.from_hex("0c" * 32))
     releases = stream.run([[]] * ticks)
     z = releases.rows / releases.stds
     assert abs(z.mean()) < 5 / math.sqrt(z.size)
@@ -516,7 +515,7 @@ def test_stars_with_a_cap_bound_the_degree_too() -> None:
 
 def test_users_under_replace_where_nothing_is_promised() -> None:
     budget = Budget(1.0, 1e-6, adjacency="replace", unit="user", max_events=3)
-    sigma = Stream(Matching(6, "mixed"), budget, 16, noise="insecure-float", seed=1).sigma
+    sigma = smooth_stream(Matching(6, "mixed"), budget, 16, seed=1).sigma
     assert sigma == pytest.approx(budget.noise_multiplier() * 2 * 3 * 4, rel=1e-8)
     with pytest.raises(ParameterError, match="mixed"):
         Stream(DegreeHistogram(6, "mixed", max_degree=3), budget, 16)

@@ -195,9 +195,7 @@ def test_bounds_of_all_numbers_of_segments_hold_together() -> None:
     assert np.array_equal(bounds, late), "one bound for each doubling"
     held = tight = 0
     for seed in range(8):
-        noise = build_pure(
-            "exact", tree, cells=300, grid=1.0, l1=1.0, epsilon=plan.counter_epsilon, secret=secret(seed)
-        )
+        noise = build_pure(tree, cells=300, grid=1.0, l1=1.0, epsilon=plan.counter_epsilon, secret=secret(seed))
         errors = np.abs(noise.stream.take(512))
         held += int(np.all(errors <= bounds[:, np.newaxis], axis=0).sum())
         tight += int(np.all(errors <= bounds[:, np.newaxis] / 2, axis=0).sum())

@@ -81,7 +81,6 @@ def attack(
     secret: Secret | None = None,
     confidence: float = 1 - 1e-4,
     progress: Callable[[int], None] | None = None,
-    low_bits: bool = True,
 ) -> AttackReport:
     """Attack one pair of neighbours with `runs` runs on either side, each with a secret of its own.
 
@@ -111,8 +110,6 @@ def attack(
             progress(side * runs + number + 1)
     repeated, expected = _repeats(sides[0], claim, first.ticks, len(first.labels))
     candidates = _statistics(sides, difference, claim, first.ticks, len(first.labels))
-    if not low_bits and len(candidates) > 1:
-        del candidates["low bits"]
     found = _judge(candidates, sides, claim, confidence)
     reason = ""
     if repeated > 3 + 10 * expected:

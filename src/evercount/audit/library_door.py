@@ -32,7 +32,6 @@ def open_for_replay(
     factorization: str | Factorization | None = None,
     *,
     secret: Secret,
-    noise: str = "exact",
 ) -> Stream:
     """A stream that may share its secret with other streams of the same declaration: for audits only.
 
@@ -40,10 +39,7 @@ def open_for_replay(
     that such a stream releases may be published. It is a stream like any other, so that snapshots are audited too:
     close it before the next one with the same secret is opened.
     """
-    if noise == "insecure-float":  # float noise has a seed in place of a secret
-        seed = int(secret.derive("seed of an audit").hex()[:15], 16)
-        return Stream(query, budget, horizon, factorization, noise, seed=seed)
-    return Stream(query, budget, horizon, factorization, noise, secret=secret)
+    return Stream(query, budget, horizon, factorization, secret=secret)
 
 
 class DoorProgram(ABC):
@@ -84,15 +80,12 @@ class LibraryProgram(DoorProgram):
 
     door = "library"
 
-    def __init__(self, *declared: Any, noise: str = "exact", events: Universe | None = None, **rest: Any) -> None:
+    def __init__(self, *declared: Any, events: Universe | None = None, **rest: Any) -> None:
         super().__init__(*declared, **rest)
-        self.noise = noise
         self.universe = universe(self.query) if events is None else events
 
     def open(self, secret: Secret) -> Stream:
-        return open_for_replay(
-            self.query, self.budget, self.horizon, self.factorization, secret=secret, noise=self.noise
-        )
+        return open_for_replay(self.query, self.budget, self.horizon, self.factorization, secret=secret)
 
     def run(self, data: Data, secret: Secret) -> Published:
         stream, rows = self.open(secret), list[FloatArray]()

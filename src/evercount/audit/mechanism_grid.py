@@ -17,7 +17,6 @@ from evercount.audit.replay import Pair, compare
 from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
-from evercount.mechanisms import NOISES
 from evercount.noise import Secret
 from evercount.plotting import new_axes, save
 from evercount.privacy import Budget
@@ -32,13 +31,12 @@ PURE_BUDGET = Budget(1.0, 0.0)
 class Case:
     query: Query
     factorization: str | None
-    noise: str
     adjacency: Adjacency
     pure: bool
 
     @property
     def label(self) -> str:
-        return f"{self.query.name} · {self.factorization or 'own'} · {self.noise} · {self.adjacency}"
+        return f"{self.query.name} · {self.factorization or 'own'} · exact · {self.adjacency}"
 
     @property
     def offered(self) -> bool:
@@ -54,7 +52,7 @@ class Case:
         kind = PURE_BUDGET if self.pure else GAUSSIAN
         budget = Budget(kind.epsilon, kind.delta, adjacency=self.adjacency)
         horizon = None if self.factorization == "unbounded" or self.factorization in PURE_ENDLESS else TICKS
-        program = LibraryProgram(self.query, budget, horizon, self.factorization, noise=self.noise)
+        program = LibraryProgram(self.query, budget, horizon, self.factorization)
         program.name = self.label
         program.open(Secret.generate())
         return program
@@ -63,12 +61,11 @@ class Case:
 def all_cases(query: Query) -> Iterator[Case]:
     """Every combination that a stream offers; a query that takes no factorization by name has its own."""
     for adjacency in get_args(Adjacency):
-        for noise in NOISES:
-            for pure, names in ((False, FACTORIZATIONS), (True, (*PURE, *PURE_ENDLESS))):
-                named = [Case(query, name, noise, adjacency, pure) for name in names]
-                offered = [case for case in named if case.offered]
-                own = Case(query, None, noise, adjacency, pure)
-                yield from offered or ([own] if own.offered else [])
+        for pure, names in ((False, FACTORIZATIONS), (True, (*PURE, *PURE_ENDLESS))):
+            named = [Case(query, name, adjacency, pure) for name in names]
+            offered = [case for case in named if case.offered]
+            own = Case(query, None, adjacency, pure)
+            yield from offered or ([own] if own.offered else [])
 
 
 def hardest_pair(program: Audited, query: Query, budget: Budget, ticks: int, secret: Secret) -> Pair:
@@ -82,12 +79,11 @@ def hardest_pair(program: Audited, query: Query, budget: Budget, ticks: int, sec
 
 
 def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4) -> AttackReport:
-    """Attack one case on its hardest pair. The attack on float noise, which claims no more than real-number arithmetic,
-    does not read its lowest bits. Every case has secrets of its own, so that attacks are independent."""
+    """Attack one case on its hardest pair. Every case has secrets of its own, so that attacks are independent."""
     program = case.program()
     secret = secret.derive(f"case {case.label} {case.pure}")
     pair = hardest_pair(program, case.query, program.budget, TICKS, secret)
-    return attack(program, pair, runs, secret, confidence, low_bits=case.noise == "exact")
+    return attack(program, pair, runs, secret, confidence)
 
 
 def summarise(reports: Sequence[AttackReport]) -> str:

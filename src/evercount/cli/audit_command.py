@@ -120,21 +120,15 @@ def replay(
 def mechanism(
     query: str = Argument(..., help="Query by name: count, histogram, …"),
     parameter: Parameters = None,
-    everything: bool = Option(
-        False, "--all", help="Every factorization (or that of -f) × noise × adjacency of the query."
-    ),
+    everything: bool = Option(False, "--all", help="Every factorization (or that of -f) × adjacency of the query."),
     epsilon: Epsilon = 3.0,
     delta: Delta = 0.01,
     adjacency: Adjacency = "add-remove",
     ticks: int = Option(4, help="Ticks of the data.", min=1, max=32),
     horizon: Horizon = "",
     factorization: Factorization = None,
-    noise: str = Option("exact", help="exact or insecure-float."),
     runs: int = Option(2000, help="Runs on either side.", min=40),
     confidence: float = Option(0.9999, help="Of every bound."),
-    low_bits: bool | None = Option(
-        None, help="Read the lowest bits; default: of exact noise, which claims to hide them."
-    ),
     secret: RootSecret = None,
     plot: str | None = Option(None, help="Chart of claimed against attacked: .png, .svg or .pdf."),
     json_output: bool = Option(False, "--json", help="Print JSON, a line for each attack."),
@@ -171,11 +165,10 @@ def mechanism(
         typer.echo(summarise(reports), err=json_output)
     else:
         budget = _budget(epsilon, delta, adjacency)
-        program = LibraryProgram(asked, budget, parse_horizon(horizon or str(ticks)), factorization, noise=noise)
-        bits = noise == "exact" if low_bits is None else low_bits
+        program = LibraryProgram(asked, budget, parse_horizon(horizon or str(ticks)), factorization)
         with progress_bar("runs", 2 * runs) as show:
             pair = hardest_pair(program, asked, budget, ticks, key)
-            tell(attack(program, pair, runs, key, confidence, lambda done: show(completed=done), bits))
+            tell(attack(program, pair, runs, key, confidence, lambda done: show(completed=done)))
     if plot is not None:
         chart(reports, plot)
     _finish(reports)

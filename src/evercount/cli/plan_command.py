@@ -167,9 +167,7 @@ def _discovery(
 
     found = plan_discovery(budget, horizon, query, counts or (), views=views)
     if counts and found is None:
-        raise ParameterError(
-            f"--count is for queries with unlisted keys, and {query.name!r} has a list or no keys"
-        )
+        raise ParameterError(f"--count is for queries with unlisted keys, and {query.name!r} has a list or no keys")
     return found
 
 

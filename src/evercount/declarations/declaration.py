@@ -293,9 +293,7 @@ class StreamDeclaration:
 
     def build(
         self,
-        noise: str = "exact",
         secret: Secret | None = None,
-        seed: int | None = None,
         *,
         replay: bool = False,
         part: range | None = None,
@@ -312,9 +310,7 @@ class StreamDeclaration:
             self.budget,
             horizon=self.horizon,
             factorization=self.factorization,
-            noise=noise,
             secret=secret,
-            seed=seed,
             postprocess=self.stream_postprocess,
             replay=replay,
             part=part,

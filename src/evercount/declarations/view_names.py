@@ -83,7 +83,7 @@ def view_table(
         return with_revisions_left(table, view)
     value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
     numbers = [value, np.full_like(value, np.nan), low, high]
-    table = table_of(view.last, starts, (match[1],), numbers, begin, noise=view.noise)
+    table = table_of(view.last, starts, (match[1],), numbers, begin)
     return with_revisions_left(table, view)
 
 

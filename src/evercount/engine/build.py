@@ -191,7 +191,6 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
 
 
 def make_noise(
-    name: str,
     query: Query,
     engine: Factorization,
     budget: Budget,
@@ -206,7 +205,7 @@ def make_noise(
     Its key belongs to the whole declaration (`mechanisms.declared_key`) and to the time range: the same declaration for
     the next year has independent noise.
     """
-    declaration = noise_declaration(query, budget, horizon, name, postprocess, views, during)
+    declaration = noise_declaration(query, budget, horizon, postprocess, views, during)
     if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
         raise ParameterError(
             "unlisted keys have 'fresh' noise if, and only if, views=['per-tick'] is all that is published: "
@@ -214,12 +213,11 @@ def make_noise(
         )
     if budget.pure:
         l1 = query.protected_l1(budget, horizon)
-        pure = partial(build_pure, name, engine, cells=query.cells, grid=query.grid, l1=l1, epsilon=budget.epsilon)
+        pure = partial(build_pure, engine, cells=query.cells, grid=query.grid, l1=l1, epsilon=budget.epsilon)
         return _all_cohorts(partial(pure, declaration=declaration), **rest)
     own = 0.0 if query.discovery is None else query.discovery.own_delta(budget)
     build = partial(
         build_noise,
-        name,
         engine,
         cells=query.cells if query.discovery is None else query.discovery.touched_cells(budget, horizon),
         names=None if query.discovery is None else query.discovery.first_names,
@@ -238,7 +236,6 @@ def noise_declaration(
     query: Query,
     budget: Budget,
     horizon: int | None,
-    noise: str,
     postprocess: tuple[str, ...],
     views: tuple[str, ...],
     during: TimeRange | None,
@@ -248,7 +245,7 @@ def noise_declaration(
         "query": query.named(),
         "budget": budget.to_dict(),
         "horizon": horizon,
-        "noise": noise,
+        "noise": "exact",
         "grid": float(query.grid).hex(),
         "postprocess": postprocess,
         **({} if views == (RUNNING,) else {"views": views}),

@@ -16,9 +16,8 @@ from evercount.engine.revisions import RevisedErrors, day_budget
 from evercount.engine.state import StreamParameters
 from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.engine.view_widths import RUNNING
-from evercount.errors import ParameterError, UnknownName
+from evercount.errors import ParameterError
 from evercount.factorizations import Factorization, check_horizon
-from evercount.mechanisms import NOISES
 from evercount.mechanisms.revision_noise import build_revisions
 from evercount.noise import Secret
 from evercount.privacy import Budget, TimeRange
@@ -30,7 +29,6 @@ def build_parameters(
     budget: Budget,
     horizon: int | None,
     factorization: Spec | Factorization | None,
-    noise: str,
     postprocess: Iterable[str],
     replay: bool,
     part: range | None = None,
@@ -54,8 +52,6 @@ def build_parameters(
         raise ParameterError(
             f"secret must be a Secret, such as Secret.generate(), got {type(source['secret']).__name__}"
         )
-    if noise not in NOISES:
-        raise UnknownName("noise", noise, NOISES)
     if horizon is None and isinstance(factorization, Factorization):
         horizon = factorization.horizon
     if not isinstance(factorization, str | Mapping | Factorization | None):
@@ -67,7 +63,7 @@ def build_parameters(
         if part is not None:
             raise ParameterError("late = 'revise': the cells of a revised stream cannot be cut into shards")
         budget, engine = choose_revised(query, budget, factorization, postprocess, views, revise_for)
-        return _revised(query, budget, engine, horizon, noise, replay, during, revise_for, source)
+        return _revised(query, budget, engine, horizon, replay, during, revise_for, source)
     shown = check_noise_for(query, views)
     query = query.for_views(shown)
     query.check_budget(budget)
@@ -78,7 +74,7 @@ def build_parameters(
     asked = query if part is None else CellRange(query, part)
     if during is not None and not isinstance(during, TimeRange):
         raise ParameterError(f"during must be a TimeRange, got {during!r}")
-    built = make_noise(noise, query, engine, budget, horizon, names, shown, during, part=part, **source)
+    built = make_noise(query, engine, budget, horizon, names, shown, during, part=part, **source)
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs, joined)
     thresholds = None
     if query.discovery is not None:
@@ -116,7 +112,6 @@ def _revised(
     budget: Budget,
     engine: Factorization,
     horizon: int | None,
-    noise: str,
     replay: bool,
     during: TimeRange | None,
     revise_for: int,
@@ -128,9 +123,9 @@ def _revised(
     Test: tests/engine/test_revised_streams.py::test_the_noise_of_a_day_is_that_of_a_stream_of_its_own.
     """
     asked, none = Revisions(query, revise_for + 1), ()
-    make = partial(make_noise, noise, query, engine, day_budget(budget), asked.lags)
-    declared = noise_declaration(query, budget, horizon, noise, none, (RUNNING,), during)
-    built = build_revisions(noise, engine, asked.lags, query.cells, horizon, make, declared, **source)
+    make = partial(make_noise, query, engine, day_budget(budget), asked.lags)
+    declared = noise_declaration(query, budget, horizon, none, (RUNNING,), during)
+    built = build_revisions(engine, asked.lags, query.cells, horizon, make, declared, **source)
     errors = RevisedErrors(asked, engine, built.sigma, built.stream.rounded)
     caps = UserCaps.of(query, budget, None, revise_for)
     fixed = (asked, budget, horizon, engine, built, none, replay, errors, None, (RUNNING,), during, caps)

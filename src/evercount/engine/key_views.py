@@ -112,13 +112,12 @@ def key_view(
     outputs: Sequence[int],
     errors: ErrorModel,
     guarantee: str,
-    noise: str,
 ) -> KeyView:
     """A view of some `outputs` of a stream, from what was published at the ends of spans."""
     keep = [0, *range(len(RESERVED), len(labels))]
     change = (ends.high - ends.low)[:, keep]
     assert errors.query.discovery is not None
-    least = errors.query.discovery.least_listed
+    least = errors.query.discovery.minimum
     opening = np.ones(len(after), bool) if errors.query.publishing.own_ticks else after == 0
     changes = KeyChanges(change, ends.high[:, keep], ends.evidence[:, keep[1:]], opening, least)
     columns = {TOTAL: 0, OTHER: 0, **{labels[place]: column for column, place in enumerate(keep) if place}}
@@ -126,7 +125,7 @@ def key_view(
     parts: tuple[Parts, ...] = tuple(((cell, 1),) for cell in cells)
     numbers = _numbers(changes, columns, parts)
     return KeyView(
-        name, after + 1, until, cells, *numbers, errors, guarantee, noise, changes=changes, columns=columns, parts=parts
+        name, after + 1, until, cells, *numbers, errors, guarantee, changes=changes, columns=columns, parts=parts
     )
 
 

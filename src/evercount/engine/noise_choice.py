@@ -177,7 +177,7 @@ def view_stds(
     query: Query, budget: Budget, horizon: int | None, engine: Factorization, widths: list[int | None]
 ) -> tuple[float, ...]:
     """The worst std of each view with exact noise."""
-    noise = make_noise("exact", query, engine, budget, horizon, secret=NOTHING)
+    noise = make_noise(query, engine, budget, horizon, secret=NOTHING)
     model = ErrorModel(query, engine, noise.sigma, noise.stream.rounded)
     return tuple(worst_std(model, width, horizon or REFERENCE_TICKS) for width in widths)
 

@@ -18,9 +18,8 @@ from evercount.factorizations.endless_bridge import ENDS, EndlessBridge
 from evercount.factorizations.laplace_base import PureFactorization, node_variance
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree
-from evercount.mechanisms.float_noise import FloatStream
 from evercount.mechanisms.laplace_noise import build_pure
-from evercount.noise import FloatNoise
+from evercount.noise.simulation import insecure_generator, insecure_secret
 
 MOST_PER_TICK = 64
 """For ticks that are more than this many apart on average, differences are quicker than the whole matrix."""
@@ -129,12 +128,12 @@ def noise_paths(parameters: StreamParameters, count: int, ticks: int | None, see
     _whole_ticks(at[-1:], engine.horizon)
     if budget.pure:
         l1 = query.protected_l1(budget, parameters.horizon)
-        pure = build_pure(
-            "insecure-float", engine, cells=count, grid=query.grid, l1=l1, epsilon=budget.epsilon, seed=seed
-        )
+        key = insecure_secret(seed)
+        pure = build_pure(engine, cells=count, grid=query.grid, l1=l1, epsilon=budget.epsilon, secret=key)
         rows = pure.stream.take(last)
     else:
-        rows = FloatStream(engine, parameters.noise.sigma / query.grid, count, FloatNoise(seed)).take(last)
+        normals = insecure_generator(seed).standard_normal((engine.draws(0, last), count))
+        rows = engine.block(engine.initial(count), normals, last)[0] * (parameters.noise.sigma / query.grid)
         if parameters.errors.rounded:
             width = engine.width if isinstance(engine, Periods) else 1 if isinstance(engine, Fresh) else last
             _round(rows, width)

@@ -18,7 +18,7 @@ COLOURS = ("#3366aa", "#cc6633", "#338855", "#885599")
 
 
 def chart_html(
-    title: str, cells: Sequence[str], values: FloatArray, low: FloatArray, high: FloatArray, guarantee: str, noise: str
+    title: str, cells: Sequence[str], values: FloatArray, low: FloatArray, high: FloatArray, guarantee: str
 ) -> str:
     """A small chart and the newest numbers; values, low and high have the shape (points, cells)."""
     if not len(values):
@@ -29,11 +29,10 @@ def chart_html(
         if np.isfinite(value)
     )
     more = f"<p>and {len(cells) - LISTED_CELLS} more cells</p>" if len(cells) > LISTED_CELLS else ""
-    warning = "" if noise == "exact" else f"<p><b>Noise: {escape(noise)}. Do not publish.</b></p>"
     return (
         f"<div><p><b>{escape(title[0].upper() + title[1:])}</b></p>"
         f"{svg_chart(cells, values, low, high)}{_no_trend_note(values, low, high)}"
-        f"<table><tr><th>cell</th><th>newest value</th><th>95 % interval</th></tr>{rows}</table>{more}{warning}"
+        f"<table><tr><th>cell</th><th>newest value</th><th>95 % interval</th></tr>{rows}</table>{more}"
         f"<p>{escape(guarantee)}</p></div>"
     )
 

@@ -38,16 +38,15 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         first_tick: the 1-based tick of the first row.
         values: the published numbers, shape (ticks, outputs).
         errors: the public facts from which all errors follow.
-        noise: the kind of noise.
         guarantee: the guarantee of the whole stream in one sentence.
         postprocessed: the post-processing that was applied.
         sums: the noisy sums behind the numbers, where the query keeps them.
         labels: where keys are discovered, those of all ticks; a number that a tick does not publish is NaN.
 
     >>> from evercount import Budget, Count, Stream
-    >>> releases = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).run([100, 50])
-    >>> releases.values.round(1).tolist(), releases.std.round(1).tolist()
-    ([107.6, 163.4], [6.8, 7.3])
+    >>> releases = Stream(Count(), Budget(1.0, 1e-6), 24).run([100, 50])
+    >>> releases.ticks.tolist(), releases.std.round(1).tolist()
+    ([1, 2], [6.8, 7.3])
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         first_tick: int,
         values: FloatArray,
         errors: ErrorModel,
-        noise: str,
         guarantee: str,
         postprocessed: tuple[str, ...] = (),
         sums: FloatArray | None = None,
@@ -63,7 +61,6 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
     ) -> None:
         super().__init__(first_tick, values, errors, postprocessed, sums)
         self._labels = labels
-        self.noise = noise
         self.guarantee = guarantee
 
     @overload
@@ -83,7 +80,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
                 )
             part = slice(start, max(start, stop))
             sums = None if self._sums is None else self._sums[part]
-            said = (self._errors, self.noise, self.guarantee, self.postprocessed)
+            said = (self._errors, self.guarantee, self.postprocessed)
             return Releases(self.first_tick + start, self._values[part], *said, sums, self._labels)
         if not isinstance(index, int | np.integer):
             raise ParameterError(f"ticks have places, as in releases[0] or releases[-7:], got {index!r:.80}")
@@ -244,14 +241,11 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
         numbers = [self._values, self.stds, *self._limits(level)]
         marks = self._marks() if starts is None else {}  # a stream with a schedule has a declaration that says it
-        return table_of(
-            self.ticks, starts, self.labels, numbers, marks=marks, guarantee=self.guarantee, noise=self.noise
-        )
+        return table_of(self.ticks, starts, self.labels, numbers, marks=marks, guarantee=self.guarantee)
 
     def _marks(self) -> dict[str, str]:
-        """What a reader of the numbers must know: noise that is not for publication, and post-processing."""
-        marks = {} if self.noise == "exact" else {"noise": self.noise}
-        return {**marks, "postprocessed": " ".join(self.postprocessed)} if self.postprocessed else marks
+        """What a reader of the numbers must know besides."""
+        return {"postprocessed": " ".join(self.postprocessed)} if self.postprocessed else {}
 
     def to_numpy(self, target: str | Path) -> None:
         """Write ticks, values and std as a NumPy archive (.npz).
@@ -280,7 +274,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
 
         low, high = (side[:, :outputs] for side in self._limits(level))
         numbers, labels = (self._values[:, :outputs], low, high), self.labels[:outputs]
-        return band_plot(self.ticks, *numbers, labels, self.noise, target, level=level)
+        return band_plot(self.ticks, *numbers, labels, target, level=level)
 
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
         if self._errors.query.quantiles is not None and self.first_tick == 1 and not self.postprocessed:

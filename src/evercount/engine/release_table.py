@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, overload
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -54,17 +54,19 @@ class ReleaseTable(Sequence[Any]):
         notes: What is said about each tick, such as that rows were missing.
         clock: The schedule that shows starts in its zone.
         guarantee: The guarantee of the whole stream in one sentence.
-        noise: The kind of noise: "exact", or "insecure-float" for simulation.
         views: Other views of the same ticks, by name.
         as_of: Of a stream whose ticks are revised: the tick after which each number was published.
         left: How often each number will still be revised: 0 for final ones.
         notes: What the operator says about the ticks of each row, empty where nothing; None without any note.
 
     >>> from evercount import Budget, Count, Stream
-    >>> table = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).run([100, 50]).table()
-    >>> len(table), table[1].cell, round(table[1].value, 1)
-    (2, 'count', 163.4)
+    >>> table = Stream(Count(), Budget(1.0, 1e-6), 24).run([100, 50]).table()
+    >>> len(table), table[1].tick, table[1].cell
+    (2, 2, 'count')
     """
+
+    noise: ClassVar[str] = "exact"
+    """The kind of noise, as files state it."""
 
     ticks: IntArray
     starts: Sequence[int] | None
@@ -74,7 +76,6 @@ class ReleaseTable(Sequence[Any]):
     marks: Mapping[str, str] = field(default_factory=dict)
     clock: Any = field(default=None, repr=False)
     guarantee: str = ""
-    noise: str = "exact"
     views: Mapping[str, ReleaseTable] = field(default_factory=dict, repr=False)
     as_of: IntArray | None = None
     left: IntArray | None = None
@@ -157,7 +158,7 @@ class ReleaseTable(Sequence[Any]):
         values, _, low, high = (self.numbers[:, part] for part in range(len(NUMBERS)))
         days = [self._moment(start) for start in (self.starts or ())[:: max(1, len(self.ticks) - 1)]]
         since = f", {days[0]} to {days[-1]}" if days else ""
-        return chart_html(f"published numbers{since}", self.cells, values, low, high, self.guarantee, self.noise)
+        return chart_html(f"published numbers{since}", self.cells, values, low, high, self.guarantee)
 
     # -- files and frames -----------------------------------------------------------------------------------------
 
@@ -291,7 +292,7 @@ class ReleaseTable(Sequence[Any]):
         times = None if self.starts is None else np.asarray(self.starts, "datetime64[us]")
         zone = None if self.clock is None or self.clock.arrow_zone == "UTC" else self._moment(0).tzinfo
         numbers, names = (values, low, high), self.cells[:cells]
-        return band_plot(self.ticks, *numbers, names, self.noise, target, times=times, zone=zone, left=self.left)
+        return band_plot(self.ticks, *numbers, names, target, times=times, zone=zone, left=self.left)
 
     # -- for writers --------------------------------------------------------------------------------------------------
 
@@ -328,9 +329,8 @@ def table_of(
     first: IntArray | None = None,
     marks: Mapping[str, str] | None = None,
     guarantee: str = "",
-    noise: str = "exact",
 ) -> ReleaseTable:
     """The table of value, std, low and high, each (ticks, cells), without infinity and negative zero."""
     stated = np.stack([np.asarray(part, np.float64) for part in numbers], axis=1)
     stated = np.clip(stated, -LARGEST_STATED, LARGEST_STATED) + 0.0
-    return ReleaseTable(ticks, starts, cells, stated, first, marks or {}, guarantee=guarantee, noise=noise)
+    return ReleaseTable(ticks, starts, cells, stated, first, marks or {}, guarantee=guarantee)

@@ -118,7 +118,7 @@ class RevisedErrors(ErrorModel):
     def half_widths(self, level: float) -> FloatArray:
         """Half the width of each number's interval, one for each output of a tick."""
         lags = self.revisions.lags
-        of_day = Releases(1, np.zeros((lags, self.revisions.query.outputs)), self.day, "", "")
+        of_day = Releases(1, np.zeros((lags, self.revisions.query.outputs)), self.day, "")
         return of_day._symmetric(level, slice(None)).reshape(-1)
 
     def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
@@ -160,7 +160,7 @@ def newest_spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt
         return {tick: releases.rows[tick - 1, list(cells)] for tick in ticks}
 
     outputs = range(model.revisions.query.outputs)
-    return newest_view(model, name, (start, stop), outputs, values_at, last, releases.guarantee, releases.noise)
+    return newest_view(model, name, (start, stop), outputs, values_at, last, releases.guarantee)
 
 
 def newest_view(
@@ -171,7 +171,6 @@ def newest_view(
     values_at: ValuesAt,
     released: int,
     guarantee: str,
-    noise: str,
 ) -> View:
     """Sums of the newest numbers of days after+1 … until, of some outputs of the query, after `released` ticks.
 
@@ -195,7 +194,7 @@ def newest_view(
     if rows:
         sums[1:] = np.cumsum(rows, axis=0)
     low, high = sums[after - first], sums[until - first]
-    return view_of(name, after, until, low, high, outputs, errors, guarantee, noise)
+    return view_of(name, after, until, low, high, outputs, errors, guarantee)
 
 
 def by_day(table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequence[int] | None]) -> ReleaseTable:

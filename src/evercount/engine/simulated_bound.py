@@ -10,7 +10,7 @@ from evercount._arrays import FloatArray
 from evercount.engine.error_model import ErrorModel
 from evercount.errors import ParameterError
 from evercount.mechanisms.laplace_noise import build_pure
-from evercount.noise import FloatNoise
+from evercount.noise.simulation import insecure_generator, insecure_secret
 
 SIMULATED_RUNS = 4000
 RUNS_AT_A_TIME = 100
@@ -47,13 +47,12 @@ def _laplace_errors(errors: ErrorModel, ticks: int, spread: FloatArray, slack: F
     scale = float(np.atleast_1d(errors.query.publishing.norms())[0]) * errors.query.grid
     for number in range(0, SIMULATED_RUNS, RUNS_AT_A_TIME):
         noise = build_pure(
-            "insecure-float",
             errors.factorization,
             cells=RUNS_AT_A_TIME,  # cells have independent noise of one law: each stands for a run
             grid=1.0,
             l1=1.0,
             epsilon=errors.full_rate,
-            seed=SEED + number,
+            secret=insecure_secret(SEED + number),
         )
         yield (np.abs(noise.stream.take(ticks)) * scale - slack) / spread
 
@@ -62,9 +61,7 @@ def _normal_errors(errors: ErrorModel, ticks: int) -> Iterator[FloatArray]:
     """|noise| over its std, shape (ticks, runs), until all runs are simulated; slack is rounding and comes on top."""
     factorization = errors.factorization
     norms = factorization.row_norms(np.arange(1, ticks + 1))[:, np.newaxis]
-    source, at = FloatNoise(seed=SEED), 0
+    source, draws = insecure_generator(SEED), factorization.draws(0, ticks)
     for _ in range(0, SIMULATED_RUNS, RUNS_AT_A_TIME):
-        draws = factorization.draws(0, ticks)
-        normals = source.normals(at, at + draws, RUNS_AT_A_TIME)
-        at += draws
+        normals = source.standard_normal((draws, RUNS_AT_A_TIME))
         yield np.abs(factorization.block(factorization.initial(RUNS_AT_A_TIME), normals, ticks)[0]) / norms

@@ -83,21 +83,20 @@ class StreamParameters:
         return Cost(self.budget, self.noise.numeric_delta, during, self.noise.unseen)
 
     @property
-    def owned_key(self) -> Secret | None:
+    def owned_key(self) -> Secret:
         """What only one live stream may have: the key of its noise, and for a part of the cells one for that part."""
         key = self.noise.key
-        if key is None or not isinstance(self.query, CellRange):
+        if not isinstance(self.query, CellRange):
             return key
         part = self.query.part
         return key.derive(f"cells {part.start} to {part.stop}")
 
     def releases(self, first_tick: int, rows: Rows, counting: Counting | None) -> Releases:
-        kind = self.noise.stream.name
-        sentence = guarantee_sentence(self.budget, enforced_by(self.query, counting), self.replay, kind)
+        sentence = guarantee_sentence(self.budget, enforced_by(self.query, counting), self.replay)
         rows.values.flags.writeable = False  # what is published stays as it is
         kind_of_releases = Releases if self.revise_for is None else RevisedReleases
         return kind_of_releases(
-            first_tick, rows.values, self.errors, kind, sentence, self.postprocess, rows.sums, rows.labels
+            first_tick, rows.values, self.errors, sentence, self.postprocess, rows.sums, rows.labels
         )
 
 
@@ -186,7 +185,7 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
     sums, totals = _running_sums(state, increments, 1 if parameters.revise_for is None else parameters.revise_for + 1)
     noisy = noise.rows(state.tick + 1, len(increments))
     # whole numbers are added as such: no sum is ever too large to be private
-    noisy = (noisy.astype(np.int64) + sums if noise.whole_units else noisy + sums).astype(np.float64, copy=False)
+    noisy = (noisy.astype(np.int64) + sums).astype(np.float64, copy=False)
     if query.grid != 1.0:
         noisy *= query.grid
     published = query.decode_run(state.tick + 1, noisy)

@@ -76,12 +76,13 @@ def load_stream(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[St
 
 def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamParameters, StreamState]:
     query = build_query(data["query"]["name"], data["query"]["parameters"])
+    if data["noise"]["name"] != "exact":
+        raise SnapshotError(f"the snapshot has noise of another kind: {data['noise']['name']!r:.40}")
     parameters = build_parameters(
         query,
         Budget.from_dict(data["budget"]),
         data["horizon"],
         data["factorization"],
-        data["noise"]["name"],
         data["postprocess"],
         False,
         range(*data["part"]) if "part" in data else None,

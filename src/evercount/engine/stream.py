@@ -37,9 +37,8 @@ class Stream(GrowingStream[V_co]):
 
     Guarantee. The sequence of all releases of one stream is (ε, δ)-DP for the budget's adjacency and unit: noise is one
     Gaussian vector z of std σ = multiplier(ε, δ − numeric_delta)·√S·c through L (c ≥ ‖R‖_{1→2}, S from the query;
-    `factorizations/sensitivity.proof.md`), drawn once per tick; everything after it is post-processing. With exact
-    noise this holds on a real computer (`mechanisms/exact/exact_noise.proof.md`); with noise="insecure-float" it holds
-    for real-number arithmetic only. Tests: tests/engine/test_stream_privacy.py.
+    `factorizations/sensitivity.proof.md`), drawn once per tick; everything after it is post-processing. This
+    holds on a real computer (`mechanisms/exact/exact_noise.proof.md`). Tests: tests/engine/test_stream_privacy.py.
 
     The noise is chosen for `views`, what will be published (`engine/noise_choice.py`): other views can be asked for,
     with a larger error, which is stated as always. With δ = 0 the noise is Laplace
@@ -57,9 +56,7 @@ class Stream(GrowingStream[V_co]):
         horizon: the number of ticks; None for a stream without end, or for that of a factorization that is given.
         factorization: how noise is correlated: a name, an object such as `factorizations.Dense(L, R)`, or None for the
             best for `views`.
-        noise: "exact", or "insecure-float" for simulation.
-        seed: of insecure noise.
-        secret: of exact noise; a fresh one if left out.
+        secret: the key of the noise; a fresh one if left out.
         postprocess: any of "nonnegative", "integer" and "monotone", for what is published. It never revises the past.
         replay: whether to repeat the noise of another live stream, for an audit. A replay says that it must not be
             published, and gives no snapshot, so that no store can take it.
@@ -97,9 +94,7 @@ class Stream(GrowingStream[V_co]):
         budget: Budget,
         horizon: int | None = None,
         factorization: Spec | Factorization | None = None,
-        noise: str = "exact",
         *,
-        seed: int | None = None,
         secret: Secret | None = None,
         postprocess: Iterable[str] = (),
         replay: bool = False,
@@ -110,8 +105,8 @@ class Stream(GrowingStream[V_co]):
         period_of: PeriodOf | None = None,
         revise_for: int | None = None,
     ) -> None:
-        build = partial(build_parameters, query, budget, horizon, factorization, noise, postprocess, replay, part)
-        parameters = build(views, during, period_of, revise_for=revise_for, seed=seed, secret=secret)
+        build = partial(build_parameters, query, budget, horizon, factorization, postprocess, replay, part)
+        parameters = build(views, during, period_of, revise_for=revise_for, secret=secret)
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent
             spend_for(self, ledger, secret)

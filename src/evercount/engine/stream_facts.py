@@ -113,7 +113,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     @property
     def noise(self) -> str:
         """The kind of noise, as every release states it."""
-        return self._parameters.noise.stream.name
+        return "exact"
 
     @property
     def guarantee(self) -> str:
@@ -130,7 +130,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
             One sentence.
         """
         enforced = enforced_by(self.query, self._state.counting)
-        return guarantee_sentence(self.budget, enforced, self.replay, self.noise, tick)
+        return guarantee_sentence(self.budget, enforced, self.replay, tick)
 
     @property
     def explained(self) -> GuaranteeText:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from evercount._arrays import FloatArray
 from evercount.engine.notebook_chart import chart_html
@@ -16,7 +16,8 @@ class TableExports(ABC):
     """Exports of a class with `table`, `guarantee` and `noise`."""
 
     guarantee: str
-    noise: str
+    noise: ClassVar[str] = "exact"
+    """The kind of noise, as files state it."""
 
     @abstractmethod
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
@@ -109,4 +110,4 @@ class TableExports(ABC):
 
     def _repr_html_(self) -> str:
         """A small chart and the newest numbers, for notebooks."""
-        return chart_html(*self._chart(LEVEL), self.guarantee, self.noise)
+        return chart_html(*self._chart(LEVEL), self.guarantee)

@@ -52,7 +52,7 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     offset = 1 - first if first > 1 else 0
     low, high = (sums[np.where(ticks > 0, ticks + offset, 0)] for ticks in (start, stop))
     errors, outputs = releases._errors, range(len(releases.labels))
-    facts = (errors, releases.guarantee, releases.noise)
+    facts = (errors, releases.guarantee)
     if releases.query.discovery is None:
         return view_of(name, start, stop, low, high, outputs, *facts)
     evidence = releases._evidence(evidence_ticks(start, stop) - first)
@@ -68,7 +68,6 @@ def view_of(
     outputs: Sequence[int],
     errors: ErrorModel,
     guarantee: str,
-    noise: str,
 ) -> View:
     """A view from its numbers: what some outputs published at `until` minus what they published at `after`.
 
@@ -83,7 +82,7 @@ def view_of(
     first, *later = (Part(part.after, *(np.asarray(ones * side)[chosen] for side in part[1:])) for part in errors.parts)
     cells = tuple(labels[output] for output in chosen)
     numbers = (high - low, first.norms, first.rounding)
-    return View(name, after + 1, until, cells, *numbers, errors, guarantee, noise, _later=tuple(later))
+    return View(name, after + 1, until, cells, *numbers, errors, guarantee, _later=tuple(later))
 
 
 def view_at(
@@ -96,7 +95,7 @@ def view_at(
 ) -> View:
     """A view of some outputs over spans (after, until), from what was published at their ends alone."""
     after, until = spans
-    stated = (facts._errors, facts.guarantee, facts.noise)
+    stated = (facts._errors, facts.guarantee)
     columns = needed_columns(outputs, len(labels)) if facts.thresholds is not None else outputs
     ticks = [np.zeros_like(after) if facts.query.publishing.own_ticks else after, until]
     if facts.thresholds is not None:

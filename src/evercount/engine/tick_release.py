@@ -32,9 +32,9 @@ class Release(Generic[V_co]):
         index: the place of this tick among them, from 0.
 
     >>> from evercount import Budget, Count, Stream
-    >>> release = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).step(100)
-    >>> round(release.value, 1), round(release.std, 1)
-    (107.6, 6.8)
+    >>> release = Stream(Count(), Budget(1.0, 1e-6), 24).step(100)
+    >>> release.tick, round(release.std, 1)
+    (1, 6.8)
     """
 
     def __init__(self, run: Releases[V_co], index: int) -> None:
@@ -73,7 +73,7 @@ class Release(Generic[V_co]):
 
     @property
     def noise(self) -> str:
-        """The kind of noise: "exact", or "insecure-float" for simulation."""
+        """The kind of noise: exact."""
         return self._run.noise
 
     @property
@@ -222,8 +222,7 @@ class Release(Generic[V_co]):
             f"{label}={value:,.6g} ± {std:.3g} [{a:,.6g}, {b:,.6g}]" for label, value, std, a, b in rows[:LISTED]
         )
         more = f", … {len(rows) - LISTED} more" if len(rows) > LISTED else ""
-        kind = "" if self.noise == "exact" else f", noise={self.noise!r}"
-        return f"Release(tick={self.tick}, {shown}{more}{kind})"
+        return f"Release(tick={self.tick}, {shown}{more})"
 
     def _repr_html_(self) -> str:
         """The numbers with their intervals, for notebooks."""

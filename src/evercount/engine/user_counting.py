@@ -227,11 +227,9 @@ def enforced_by(query: Query, counting: Counting | None) -> Enforced:
 
 
 @lru_cache(maxsize=256)
-def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, noise: str, tick: str = MANUAL) -> str:
+def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, tick: str = MANUAL) -> str:
     """What all releases of a stream promise, and whether they may be published at all."""
     sentence = guarantee_text(budget, enforced, tick).sentence
     if replay:
         sentence += " This is a replay of another stream's noise: do not publish."
-    if noise != "exact":
-        sentence += f" Noise: {noise}; this holds for real-number arithmetic only: do not publish."
     return sentence

@@ -42,7 +42,7 @@ class View(TableExports):
     tests/engine/test_views.py::test_errors_of_views_are_exact.
 
     >>> from evercount import Budget, Count, Stream
-    >>> view = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).run([100, 50, 30]).last(2)
+    >>> view = Stream(Count(), Budget(1.0, 1e-6), 24).run([100, 50, 30]).last(2)
     >>> view.first.tolist(), view.last.tolist(), view.std.round(1).tolist()
     ([1, 2], [2, 3], [[7.3], [8.4]])
     """
@@ -58,7 +58,6 @@ class View(TableExports):
     """The most that rounding of a cell by 1 changes each column, in the same shape."""
     _errors: ErrorModel
     guarantee: str
-    noise: str
     _later: tuple[Part, ...] = field(default=(), kw_only=True)
     """What cells that joined later contribute, besides `_norms` and `_rounding` of those of the start."""
 
@@ -229,7 +228,7 @@ class View(TableExports):
             The table.
         """
         numbers = [self.values, self.std, *self.interval(level)]
-        return table_of(self.last, starts, self.cells, numbers, self.first, guarantee=self.guarantee, noise=self.noise)
+        return table_of(self.last, starts, self.cells, numbers, self.first, guarantee=self.guarantee)
 
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
         if self._errors.query.quantiles is None or len(self.cells) != self._errors.query.outputs:

@@ -268,37 +268,6 @@ class Factorization(ABC):
             ParameterError: `z` has the wrong shape.
         """
 
-    def prepare(self, start: int, stop: int, cells: int, scale: float) -> Any:
-        """Public numbers of ticks start+1 … stop that several calls of `block_into` can share.
-
-        Args:
-            start: The tick before the first of them.
-            stop: The last tick.
-            cells: The number of cells.
-            scale: What the noise is multiplied with.
-
-        Returns:
-            What `block_into` takes as `prepared`.
-        """
-        return None
-
-    def block_into(self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: Any) -> State:
-        """`block` without allocating its result.
-
-        Args:
-            state: The state before these ticks.
-            z: Standard normals, as for `block`.
-            out: Receives scale × noise of the next len(out) ticks.
-            scale: The factor σ.
-            prepared: The result of `prepare` for the same ticks, number of cells and scale.
-
-        Returns:
-            The state after these ticks.
-        """
-        noise, state = self.block(state, z, len(out))
-        np.multiply(noise, scale, out=out)
-        return state
-
     def next(self, state: State, z: FloatArray) -> tuple[FloatArray, State]:
         """`block` for one tick: noise of shape (cells,) from z of shape (draws, cells) or (cells,).
 

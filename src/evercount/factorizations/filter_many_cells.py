@@ -55,7 +55,7 @@ class BlockFilter:
             inputs = x[now, cell]
             y[now, cell], buffers[:, cell] = self._rows.filtered(inputs, ones[: len(inputs)], buffers[:, cell], work)
         ones = np.ones(len(x) - row_ticks)
-        products = [*self.products(ones, ones, 1.0, sums=False)]
+        products = [*self.products(ones, ones, sums=False)]
         return y, self._over_cells(x[row_ticks:], buffers, np.zeros(cells), products, y[row_ticks:])[0]
 
     def accumulate(
@@ -66,9 +66,8 @@ class BlockFilter:
         weights: Callable[[int, int], tuple[FloatArray, FloatArray]],
         products: Sequence[Product],
         out: FloatArray,
-        scale: float,
     ) -> tuple[FloatArray, FloatArray]:
-        """Write scale·noise into `out`, where noise_t = noise_{t−1} + n_t·(filter of η·z)_t.
+        """Write the noise into `out`: noise_t = noise_{t−1} + n_t·(filter of η·z)_t.
 
         `weights(start, stop)` are η and n of these ticks, counted from the first tick of this call.
         """
@@ -78,21 +77,19 @@ class BlockFilter:
         for now, cell in _passes(row_ticks, cells):
             if cell == 0:
                 eta, n = weights(now.start, now.stop)
-                if scale != 1.0:
-                    n *= scale
             y, buffers[:, cell] = self._rows.filtered(z[now, cell], eta, buffers[:, cell], work)
             y *= n
-            y[0] += running[cell] * scale
+            y[0] += running[cell]
             np.cumsum(y, out=out[now, cell])
-            running[cell] = out[now.stop - 1, cell] / scale
+            running[cell] = out[now.stop - 1, cell]
         return self._over_cells(z[row_ticks:], buffers, running, products, out[row_ticks:])
 
     def ticks_in_rows(self, ticks: int, cells: int) -> int:
         """How many of these ticks, from the first on, run cell by cell, as rows; the rest run over all cells."""
         return ticks // ROW_TICKS * ROW_TICKS if cells < MANY_CELLS and len(self.rates) else 0
 
-    def products(self, eta: FloatArray, n: FloatArray, scale: float, *, sums: bool) -> Iterator[Product]:
-        """The small matrices of a pass over all cells, with the weights and the scale folded in.
+    def products(self, eta: FloatArray, n: FloatArray, *, sums: bool) -> Iterator[Product]:
+        """The small matrices of a pass over all cells, with the weights folded in.
 
         `sums` says whether the outputs are running sums.
         """
@@ -100,9 +97,9 @@ class BlockFilter:
         for start in range(0, len(eta), PRODUCT_TICKS):
             ticks = min(PRODUCT_TICKS, len(eta) - start)
             now = slice(start, start + ticks)
-            weights = n[now, np.newaxis] * scale
+            weights = n[now, np.newaxis]
             lower = self._lower[:ticks, :ticks] * eta[now] * weights
-            readout = np.full((ticks, order + 1), scale if sums else 0.0)
+            readout = np.full((ticks, order + 1), 1.0 if sums else 0.0)
             readout[:, :order] = self._readout[:ticks] * weights
             if sums:
                 lower = np.cumsum(lower, axis=0)
@@ -113,7 +110,7 @@ class BlockFilter:
             decay = self._decay if ticks == PRODUCT_TICKS else np.exp(-ticks * self.rates)
             np.fill_diagonal(after[:, ticks:], decay)
             noise = np.concatenate([lower, readout], axis=1)
-            after[order] = noise[-1] / scale
+            after[order] = noise[-1]
             yield Product(now, noise, after)
 
     def _over_cells(

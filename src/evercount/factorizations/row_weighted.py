@@ -27,7 +27,7 @@ from evercount.factorizations.base import (
     lower_toeplitz,
 )
 from evercount.factorizations.covariance import Covariance
-from evercount.factorizations.filter_many_cells import BlockFilter, Product
+from evercount.factorizations.filter_many_cells import BlockFilter
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.square_root_filter import Rational, design, geometric, round_bits
 
@@ -209,23 +209,15 @@ class Weighted(Factorization):
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         z = self._check_block(state, z, ticks)
-        out = np.empty((ticks, z.shape[1]))
-        prepared = self.prepare(state.tick, state.tick + ticks, z.shape[1], 1.0)
-        return out, self.block_into(state, z, out, 1.0, prepared)
+        start, stop, cells = state.tick, state.tick + ticks, z.shape[1]
 
-    def prepare(self, start: int, stop: int, cells: int, scale: float) -> tuple[Product, ...]:
-        eta, n = self._weights(start + self._filter.ticks_in_rows(stop - start, cells), stop)
-        return tuple(self._filter.products(eta, n, scale, sums=True))
+        def weights(first: int, last: int) -> tuple[FloatArray, FloatArray]:
+            return self._weights(start + first, start + last)
 
-    def block_into(
-        self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: tuple[Product, ...]
-    ) -> State:
-        def weights(start: int, stop: int) -> tuple[FloatArray, FloatArray]:
-            return self._weights(state.tick + start, state.tick + stop)
-
+        products = [*self._filter.products(*weights(self._filter.ticks_in_rows(ticks, cells), ticks), sums=True)]
+        out = np.empty((ticks, cells))
         buffers, running = state.arrays
-        after = self._filter.accumulate(z, buffers, running, weights, prepared, out, scale)
-        return State(state.tick + len(out), after)
+        return out, State(stop, self._filter.accumulate(z, buffers, running, weights, products, out))
 
     def _weights(self, start: int, stop: int) -> tuple[FloatArray, FloatArray]:
         return self.weights.eta.at(start, stop), self.weights.n.at(start, stop)

@@ -36,8 +36,9 @@ def draw_releases(published: Published, target: Path, scratch: Path) -> tuple[in
     drawn = scratch / target.name
     zone = None if zone_named(schedule.zone) is UTC else zone_named(schedule.zone)
     try:
-        caption = chart_title(declaration, len(labels), len(everything), level)
-        band_plot(table.ticks, values, low, high, labels, caption, drawn, times=starts, zone=zone, left=table.left)
+        title = chart_title(declaration, len(labels), len(everything), level)
+        shown = (table.ticks, values, low, high, labels)
+        band_plot(*shown, drawn, title=title, times=starts, zone=zone, left=table.left)
         with replaced(target, new_mode(target)) as file:
             file.write(drawn.read_bytes())
     except (OSError, ValueError) as error:

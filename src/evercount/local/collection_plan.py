@@ -150,9 +150,7 @@ class LocalPlan:
     @cached_property
     def sensitivity(self) -> float:
         """max over pairs ‖R(e_i − e_j)‖ in units, rounded up."""
-        squared = squared_distance(self.w)
-        root = math.sqrt(squared)
-        return root * (1 + HEADROOM)
+        return math.sqrt(squared_distance(self.w)) * (1 + HEADROOM)
 
     def _budget(self) -> Budget:
         """What one counter may spend: the paper's form halves both parameters (basic composition)."""
@@ -174,8 +172,7 @@ class LocalPlan:
     def scale(self) -> int:
         """N: the std of the noise in units of 1/UNIT, a whole number."""
         kept = self._budget().reserve(self.numeric_delta / self.counters)
-        multiplier = kept.noise_multiplier()
-        return math.ceil(multiplier * self.sensitivity * (1 + HEADROOM))
+        return math.ceil(kept.noise_multiplier() * self.sensitivity * (1 + HEADROOM))
 
     @property
     def sigma(self) -> float:

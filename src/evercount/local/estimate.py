@@ -56,9 +56,10 @@ class LocalEstimate(RiskFunction):
         plan: The public plan of the collection.
         accepted: How many messages were accepted.
         x: x̂ at the w + 1 ends of the buckets.
+        client_std: The std of one client's vector, where the plan does not tell it (GenProt).
 
-    **Guarantee.** The errors of x are normal (up to the rounding of entries) with exactly the std `std`, whatever
-    the data. Proof: `local.proof.md`, lemma 2. Test:
+    **Guarantee.** The errors of x are normal (up to the rounding of entries; of GenProt about normal, as sums of many
+    independent terms) with exactly the std `std`, whatever the data. Proof: `local.proof.md`, lemma 2. Test:
     tests/local/test_local_end_to_end.py::test_std_is_the_measured_one.
 
     >>> import numpy as np
@@ -72,6 +73,7 @@ class LocalEstimate(RiskFunction):
     plan: LocalPlan
     accepted: int
     x: FloatArray
+    client_std: float | None = None
 
     # -- errors of x̂ ----------------------------------------------------------------------------------------------
 
@@ -91,7 +93,8 @@ class LocalEstimate(RiskFunction):
 
     @property
     def _noise(self) -> float:
-        return math.sqrt((self.plan.sigma**2 + self.plan.entry**2 / 12) / self.accepted)
+        own = self.client_std or math.sqrt(self.plan.sigma**2 + self.plan.entry**2 / 12)
+        return own / math.sqrt(self.accepted)
 
     @cached_property
     def std(self) -> FloatArray:  # type: ignore[override]
@@ -183,8 +186,10 @@ class LocalEstimate(RiskFunction):
             The bound.
 
         Raises:
-            ParameterError: ε is 2 or more.
+            ParameterError: ε is 2 or more, or the protocol is GenProt.
         """
+        if self.client_std is not None:
+            raise ParameterError("the paper states no bound for the pure protocol")
         if self.plan.epsilon >= 2:
             raise ParameterError(
                 "the paper's calibration needs an epsilon below 1, and its two counters get epsilon/2 each: its bound "

@@ -10,7 +10,9 @@ candidates, on the seed or on floating-point errors.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+import struct
+from collections.abc import Iterator
+from itertools import count
 from typing import Any, Self
 
 import numpy as np
@@ -32,31 +34,18 @@ NUMBERS = 2**63
 
 def choose(plan: GenProtPlan, probabilities: IntArray, secret: Secret) -> int:
     """The message: exact Bernoulli bits, then an exactly uniform choice among the ones. Randomness from the secret."""
-    stream = _Words(secret)
-    ones = [t for t, p in enumerate(probabilities.tolist()) if stream.word() >> (64 - BITS) < p]
+    words = _words(secret)
+    ones = [t for t, p in enumerate(probabilities.tolist()) if next(words) >> (64 - BITS) < p]
     kept = ones or list(range(plan.candidates))
     limit = 2**64 - 2**64 % len(kept)
-    while (word := stream.word()) >= limit:
-        pass
-    return kept[word % len(kept)]
+    return kept[next(word for word in words if word < limit) % len(kept)]
 
 
-class _Words:
+def _words(secret: Secret) -> Iterator[int]:
     """64-bit words from a secret: the key stream of `Prf` under a label of its own."""
-
-    def __init__(self, secret: Secret) -> None:
-        self._prf = Prf(secret.derive("genprot"))
-        self._next = 0
-        self._left: list[int] = []
-
-    def word(self) -> int:
-        """The next word."""
-        if not self._left:
-            blocks = b"".join(counter(0, 0, 0, self._next + i) for i in range(4))
-            data = self._prf.encrypt(blocks)
-            self._left = [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
-            self._next += 4
-        return self._left.pop(0)
+    prf = Prf(secret.derive("genprot"))
+    for index in count():
+        yield from struct.unpack("<QQ", prf.encrypt(counter(0, 0, 0, index)))
 
 
 def _integer_below(value: object, end: int) -> int | None:
@@ -111,21 +100,6 @@ class GenProtClient(OneMessage[int]):
         bucket = int(self.plan.shape.bucket([point])[0])
         table = np.stack([self.plan.candidate(self.number, t) for t in range(self.plan.candidates)])
         return choose(self.plan, self.plan.bit_probabilities(table @ self.plan.directions[bucket - 1]), self._secret)
-
-
-@dataclass(frozen=True, eq=False)
-class PureEstimate(LocalEstimate):
-    """As `LocalEstimate`; errors are sums of many independent terms, so normal only approximately."""
-
-    client_std: float = 0.0
-
-    @property
-    def _noise(self) -> float:
-        return self.client_std / math.sqrt(self.accepted)
-
-    def paper_bound(self) -> float:
-        """Refused: the paper states no bound for this protocol."""
-        raise ParameterError("the paper states no bound for the pure protocol")
 
 
 class GenProtServer(MessageServer):
@@ -189,7 +163,7 @@ class GenProtServer(MessageServer):
         """
         return self.plan.poison_bound
 
-    def estimate(self) -> PureEstimate:
+    def estimate(self) -> LocalEstimate:
         """The estimate from all accepted messages: unbiased for rule="best", nearly so for rule="paper".
 
         Returns:
@@ -206,13 +180,10 @@ class GenProtServer(MessageServer):
         prefix = shape.prefix(vector)
         x = 2 * (prefix - gain(shape) * (prefix[-1] - 1)) - 1
         std = plan.radius * math.sqrt(max(1.0, variance)) / mean
-        return PureEstimate(shape, self.accepted, np.concatenate([[-1.0], x]), std)
-
-    def _parameters(self) -> list[Any]:
-        return list(astuple(self.plan))
+        return LocalEstimate(shape, self.accepted, np.concatenate([[-1.0], x]), std)
 
     @classmethod
-    def _of(cls, parameters: list[Any]) -> Self:
+    def _of(cls, *parameters: Any) -> Self:
         return cls(GenProtPlan(*parameters))
 
     def _digest(self) -> str:

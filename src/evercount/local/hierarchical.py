@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal, localcontext
 from functools import cached_property, lru_cache
 from typing import Any, Self
@@ -29,6 +29,8 @@ from evercount.noise.prf import Prf, counter
 
 MESSAGE = struct.Struct(">BIB")
 """Level (from 1), number of the Hadamard coefficient, bit."""
+RANDOM = struct.Struct("<QII")
+"""What a client draws: whether it keeps its bit, the coefficient, and the level."""
 FAN_OUTS = (2, 4, 8, 16)
 
 
@@ -138,8 +140,7 @@ class HierarchyClient(OneMessage[bytes]):
 
     def _make(self, point: float) -> bytes:
         block = Prf(self._secret.derive("hierarchical counter")).encrypt(counter(0, 0, 0, 0))
-        chance, row, level = (int.from_bytes(block[a:b], "little") for a, b in ((0, 8), (8, 12), (12, 16)))
-        return encode(self.plan, self.plan.bucket(point), chance, row, level)
+        return encode(self.plan, self.plan.bucket(point), *RANDOM.unpack(block))
 
 
 def encode(plan: HierarchyPlan, bucket: int, chance: int, row: int, level: int) -> bytes:
@@ -202,11 +203,8 @@ class HierarchyServer(MessageServer):
 
     _add_any = add
 
-    def _parameters(self) -> list[Any]:
-        return list(astuple(self.plan))
-
     @classmethod
-    def _of(cls, parameters: list[Any]) -> Self:
+    def _of(cls, *parameters: Any) -> Self:
         return cls(HierarchyPlan(*parameters))
 
     def _digest(self) -> str:
@@ -229,7 +227,8 @@ class HierarchyServer(MessageServer):
         ]
         weights = prefix_map(self.plan.buckets, self.plan.fan_out)
         spread = np.concatenate([np.full(len(part), 1 / n) for part, n in zip(nodes, self._counts, strict=True)])
-        cdf = constant_part(self.plan.buckets) + weights @ np.concatenate(nodes)
+        even = np.arange(1, self.plan.buckets + 1) / self.plan.buckets  # what `prefix_map` leaves out
+        cdf = even + weights @ np.concatenate(nodes)
         return HierarchyEstimate(self.plan, self.accepted, cdf, self.plan.correction * np.sqrt(weights**2 @ spread))
 
 
@@ -256,18 +255,9 @@ def simulate_hierarchy(plan: HierarchyPlan, points: npt.ArrayLike, secret: Secre
     blocks = Prf(secret.derive("hierarchical counter")).encrypt(
         b"".join(counter(number, 0, 0, 0) for number in range(len(values)))
     )
-    drawn = np.frombuffer(blocks, np.dtype([("chance", "<u8"), ("row", "<u4"), ("level", "<u4")]))
-    bucket = np.clip(np.ceil(values * plan.buckets), 1, plan.buckets).astype(np.int64) - 1
-    level = 1 + drawn["level"].astype(np.int64) % plan.levels
     server = HierarchyServer(plan)
-    for at in range(1, plan.levels + 1):
-        mine = level == at
-        row = drawn["row"][mine].astype(np.int64) % plan.nodes(at)
-        node = bucket[mine] // plan.nodes(plan.levels - at)
-        bit = (np.bitwise_count(row & node) & 1) ^ (drawn["chance"][mine] >= np.uint64(plan.threshold))
-        server._coefficients(at)[:] += np.bincount(row, 1.0 - 2 * bit, plan.nodes(at)).astype(np.int64)
-        server._counts[at - 1] += int(mine.sum())
-    server.accepted = len(values)
+    for value, random in zip(values.tolist(), RANDOM.iter_unpack(blocks), strict=True):
+        server.add(encode(plan, plan.bucket(value), *random))
     return server
 
 
@@ -351,11 +341,6 @@ def prefix_map(buckets: int, fan_out: int) -> FloatArray:
     free = leaves - 1 / buckets
     inverse = np.linalg.pinv(design @ free, rcond=1e-9)  # one singular value is 0, all others are at least 1
     return np.asarray(np.tril(np.ones((buckets, buckets))) @ free @ inverse)
-
-
-def constant_part(buckets: int) -> FloatArray:
-    """What `prefix_map` leaves out: the evenly spread root."""
-    return np.arange(1, buckets + 1) / buckets
 
 
 def _fan_outs(buckets: int) -> tuple[int, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -12,11 +10,11 @@ import numpy.typing as npt
 from evercount.errors import InputError, MessageRejected
 from evercount.local.collection_plan import Form, shared_plan
 from evercount.local.estimate import LocalEstimate, make_estimate
-from evercount.local.message_server import MessageServer, iterate
-from evercount.local.messages import inside, unpack, unpack_many
+from evercount.local.message_server import MessageServer
+from evercount.local.messages import inside, unpack
 
 BATCH = 4096
-"""Messages that are checked and added at a time."""
+"""Unpacked messages that are checked and added at a time."""
 
 
 class LocalServer(MessageServer):
@@ -69,14 +67,6 @@ class LocalServer(MessageServer):
         self._sums += entries.astype(np.int64)
         self.accepted += 1
 
-    def add_many(self, messages: Iterable[object]) -> int:
-        source = iterate(messages)
-        before = self.accepted
-        while batch := list(islice(source, BATCH)):
-            entries, rejected = unpack_many(self.plan, batch)
-            self._take(entries.sum(axis=0), len(entries), rejected)
-        return self.accepted - before
-
     def add_entries(self, entries: npt.NDArray[np.int16]) -> int:
         """Add unpacked messages, shape (messages, entries), as `simulate` makes them; the number of accepted ones.
 
@@ -95,14 +85,10 @@ class LocalServer(MessageServer):
         for start in range(0, len(entries), BATCH):
             part = entries[start : start + BATCH].astype(np.float64)
             honest = inside(self.plan, part)
-            kept = part if honest.all() else part[honest]
-            self._take(kept.sum(axis=0), len(kept), len(part) - len(kept))
+            self._sums += part[honest].sum(axis=0).astype(np.int64)  # below 2^27, so exact in doubles
+            self.accepted += int(np.count_nonzero(honest))
+            self.rejected += int(np.count_nonzero(~honest))
         return self.accepted - before
-
-    def _take(self, sums: npt.NDArray[np.float64], accepted: int, rejected: int) -> None:
-        self._sums += sums.astype(np.int64)  # a batch's sums are below 2^27 and exact in doubles
-        self.accepted += accepted
-        self.rejected += rejected
 
     def estimate(self) -> LocalEstimate:
         """What all accepted messages together say; may be asked at any time and as often as wanted.
@@ -131,11 +117,8 @@ class LocalServer(MessageServer):
 
     _add_any = add
 
-    def _parameters(self) -> list[Any]:
-        return [self.plan.epsilon, self.plan.delta, self.plan.n, self.plan.form, self.plan.w]
-
     @classmethod
-    def _of(cls, parameters: list[Any]) -> Self:
+    def _of(cls, *parameters: Any) -> Self:
         *others, buckets = parameters
         return cls(*others, buckets=buckets)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import astuple
 from typing import Any, Self
 
 import numpy as np
@@ -27,13 +28,14 @@ class MessageServer(ABC):
     def _add_any(self, message: Any) -> None:
         """Add one message, or count it as rejected and raise MessageRejected."""
 
-    @abstractmethod
-    def _parameters(self) -> list[Any]:
-        """What `_of` builds the server from, as JSON has it."""
+    @property
+    def _parameters(self) -> tuple[Any, ...]:
+        return astuple(vars(self)["plan"])
 
     @classmethod
     @abstractmethod
-    def _of(cls, parameters: list[Any]) -> Self: ...
+    def _of(cls, *parameters: Any) -> Self:
+        """The server whose plan has these fields."""
 
     @abstractmethod
     def _digest(self) -> str:
@@ -44,7 +46,7 @@ class MessageServer(ABC):
         return True
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._parameters()}, accepted={self.accepted}, rejected={self.rejected})"
+        return f"{type(self).__name__}({list(self._parameters)}, accepted={self.accepted}, rejected={self.rejected})"
 
     def add_many(self, messages: Iterable[object]) -> int:
         """Add a batch of any length; the number of accepted ones. Bad ones are only counted.
@@ -58,8 +60,11 @@ class MessageServer(ABC):
         Raises:
             InputError: messages is one message or no sequence.
         """
+        if isinstance(messages, str | bytes | bytearray | memoryview) or not isinstance(messages, Iterable):
+            kind = type(messages).__name__
+            raise InputError(f"a batch is a sequence of messages, got {kind}; use add for one message")
         before = self.accepted
-        for message in iterate(messages):
+        for message in messages:
             try:
                 self._add_any(message)
             except MessageRejected:
@@ -94,7 +99,7 @@ class MessageServer(ABC):
         Returns:
             JSON as bytes, for `load`.
         """
-        plan = {"format": FORMAT, "plan": self._parameters(), "digest": self._digest()}
+        plan = {"format": FORMAT, "plan": self._parameters, "digest": self._digest()}
         sums = {"accepted": self.accepted, "rejected": self.rejected, "sums": self._sums.tolist()}
         return json.dumps(plan | sums).encode()
 
@@ -113,7 +118,7 @@ class MessageServer(ABC):
         """
         try:
             data = json.loads(blob)
-            server = cls._of(data["plan"])
+            server = cls._of(*data["plan"])
             sums = np.asarray(data["sums"], dtype=server._sums.dtype)
             good = data["format"] == FORMAT and data["digest"] == server._digest() and sums.shape == server._sums.shape
             numbers = data["accepted"], data["rejected"]
@@ -125,10 +130,3 @@ class MessageServer(ABC):
         if not server._plausible():
             raise SnapshotError("the dump is damaged: no messages have this sum")
         return server
-
-
-def iterate(messages: Iterable[object]) -> Iterator[object]:
-    """The messages of a batch, or an InputError where it is none: one message, or nothing to go through."""
-    if isinstance(messages, str | bytes | bytearray | memoryview) or not isinstance(messages, Iterable):
-        raise InputError(f"a batch is a sequence of messages, got {type(messages).__name__}; use add for one message")
-    return iter(messages)

@@ -1,14 +1,11 @@
-"""The wire format of the local model: one version, one header, 16-bit entries; batches are checked as one array.
+"""The wire format of the local model: one version, one header, 16-bit entries.
 
 b"eL" · version (1 byte) · form (1 byte: number of counters) · digest of the plan (4) · entries (int16, little-endian)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import numpy.typing as npt
 
 from evercount._arrays import BoolArray, FloatArray
 from evercount.errors import MessageRejected
@@ -16,11 +13,6 @@ from evercount.local.collection_plan import MAGIC, VERSION, LocalPlan
 
 HEAD = 8
 ENTRY = np.dtype("<i2")
-
-
-def pack(plan: LocalPlan, entries: npt.NDArray[np.int16]) -> bytes:
-    """A message."""
-    return plan.header + entries.astype(ENTRY, copy=False).tobytes()
 
 
 def size(plan: LocalPlan) -> int:
@@ -32,7 +24,7 @@ def inside(plan: LocalPlan, entries: FloatArray) -> BoolArray:
     """Which rows lie in the server's ball, each counter by itself; sums of squares below 2^53 are exact in doubles."""
     vectors = entries.reshape(len(entries), plan.counters, plan.w)
     norms = np.einsum("ijk,ijk->ij", vectors, vectors)
-    return np.asarray((norms <= float(plan.radius) ** 2).all(axis=1))
+    return np.asarray((norms <= plan.radius_squared).all(axis=1))
 
 
 def _bytes(message: object) -> bytes | None:
@@ -62,18 +54,3 @@ def unpack(plan: LocalPlan, message: object) -> FloatArray:
     if not inside(plan, entries[np.newaxis])[0]:
         raise MessageRejected(f"the message lies outside the ball of radius {plan.radius} of honest messages")
     return entries
-
-
-def unpack_many(plan: LocalPlan, messages: Sequence[object]) -> tuple[FloatArray, int]:
-    """(entries of the accepted messages, number of rejected ones) of a batch; accepts what `unpack` accepts."""
-    want = size(plan)
-    good = [m for m in map(_bytes, messages) if m is not None and len(m) == want]
-    table = np.frombuffer(b"".join(good), np.uint8).reshape(len(good), want)
-    known = (table[:, :HEAD] == np.frombuffer(plan.header, np.uint8)).all(axis=1)
-    if not known.all():
-        table = table[known]
-    entries = np.ascontiguousarray(table[:, HEAD:]).view(ENTRY).astype(np.float64)
-    honest = inside(plan, entries)
-    if not honest.all():
-        entries = entries[honest]
-    return entries, len(messages) - len(entries)

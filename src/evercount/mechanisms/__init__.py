@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evercount.mechanisms.calibrate import NOISES, Noise, build_noise
+from evercount.mechanisms.calibrate import Noise, build_noise
 from evercount.mechanisms.noise_stream import NoiseStream
 
-__all__ = ["NOISES", "Noise", "NoiseStream", "build_noise"]
+__all__ = ["Noise", "NoiseStream", "build_noise"]

@@ -12,14 +12,12 @@ from evercount.mechanisms.declared_key import declaration_fingerprint, declared_
 from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
-from evercount.mechanisms.float_noise import FloatStream
 from evercount.mechanisms.fresh_noise import ONE_BY_ONE, FreshStream, PeriodicStream
 from evercount.mechanisms.named_noise import NamedNoise
 from evercount.mechanisms.noise_stream import NoiseStream
-from evercount.noise import FloatNoise, Secret
+from evercount.noise import Secret
 from evercount.privacy import Budget
 
-NOISES = ("exact", "insecure-float")
 NUMERIC_DELTA = 2.0**-60
 """The most that finite arithmetic may take from δ by default."""
 SIGMA_TOLERANCE = 1e-12
@@ -32,9 +30,8 @@ class Noise:
     sigma: float
     numeric_delta: float
     limit: int | None
-    """The last tick that the guarantee covers; None for float noise without a horizon."""
-    key: Secret | None = None
-    """The key of the noise; None for float noise."""
+    """The last tick that the guarantee covers; None where every day has noise of its own, without an end."""
+    key: Secret
     fingerprint: str | None = None
     """The digest of the declaration that the key was derived from; None where the key is the secret itself."""
     unseen: float = 0.0
@@ -43,7 +40,7 @@ class Noise:
     def dump(self) -> dict[str, Any]:
         """What `build_noise(dumped=...)` needs to continue identically. Secret."""
         return {
-            "name": self.stream.name,
+            "name": "exact",
             "sigma": self.sigma,
             "state": self.stream.dump(),
             "declaration": self.fingerprint,
@@ -51,7 +48,6 @@ class Noise:
 
 
 def build_noise(
-    name: str,
     factorization: Factorization,
     *,
     cells: int,
@@ -59,7 +55,6 @@ def build_noise(
     sensitivity: float,
     budget: Budget,
     horizon: int | None,
-    seed: int | None = None,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
     declaration: Mapping[str, Any] | None = None,
@@ -83,19 +78,8 @@ def build_noise(
     if not sensitivity > 0:
         raise ParameterError(f"the query declares a sensitivity of {sensitivity}: it must be positive")
     norm = sensitivity * (1 + SIGMA_TOLERANCE)
-    if part is not None and (name != "exact" or isinstance(factorization, Periods)):
-        raise ParameterError("a part of the cells has exact noise only, and no periods")
-    if name == "insecure-float":
-        if names is not None:
-            raise ParameterError(
-                "float noise that belongs to names is not private, even as a simulation: use exact noise"
-            )
-        if secret is not None:
-            raise ParameterError("insecure-float noise takes a seed, not a secret")
-        sigma = _continued(budget.noise_multiplier() * norm, dumped)
-        return Noise(_float(factorization, sigma / grid, cells, seed, dumped), sigma, 0.0, horizon)
-    if seed is not None:
-        raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
+    if part is not None and isinstance(factorization, Periods):
+        raise ParameterError("a part of the cells has no noise of periods")
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
     most = 2 * budget.noise_multiplier() * norm / grid
     cap = min(NUMERIC_DELTA, budget.delta / 16)
@@ -124,13 +108,11 @@ def build_noise(
             raise ParameterError(f"unlisted keys have no noise of {factorization.name!r}: omit it")
         engine = ONE_BY_ONE if isinstance(factorization, Fresh) else factorization
         if state is None:
-            assert limit is not None  # exact noise always has a last tick
             stream = NamedNoise(engine, scale, key, names, limit, reserved)
         else:
             stream = NamedNoise.load(engine, scale, state)
-            limit = stream.limit if limit is None else min(limit, stream.limit)
+            limit = min(limit, stream.limit)
     elif isinstance(factorization, Fresh):
-        assert limit is not None
         fresh = FreshStream(scale, number, key, first, reserved, limit)
         stream = fresh if state is None else fresh.resume(state)
     elif isinstance(factorization, Periods):
@@ -141,7 +123,7 @@ def build_noise(
             if loaded.first_cell != first:
                 raise SnapshotError("the noise state belongs to other cells")
             stream = loaded
-            limit = loaded.limit if limit is None else min(limit, loaded.limit)
+            limit = min(limit, loaded.limit)
         else:
             stream = ExactStream(factorization, scale, number, key, first, numeric_delta=reserved, limit=limit)
     return Noise(stream, sigma, reserved, limit, key, fingerprint)
@@ -169,7 +151,7 @@ def _numeric_price(
     horizon: int | None,
     touched: int | None,
     cap: float,
-) -> tuple[float, int | None]:
+) -> tuple[float, int]:
     """(numeric δ, last tick that it covers).
 
     **Guarantee.** Ticks of `fresh` and periods have independent noise, and data that agree in one have the same law
@@ -188,14 +170,6 @@ def _numeric_price(
         last = min(last, max(1, int(cap / once)) * width)
     parts = -(-last // width)
     return once * min(parts, parts if touched is None else touched), last
-
-
-def _float(
-    factorization: Factorization, scale: float, cells: int, seed: int | None, dumped: dict[str, Any] | None
-) -> NoiseStream:
-    if dumped is not None:
-        return FloatStream.load(factorization, scale, cells, dumped["state"])
-    return FloatStream(factorization, scale, cells, FloatNoise(seed))
 
 
 def _exact_periods(

@@ -27,9 +27,7 @@ class FreshStream(NoiseStream):
     tests/mechanisms/test_fresh_noise.py::test_only_touched_ticks_cost_anything.
     """
 
-    name = "exact"
     rounded = True
-    whole_units = True
 
     def __init__(
         self, scale: float, cells: int, secret: Secret, first_cell: int, numeric_delta: float, limit: int
@@ -84,9 +82,7 @@ class PeriodicStream(NoiseStream):
         self._make = make
         self._done, self._inner = 0, make(0)
         self._before: FloatArray = np.zeros(self._inner.take(0).shape[1])
-        self.name = self._inner.name
         self.rounded = self._inner.rounded
-        self.whole_units = self._inner.whole_units
         self.numeric_delta = self._inner.numeric_delta
 
     @property

@@ -33,7 +33,7 @@ class JoinedNoise(NoiseStream):
     def __init__(self, cohorts: Sequence[Cohort]) -> None:
         self.cohorts = tuple(cohorts)
         first = self.cohorts[0].noise
-        self.name, self.rounded, self.whole_units = first.name, first.rounded, first.whole_units
+        self.rounded = first.rounded
         self.numeric_delta = max(cohort.noise.numeric_delta for cohort in self.cohorts)
 
     @property

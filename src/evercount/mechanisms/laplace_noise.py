@@ -45,9 +45,7 @@ class PureStream(NoiseStream):
     tests/mechanisms/test_laplace_stream.py::test_exact_ratio_of_the_joint_release.
     """
 
-    name = "exact"
     rounded = False  # discrete from the start: no rounding error adds to the stated std
-    whole_units = True
     numeric_delta = 0.0
 
     tick: int = 0
@@ -190,9 +188,7 @@ class PureStream(NoiseStream):
         return {**dumped, "sum": self._last} if isinstance(self.tree, FreshLaplace) else dumped
 
     def beside(self, first_cell: int, cells: int) -> PureStream:
-        stream = PureStream(self.tree, *self._calibration, cells, self._secret, first_cell)
-        stream.name = self.name
-        return stream
+        return PureStream(self.tree, *self._calibration, cells, self._secret, first_cell)
 
     def resume(self, dumped: dict[str, Any]) -> PureStream:
         """Continue where `dump` stood; SnapshotError where anything public differs."""
@@ -211,14 +207,12 @@ class PureStream(NoiseStream):
 
 
 def build_pure(
-    name: str,
     tree: Factorization,
     *,
     cells: int,
     grid: float,
     l1: float,
     epsilon: float,
-    seed: int | None = None,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
     declaration: Mapping[str, Any] | None = None,
@@ -227,8 +221,7 @@ def build_pure(
     """Noise that makes the whole stream ε-DP with δ = 0; what `build_noise` returns for a pure budget.
 
     `declaration`, `dumped` and `part` are as there. Its σ is the std of a node in a digit tree, and else that of
-    continuous noise with all of ε, √2·l1/ε. name="insecure-float" takes a seed and uses the same exact integers under a
-    key that everybody can compute: for simulation, and named so.
+    continuous noise with all of ε, √2·l1/ε.
     """
     if not isinstance(tree, PureFactorization):
         raise ParameterError(f"factorization {tree!r} is for Gaussian noise; with delta=0 use 'bridge'")
@@ -236,23 +229,15 @@ def build_pure(
     fingerprint = None
     if dumped is not None and state is not None:
         secret, fingerprint = Secret.from_hex(state["secret"]), dumped["declaration"]
-    elif name == "insecure-float":
-        if secret is not None:
-            raise ParameterError("insecure-float noise takes a seed, not a secret")
-        if seed is not None:
-            secret = Secret.from_hex("0" * 64).derive(f"insecure seed {seed}")
-    elif seed is not None:
-        raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
     key = secret or Secret.generate()
-    if declaration is not None and state is None and name == "exact":
+    if declaration is not None and state is None:
         fingerprint = declaration_fingerprint(declaration, tree, l1 / epsilon)
         key = declared_key(key, fingerprint)
     first, number = (0, cells) if part is None else (part.start, len(part))
     stream = PureStream(tree, epsilon, l1, grid, number, key, first)
-    stream.name = name
     if state is not None:
         stream.resume(state)
     sigma = math.sqrt(variance(stream.rate)) * grid
     if not isinstance(tree, DigitTree):
         sigma = math.sqrt(2.0) * l1 / epsilon
-    return Noise(stream, sigma, 0.0, stream.limit, key if name == "exact" else None, fingerprint)
+    return Noise(stream, sigma, 0.0, stream.limit, key, fingerprint)

@@ -35,9 +35,7 @@ class NamedNoise(NoiseStream):
     tests/mechanisms/test_named_noise.py::test_snapshots_and_joined_cohorts_change_no_number.
     """
 
-    name = "exact"
     rounded = True
-    whole_units = True
 
     def __init__(
         self,

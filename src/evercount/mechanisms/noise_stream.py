@@ -16,18 +16,12 @@ from evercount.errors import EvercountError, ParameterError
 class NoiseStream(ABC):
     """Noise of one stream: row t is scale·(L z)_t for one z that is drawn once and never again.
 
-    `scale` is σ/grid, so noise comes in grid units. It does not depend on the data; a stream owns one of these and
-    takes from it exactly once per tick.
+    `scale` is σ/grid, so noise comes in whole grid units. It does not depend on the data; a stream owns one of these
+    and takes from it exactly once per tick.
     """
-
-    name: str
-    """What a release says about its noise: "exact" or "insecure-float"."""
 
     rounded: bool
     """Whether real noise was rounded to whole grid units, which adds grid²/12 to its variance."""
-
-    whole_units: bool = False
-    """Whether the noise is a whole number of grid units, so that sums are added as integers."""
 
     @property
     def tick(self) -> int:
@@ -35,7 +29,7 @@ class NoiseStream(ABC):
         raise NotImplementedError
 
     numeric_delta: float
-    """The proved price in δ of finite arithmetic; 0 where nothing is proved (floats)."""
+    """The proved price in δ of finite arithmetic."""
 
     @abstractmethod
     def take(self, ticks: int) -> FloatArray:

@@ -18,9 +18,7 @@ from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import Secret
 
 MakeDay = Callable[..., Noise]
-"""The noise of one day, from its `secret` or `seed`; `dumped` may say which σ it has."""
-SEEDS = 1 << 40
-"""More than days: seeds of days of different simulations differ."""
+"""The noise of one day, from its `secret`; `dumped` may say which σ it has."""
 
 
 class RevisionNoise(NoiseStream):
@@ -32,13 +30,10 @@ class RevisionNoise(NoiseStream):
     tests/engine/test_revised_streams.py::test_restarts_change_no_number.
     """
 
-    whole_units = True
-
-    def __init__(self, lags: int, cells: int, make: MakeDay, source: Secret | int, tick: int = 0) -> None:
-        self._lags, self._cells, self._make, self._source, self._tick = lags, cells, make, source, tick
+    def __init__(self, lags: int, cells: int, make: MakeDay, key: Secret, tick: int = 0) -> None:
+        self._lags, self._cells, self._make, self._key, self._tick = lags, cells, make, key, tick
         first = self._noise_of(0).stream
-        self.name, self.rounded, self.whole_units = first.name, first.rounded, first.whole_units
-        self.numeric_delta = first.numeric_delta
+        self.rounded, self.numeric_delta = first.rounded, first.numeric_delta
         self._days: dict[int, FloatArray] = {}
 
     def __repr__(self) -> str:
@@ -49,9 +44,7 @@ class RevisionNoise(NoiseStream):
         return self._tick
 
     def _noise_of(self, day: int) -> Noise:
-        if isinstance(self._source, int):
-            return self._make(seed=self._source * SEEDS + day)
-        return self._make(secret=self._source.derive(f"day {day}"))
+        return self._make(secret=self._key.derive(f"day {day}"))
 
     def _day(self, day: int) -> FloatArray:
         """All numbers that a day will have, shape (lags, cells)."""
@@ -73,12 +66,10 @@ class RevisionNoise(NoiseStream):
         self._day(self._tick + 1)
 
     def dump(self) -> dict[str, Any]:
-        source = {"seed": self._source} if isinstance(self._source, int) else {"secret": self._source.hex()}
-        return {**source, "lags": self._lags, "cells": self._cells, "tick": self._tick}
+        return {"secret": self._key.hex(), "lags": self._lags, "cells": self._cells, "tick": self._tick}
 
 
 def build_revisions(
-    name: str,
     engine: Factorization,
     lags: int,
     cells: int,
@@ -86,7 +77,6 @@ def build_revisions(
     make: MakeDay,
     declaration: Mapping[str, Any],
     *,
-    seed: int | None = None,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
 ) -> Noise:
@@ -96,20 +86,15 @@ def build_revisions(
     noise than one that is not, whatever they share.
     """
     if dumped is None:
-        source: Secret | int
-        one = make(seed=seed, secret=secret)  # refuses a seed for exact noise, and a secret for other noise
-        fingerprint, source = None, seed if seed is not None else int(Secret.generate().hex()[:7], 16)
-        if name == "exact":
-            fingerprint = declaration_fingerprint({**declaration, "revisions": lags}, engine, one.sigma)
-            source = declared_key(secret or Secret.generate(), fingerprint)
+        one, tick = make(secret=secret), 0
+        fingerprint = declaration_fingerprint({**declaration, "revisions": lags}, engine, one.sigma)
+        key = declared_key(secret or Secret.generate(), fingerprint)
     else:
         state, fingerprint = dumped["state"], dumped["declaration"]
         if (state["lags"], state["cells"]) != (lags, cells) or state["tick"] < 0:
             raise SnapshotError("the noise state belongs to another number of revisions or of cells")
-        source = state["seed"] if "seed" in state else Secret.from_hex(state["secret"])
+        key, tick = Secret.from_hex(state["secret"]), state["tick"]
         make = partial(make, dumped={"sigma": dumped["sigma"], "state": None})
-        one = make(**({"seed": 0} if "seed" in state else {"secret": Secret.from_hex("00" * 32)}))
-    tick = 0 if dumped is None else dumped["state"]["tick"]
-    stream = RevisionNoise(lags, cells, make, source, tick)
-    key = source if isinstance(source, Secret) else None
+        one = make(secret=Secret.from_hex("00" * 32))
+    stream = RevisionNoise(lags, cells, make, key, tick)
     return replace(one, stream=stream, limit=horizon, key=key, fingerprint=fingerprint)

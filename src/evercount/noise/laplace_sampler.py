@@ -21,8 +21,8 @@ from evercount._arrays import FloatArray, IntArray, UIntArray
 from evercount.errors import ParameterError
 from evercount.noise.exact_comparisons import BITS_PER_READ, GUARD, exp_minus
 from evercount.noise.exact_normals import as_integer, check_block_size
-from evercount.noise.prf import CELLS, DRAWS, Prf, counter, read_counter
-from evercount.noise.secret import Secret
+from evercount.noise.prf import CELLS, DRAWS, Prf, counter, counters, read_counter
+from evercount.noise.secret import Secret, check_secret
 
 LABEL = "evercount/noise/laplace/1"
 SLACK = 2.0**-42
@@ -48,7 +48,7 @@ class ExactLaplace:
         if not (isinstance(rate, float) and LEAST_RATE <= rate <= LARGEST_RATE):
             raise ParameterError(f"the rate of Laplace noise must lie between 2^-36 and 64, got {rate!r}")
         self.rate = rate
-        self._prf = _checked_prf(secret)
+        self._prf = Prf(check_secret(secret).derive(LABEL))
 
     def draw(self, draws: npt.ArrayLike, cells: int, first_cell: int = 0) -> IntArray:
         """The numbers of these draws (in any order) and `cells` cells from `first_cell` on, shape (draws, cells)."""
@@ -67,7 +67,8 @@ class ExactLaplace:
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
             rate = np.asarray(self.rate) if rates is None else np.repeat(rates[start : start + step], cells)
-            out[start : start + step] = self._block(_counters(part, cells, first_cell), rate).reshape(len(part), cells)
+            blocks = counters(part, range(first_cell, first_cell + cells))
+            out[start : start + step] = self._block(blocks, rate).reshape(len(part), cells)
         return out
 
     def _block(self, blocks: UIntArray, rate: FloatArray) -> IntArray:
@@ -132,7 +133,7 @@ class ExactLaplaceRates(ExactLaplace):
 
     def __init__(self, secret: Secret) -> None:
         self.rate = math.nan
-        self._prf = _checked_prf(secret)
+        self._prf = Prf(check_secret(secret).derive(LABEL))
 
     def draw_at(self, draws: npt.ArrayLike, rates: npt.ArrayLike, cells: int, first_cell: int = 0) -> IntArray:
         """The numbers of these draws with these rates, shape (draws, cells)."""
@@ -166,24 +167,6 @@ def reaches(u: int, read: int, k: int, rate: float) -> bool | None:
     if u << GUARD >= t_high:
         return False
     return None
-
-
-def _checked_prf(secret: Secret) -> Prf:
-    if not isinstance(secret, Secret):
-        raise ParameterError(f"exact noise needs a Secret, not a {type(secret).__name__}: Secret.generate()")
-    return Prf(secret.derive(LABEL))
-
-
-def _counters(draws: IntArray, cells: int, first_cell: int) -> UIntArray:
-    """Counter blocks of index 0 and 1 for any draws: the layout of `prf.counters`."""
-    words = np.empty((len(draws), cells, 4), dtype=np.uint64)
-    lower = np.arange(first_cell, first_cell + cells, dtype=np.uint64) << np.uint64(32)
-    upper = draws.astype(np.uint64) << np.uint64(16)
-    words[:, :, ::2] = upper.astype(">u8").view(np.uint64)[:, None, None]
-    words[:, :, 1] = lower.astype(">u8").view(np.uint64)
-    lower += np.uint64(1)
-    words[:, :, 3] = lower.astype(">u8").view(np.uint64)
-    return words.reshape(-1, 4)
 
 
 def variance(rate: float) -> float:

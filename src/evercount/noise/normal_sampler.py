@@ -112,8 +112,6 @@ class ExactNoise:
     _margin: ClassVar[float] = DECISION_MARGIN  # tests make it larger: every decision then goes the exact way
 
     def __init__(self, secret: Secret, names: Sequence[str] | None = None) -> None:
-        if not isinstance(secret, Secret):
-            raise ParameterError(f"exact noise needs a Secret, not a {type(secret).__name__}: Secret.generate()")
         self._prf = Prf(secret) if names is None else NamedPrf(secret, names)
 
     def normals(self, start: int, stop: int, cells: int, first_cell: int = 0) -> Normals:
@@ -274,8 +272,6 @@ class NormalSequence:
     """The numbers as doubles. A release that rounds them must ask `exact` wherever the error could matter."""
 
     def __init__(self, secret: Secret, count: int) -> None:
-        if not isinstance(secret, Secret):
-            raise ParameterError(f"exact noise needs a Secret, not a {type(secret).__name__}: Secret.generate()")
         count = as_integer("count", count)
         if count < 1:
             raise ParameterError(f"a sequence has at least one number, not {count}")
@@ -357,12 +353,10 @@ class _Output:
 
     def normals(self, shape: tuple[int, int]) -> Normals:
         """The finished numbers, read-only."""
-        arrays = (self.sign, self.integer, self.hi, self.lo)
-        for array in arrays:
+        for array in (self.sign, self.integer, self.hi, self.lo):
             array.flags.writeable = False
-        return Normals(
-            self.sign.reshape(shape), self.integer.reshape(shape), self.hi.reshape(shape), self.lo.reshape(shape)
-        )
+            array.shape = shape
+        return Normals(self.sign, self.integer, self.hi, self.lo)
 
 
 def _rectangles(draws: range, cells: range) -> Iterator[tuple[int, range, range]]:

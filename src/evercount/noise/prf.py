@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from evercount._arrays import UIntArray
-from evercount.noise.secret import Secret
+from evercount._arrays import IntArray, UIntArray
+from evercount.noise.secret import Secret, check_secret
 
 EXACT_NOISE_LABEL = "evercount/noise/exact/1"
 """The label under which the AES key is derived; a new layout of bits needs a new label."""
@@ -49,13 +49,13 @@ def counter(draw: int, cell: int, attempt: int, index: int) -> bytes:
     return (((draw << 16 | attempt) << 32 | cell) << 32 | index).to_bytes(BLOCK_BYTES, "big")
 
 
-def counters(draws: range, cells: range) -> UIntArray:
+def counters(draws: range | IntArray, cells: range) -> UIntArray:
     """The counter blocks of index 0 and 1, attempt 0, draw by draw: shape ``(len(draws) · len(cells), 4)``.
 
     The entries are raw bytes, two 64-bit words for each block; `set_attempt` writes the attempt into them.
     """
     blocks = np.empty((len(draws), len(cells), 4), dtype=np.uint64)
-    upper = np.arange(draws.start, draws.stop, dtype=np.uint64) << np.uint64(16)
+    upper = np.asarray(draws, dtype=np.uint64) << np.uint64(16)
     lower = np.arange(cells.start, cells.stop, dtype=np.uint64) << np.uint64(32)
     blocks[:, :, ::2] = upper.astype(">u8").view(np.uint64)[:, None, None]
     blocks[:, :, 1] = lower.astype(">u8").view(np.uint64)
@@ -95,7 +95,7 @@ class Prf:
     """
 
     def __init__(self, secret: Secret, label: str = EXACT_NOISE_LABEL) -> None:
-        self._cipher = Cipher(algorithms.AES(bytes.fromhex(secret.derive(label).hex())), modes.ECB())
+        self._cipher = Cipher(algorithms.AES(bytes.fromhex(check_secret(secret).derive(label).hex())), modes.ECB())
 
     def encrypt(self, blocks: bytes) -> bytes:
         """The key-stream blocks of counter blocks."""

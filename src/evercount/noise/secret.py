@@ -158,3 +158,10 @@ class Secret:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise ParameterError("a Secret is not pickled: store secret.hex() where passwords are stored")
+
+
+def check_secret(secret: object) -> Secret:
+    """The secret, or a ParameterError that does not show what was given."""
+    if not isinstance(secret, Secret):
+        raise ParameterError(f"exact noise needs a Secret, not a {type(secret).__name__}: Secret.generate()")
+    return secret

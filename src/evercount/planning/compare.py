@@ -391,5 +391,5 @@ def _model(query: Query, name: str | None, budget: Budget, horizon: int | None) 
     """(error model with exact noise, numeric δ, bytes of streaming state per cell)."""
     engine = choose_engine(query, budget, horizon, name)
     nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
-    noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
+    noise = make_noise(query, engine, budget, horizon, secret=nothing)
     return ErrorModel(query, engine, noise.sigma, noise.stream.rounded), noise.numeric_delta, engine.state_bytes

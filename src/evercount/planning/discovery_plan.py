@@ -68,7 +68,7 @@ def plan_discovery(
     if query.discovery is None:
         return None
     budget, engine = choose_noise(query, budget, horizon, None, names)
-    noise = make_noise("exact", query, engine, budget, horizon, views=names, secret=NOTHING)
+    noise = make_noise(query, engine, budget, horizon, views=names, secret=NOTHING)
     errors = ErrorModel(query, engine, noise.sigma, noise.stream.rounded)
     std = lambda ticks: noise.sigma / query.grid * errors.norms(ticks)  # noqa: E731 - shorter than a function
     thresholds = query.discovery.thresholds(budget, horizon, std)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count
+from evercount._validate import check_count, check_name
 from evercount.errors import InputError, ParameterError
 from evercount.privacy import Budget
 from evercount.queries.capabilities import Adjacency
@@ -31,9 +31,16 @@ if TYPE_CHECKING:
 else:
     V_co = TypeVar("V_co", covariant=True)
 
-__all__ = ["ADJACENCIES", "LARGEST_TOTAL", "Adjacency", "Query", "V_co", "listed_events"]
+__all__ = ["ADJACENCIES", "LARGEST_TOTAL", "Adjacency", "Query", "V_co", "is_replace", "listed_events"]
 
 ADJACENCIES = get_args(Adjacency)
+
+
+def is_replace(adjacency: Adjacency) -> bool:
+    """Whether an event becomes another one, and is not added or removed; UnknownName for anything else."""
+    check_name("adjacency", adjacency, ADJACENCIES)
+    return adjacency == "replace"
+
 
 LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""

@@ -5,106 +5,23 @@ Nothing outside `queries/` asks which query it is: it asks whether the query has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
-from evercount.privacy import Budget
 
 if TYPE_CHECKING:
     from evercount.queries.base import Query
-    from evercount.queries.cell_errors import CellErrors
-    from evercount.queries.cuts.cut_graph import CutGraph
-    from evercount.queries.cuts.cut_noise import CutNoise
-    from evercount.queries.discovery_threshold import Thresholds
+    from evercount.queries.cuts.cut_query import Cuts
+    from evercount.queries.discovered_keys import DiscoveredKeys
+    from evercount.queries.distinct_users import UserQuery
+    from evercount.queries.quantiles import Quantiles
 
 Adjacency = Literal["add-remove", "replace"]
 
 Groups = tuple[IntArray, IntArray, IntArray]
-
-
-class Discovery(Protocol):
-    """Keys that nobody lists beforehand: noise belongs to names, and more of them join while the stream runs."""
-
-    first_names: ClassVar[tuple[str, ...]]
-    """The names of the cells before the first tick."""
-
-    @property
-    def least_listed(self) -> int:
-        """The true count that every public key has."""
-
-    def touched_cells(self, budget: Budget, horizon: int | None) -> int:
-        """How many cells one protected unit can change at most: what finite arithmetic is priced for."""
-
-    def own_delta(self, budget: Budget) -> float:
-        """The part of δ that discovery costs besides the noise."""
-
-    def thresholds(self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]) -> Thresholds:
-        """When a key becomes public."""
-
-    def labels_now(self, state: Any) -> Sequence[str]:
-        """One label per number that a tick publishes now; public."""
-
-    def expected_names(self, state: Any, events: Any = ()) -> Iterable[str]:
-        """Names that may join soon, so that their noise can be made ready."""
-
-    def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
-        """The keys of rows as they are counted."""
-
-    def interval(
-        self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Intervals that hold given which keys are public."""
-
-    def with_known_keys(self, events: Iterable[Any]) -> Query:
-        """A query whose increments are those that S speaks of, over the keys of these events; for audits."""
-
-
-class QuantileReader(Protocol):
-    """Quantiles of a value that are read from published numbers of values below edges."""
-
-    def norms_beside(self, q: float) -> FloatArray:
-        """Std of (number below each edge) − q·(number of all), in units of a cell's std."""
-
-    def read_quantile(self, below: FloatArray, half: FloatArray, q: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(value, low, high) of the q-quantile."""
-
-
-class People(Protocol):
-    """Events name their users themselves, and one user may have any number of events."""
-
-    each_tick: ClassVar[bool]
-    """Whether users count anew in each tick: S and Δ₁ are then those of one tick."""
-
-    @property
-    def order_matters(self) -> bool:
-        """Whether the order of a user's events within a tick changes what is counted."""
-
-    def users_of(self, events: Iterable[Any]) -> list[str]:
-        """Whose events these are."""
-
-    def user_sensitivity(
-        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
-    ) -> float:
-        """S for one user with any number of events.
-
-        **Guarantee.** As for S of `Query`, with two streams as neighbours that differ in the events of one user (in one
-        period). Tests:
-        tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration and
-        tests/queries/test_queries_occupancy.py::test_user_sensitivity_by_enumeration.
-        """
-
-    def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
-        """Δ₁ for one user with any number of events."""
-
-
-class CutReader(Protocol):
-    """Published numbers are the weights of all edges of a graph, which answers every cut."""
-
-    def graph(self, noisy: FloatArray, std: float, noise: CutNoise | None = None) -> CutGraph:
-        """The released graph of one tick: `noisy` as published, `std` of one edge."""
 
 
 @dataclass(frozen=True)
@@ -166,17 +83,17 @@ class Capabilities:
     """The name by which commands, services and snapshots know the query."""
 
     @property
-    def discovery(self) -> Discovery | None:
-        """Keys that nobody lists beforehand."""
+    def discovery(self) -> DiscoveredKeys | None:
+        """Keys that nobody lists beforehand: noise belongs to names, and more of them join while the stream runs."""
         return None
 
     @property
-    def quantiles(self) -> QuantileReader | None:
+    def quantiles(self) -> Quantiles | None:
         """Quantiles that are read from the published numbers."""
         return None
 
     @property
-    def people(self) -> People | None:
+    def people(self) -> UserQuery | None:
         """S and Δ₁ of a user with any number of events, where events name their users."""
         return None
 
@@ -186,7 +103,7 @@ class Capabilities:
         return None
 
     @property
-    def cuts(self) -> CutReader | None:
+    def cuts(self) -> Cuts | None:
         """The graph that the published numbers are."""
         return None
 

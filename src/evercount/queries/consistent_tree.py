@@ -267,10 +267,6 @@ class Forest:
         leaves, cells = zip(*((tree.leaves, tree.cells) for tree in self.trees), strict=True)
         return np.cumsum([0, *leaves]), np.cumsum([0, *cells])
 
-    def cell_totals(self, leaves: IntArray) -> IntArray:
-        parts = np.split(np.asarray(leaves, dtype=np.int64), self._firsts[0][1:-1], axis=1)
-        return np.concatenate([tree.cell_totals(part) for tree, part in zip(self.trees, parts, strict=True)], axis=1)
-
     def cells_of_leaves(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
         first_cell = self._firsts[1]
         each = [tree.cells_of_leaves(np.arange(tree.leaves)) for tree in self.trees]

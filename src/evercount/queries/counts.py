@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any, ClassVar, Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count, check_number, check_positive
 from evercount.errors import EventRefused, InputError, ParameterError, UnknownName
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.capabilities import EventNumber, Groups, Rows
@@ -56,6 +56,26 @@ def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
     return array.astype(np.int64)
 
 
+def values_inside(events: Any, low: float, high: float) -> FloatArray:
+    """The values of a tick's events, or an InputError that names the first one outside [low, high]."""
+    if isinstance(events, list | tuple) and not {bool, str, bytes, type(None)}.isdisjoint(map(type, events)):
+        raise InputError("the events of a tick must be numbers: no text, no true or false")
+    try:
+        values = np.atleast_1d(np.asarray(events))
+    except ValueError as error:
+        raise InputError("the events of a tick must be numbers") from error
+    if values.dtype.kind not in "iuf" and values.size:
+        raise InputError(f"the events of a tick must be numbers, got {kind_of(values)}")
+    if values.ndim != 1:
+        raise InputError(f"a tick is a sequence of values, got an array of shape {values.shape}")
+    values = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        bad = ~((values >= low) & (values <= high))
+    if bad.any():
+        raise EventRefused(int(np.argmax(bad)), f"is outside the declared range [{low:g}, {high:g}]")
+    return values
+
+
 class Count(Query[float]):
     """How many events so far. A tick is its number of events, or a sequence of such numbers: 3, or [1, 1, 1].
 
@@ -83,11 +103,7 @@ class Count(Query[float]):
     monotone = True
 
     def __init__(self, most_per_tick: int | None = None) -> None:
-        if most_per_tick is not None and (
-            isinstance(most_per_tick, bool) or not isinstance(most_per_tick, int) or most_per_tick < 1
-        ):
-            raise ParameterError(f"most_per_tick must be a whole number of at least 1 (or None), got {most_per_tick!r}")
-        self.most_per_tick = most_per_tick
+        self.most_per_tick = None if most_per_tick is None else check_count("most_per_tick", most_per_tick)
 
     @property
     def event_number(self) -> EventNumber:
@@ -151,14 +167,10 @@ class Sum(Query[float]):
     spelled_in_1_0: ClassVar[Mapping[str, str]] = {"low": "lo", "high": "hi"}
 
     def __init__(self, low: float = 0.0, high: float = 1.0, grid: float = 1.0) -> None:
-        for label, value in (("low", low), ("high", high), ("grid", grid)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ParameterError(f"{label} must be a finite number, got {value!r}")
+        self.low, self.high = check_number("low", low), check_number("high", high)
+        self._grid = check_positive("grid", grid)
         if not low < high:
             raise ParameterError(f"low must be below high, got low={low}, high={high}")
-        if not grid > 0:
-            raise ParameterError(f"grid must be positive, got {grid}")
-        self.low, self.high, self._grid = float(low), float(high), float(grid)
         self._low, self._high = round(low / grid), round(high / grid)
         if max(abs(self._low * self._grid - self.low), abs(self._high * self._grid - self.high)) > 1e-9 * self._grid:
             raise ParameterError(f"low={low} and high={high} must be whole multiples of grid={grid}")
@@ -190,21 +202,8 @@ class Sum(Query[float]):
         return self._low >= 0
 
     def _units(self, events: Any) -> IntArray:
-        """The events' values in grid units, or an InputError that names the first illegal one."""
-        if isinstance(events, list | tuple) and not {bool, str}.isdisjoint(map(type, events)):
-            raise InputError("the events of a tick must be numbers: no text, no true or false")
-        values = np.atleast_1d(np.asarray(events))
-        if values.dtype.kind not in "iuf" and values.size:
-            raise InputError(f"the events of a tick must be numbers, got {kind_of(values)}")
-        values = values.astype(np.float64)
-        if values.ndim != 1:
-            raise InputError(f"a tick is a sequence of values, got an array of shape {values.shape}")
-        with np.errstate(invalid="ignore"):
-            bad = ~((values >= self.low) & (values <= self.high))
-        if bad.any():
-            at = int(np.argmax(bad))
-            raise EventRefused(at, f"is outside the declared range [{self.low:g}, {self.high:g}]")
-        return np.rint(values / self._grid).astype(np.int64)
+        """The events' values in grid units."""
+        return np.rint(values_inside(events, self.low, self.high) / self._grid).astype(np.int64)
 
     @property
     def rows(self) -> Rows:

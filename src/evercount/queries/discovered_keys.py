@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_name, check_probability
+from evercount._validate import check_count, check_probability
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Budget
-from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Adjacency, Query
-from evercount.queries.capabilities import Discovery, Rows
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, is_replace
+from evercount.queries.capabilities import Rows
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.discovery_threshold import Reach, Thresholds
 from evercount.queries.histogram import OTHER
@@ -37,7 +37,7 @@ CLEAR = 2.0
 """A key is clearly above its threshold when its noisy count exceeds it by this many stds plus half an interval."""
 
 
-class DiscoveredKeys(Query[FloatArray], Discovery):
+class DiscoveredKeys(Query[FloatArray]):
     """Running counts of keys that nobody listed. A key becomes public when its noisy count passes a public threshold.
 
     A tick is a sequence of keys, one for each event, or a mapping from key to number of events. Published are `total`
@@ -107,10 +107,11 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
         return True
 
     @property
-    def discovery(self) -> Discovery:
+    def discovery(self) -> Self:
         return self
 
     def labels_now(self, state: KeyCounts) -> Sequence[str]:
+        """One label per number that a tick publishes now; public."""
         return (*RESERVED, *state.public)
 
     def parameters(self) -> dict[str, Any]:
@@ -118,27 +119,25 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S = 2 over the total and the counts of all possible keys: `discovered_keys.proof.md`, Lemma 1."""
-        check_name("adjacency", adjacency, ADJACENCIES)
+        is_replace(adjacency)  # refuses what is no adjacency
         return 2.0
 
     def touched_cells(self, budget: Budget, horizon: int | None) -> int:
-        """The keys of a unit's events, in both streams where events are replaced, and the total."""
+        """How many cells one unit can change: the keys of its events, of both streams under replace, and the total."""
         return 1 + bounded("events", budget, horizon) * (2 if budget.adjacency == "replace" else 1)
 
     def own_delta(self, budget: Budget) -> float:
+        """The part of δ that discovery costs besides the noise."""
         return self.share * budget.delta
 
-    @property
-    def least_listed(self) -> int:
-        return self.minimum
-
     def thresholds(self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]) -> Thresholds:
-        """Δ₂ = share·δ/(1 + e^ε)."""
+        """When a key becomes public: δ₂ = share·δ/(1 + e^ε)."""
         delta = self.own_delta(budget) / (1 + float(np.exp(min(budget.epsilon, 700.0))))
         own = self._own_ticks
         return Thresholds(self.minimum, self.every, horizon, Reach.of(budget, horizon, own), delta, std, own)
 
     def with_known_keys(self, events: Iterable[Any]) -> Query:
+        """A query whose increments are those that S speaks of, over the keys of these events; for audits."""
         return KnownKeys(self, sorted({normal_key(0, event) for event in events}))
 
     # -- from events to increments -----------------------------------------------------------------------------
@@ -167,6 +166,7 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
         return (), False
 
     def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
+        """The keys of rows as they are counted; None for those that are not legal."""
         checked = (_checked(key) if isinstance(key, str) else ("", "") for key in keys)
         return [normal if wrong is None else None for normal, wrong in checked]
 
@@ -281,10 +281,8 @@ def count_keys(events: Any) -> dict[str, int]:
         listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
         try:
             numbers = list(Counter(listed).items())
-        except TypeError:
-            for number, key in enumerate(listed):
-                normal_key(number, key)
-            raise
+        except TypeError:  # something that is no text, and not even hashable
+            numbers = [(None, 1)]
         if any(_refused(key) for key, _ in numbers):
             for number, key in enumerate(listed):
                 normal_key(number, key)

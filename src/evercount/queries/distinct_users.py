@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount._validate import check_count, check_name
+from evercount._validate import check_count
 from evercount.errors import InputError, ParameterError
-from evercount.queries.base import ADJACENCIES, Adjacency, Query, listed_events
-from evercount.queries.capabilities import People, Rows
+from evercount.queries.base import Adjacency, Query, is_replace, listed_events
+from evercount.queries.capabilities import Rows
 from evercount.queries.histogram import Histogram
 
 ONLY = ""
@@ -23,47 +24,69 @@ Seen = dict[str, list[str]]
 """The keys under which each user has been counted. As sensitive as the events."""
 
 
-def named_pairs(events: Any, keys: Container[str], keyed: bool = True) -> list[tuple[str, str]]:
-    """The events of a tick as pairs (user, key), each checked; without keys an event is its user."""
-    pairs = []
-    for number, event in enumerate(listed_events(events)):
-        where = f"event {number} of the tick (from 0)"
-        if not keyed:
-            user, key = event, ONLY
-        elif isinstance(event, list | tuple) and len(event) == 2:
-            user, key = event
-        else:
-            raise InputError(f"{where} must be a pair (user, key)")
-        if not isinstance(user, str) or not 0 < len(user) <= LONGEST_USER:
-            raise InputError(f"{where}: a user is a text of 1 to {LONGEST_USER} characters")
-        if not isinstance(key, str) or key not in keys:
-            raise InputError(f"{where} has the key {key!r:.80}, which is not in the public list")
-        pairs.append((user, key))
-    return pairs
-
-
-class UserQuery(Query, People):
-    """What queries share whose events name their users, and keys where there are some."""
+class UserQuery(Query):
+    """What queries share whose events name their users, and keys where there are some; one user may have any number."""
 
     in_place = True
     each_tick: ClassVar[bool] = False
+    """Whether users count anew in each tick: S and Δ₁ are then those of one tick."""
     refuses_by_itself: ClassVar[bool] = True
     _legal: Mapping[str, int]
     """The keys that an event may name."""
+    _keyed: bool
+    """Whether an event is a pair (user, key), and not a user alone."""
 
     def __init__(self, keys: Sequence[str] | None) -> None:
         if isinstance(keys, int):
             raise ParameterError(f"keys must be a list of texts (or None), got {keys!r}")
         self._keys: tuple[str, ...] | None = None if keys is None else tuple(Histogram(keys).labels)
+        self._keyed = keys is not None
 
     @property
-    def people(self) -> People:
+    def people(self) -> Self:
         return self
 
+    @property
+    @abstractmethod
+    def order_matters(self) -> bool:
+        """Whether the order of a user's events within a tick changes what is counted."""
+
+    @abstractmethod
+    def user_sensitivity(
+        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
+    ) -> float:
+        """S for one user with any number of events.
+
+        **Guarantee.** As for S of `Query`, with two streams as neighbours that differ in the events of one user (in one
+        period). Tests:
+        tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration and
+        tests/queries/test_queries_occupancy.py::test_user_sensitivity_by_enumeration.
+        """
+
+    @abstractmethod
+    def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+        """Δ₁ for one user with any number of events."""
+
     def _pairs(self, events: Any) -> list[tuple[str, str]]:
-        return named_pairs(events, self._legal, self._keys is not None)
+        """The events of a tick as pairs (user, key), each checked."""
+        pairs = []
+        for number, event in enumerate(listed_events(events)):
+            where = f"event {number} of the tick (from 0)"
+            if not self._keyed:
+                user, key = event, ONLY
+            elif isinstance(event, list | tuple) and len(event) == 2:
+                user, key = event
+            else:
+                raise InputError(f"{where} must be a pair (user, key)")
+            if not isinstance(user, str) or not 0 < len(user) <= LONGEST_USER:
+                raise InputError(f"{where}: a user is a text of 1 to {LONGEST_USER} characters")
+            if not isinstance(key, str) or key not in self._legal:
+                raise InputError(f"{where} has the key {key!r:.80}, which is not in the public list")
+            pairs.append((user, key))
+        return pairs
 
     def users_of(self, events: Iterable[Any]) -> list[str]:
+        """Whose events these are."""
         return [user for user, _ in self._pairs(events)]
 
     def check_events(self, events: Iterable[Any]) -> None:
@@ -137,19 +160,17 @@ class DistinctUsers(UserQuery):
         return self._keys or (), False
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        check_name("adjacency", adjacency, ADJACENCIES)
-        more = 2.0 * self._total
-        if adjacency == "add-remove" or self._keys is None:
-            return 2.0 + more
-        return (4.0 if self._most == len(self._keys) else 8.0) + more
+        one = 2.0
+        if is_replace(adjacency) and self._keys is not None:
+            one = 4.0 if self._most == len(self._keys) else 8.0
+        return one + 2.0 * self._total
 
     def user_sensitivity(
         self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
     ) -> float:
         """S for one user with any number of events: see the class."""
-        check_name("adjacency", adjacency, ADJACENCIES)
-        each = {("add-remove", False): 1, ("replace", False): 2, ("add-remove", True): 2, ("replace", True): 5}
-        return float(each[adjacency, period] * (self._most + self._total))
+        each = {(False, False): 1, (True, False): 2, (False, True): 2, (True, True): 5}
+        return float(each[is_replace(adjacency), period] * (self._most + self._total))
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """Δ₁ for one event: 2, and 4 under replace with keys; 2 more with `total`.
@@ -157,13 +178,11 @@ class DistinctUsers(UserQuery):
         **Guarantee.** Proof: `distinct_users.proof.md`. Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
-        check_name("adjacency", adjacency, ADJACENCIES)
-        return (2.0 if adjacency == "add-remove" or self._keys is None else 4.0) + 2.0 * self._total
+        return (4.0 if is_replace(adjacency) and self._keys is not None else 2.0) + 2.0 * self._total
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
         """Δ₁ for one user with any number of events: c changes of 1, twice that under replace, c more in a period."""
-        check_name("adjacency", adjacency, ADJACENCIES)
-        return float(((adjacency == "replace") + 1 + period) * (self._most + self._total))
+        return float((is_replace(adjacency) + 1 + period) * (self._most + self._total))
 
     def initial_state(self) -> Seen:
         return {}
@@ -231,19 +250,18 @@ class ActiveUsers(DistinctUsers):
         super().__init__(keys, max_keys)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        check_name("adjacency", adjacency, ADJACENCIES)
+        replaced = is_replace(adjacency)
         if self._keys is None:
             return 1.0
         if self._most == len(self._keys):
-            return 1.0 if adjacency == "add-remove" else 2.0
-        return 2.0 if adjacency == "add-remove" else 8.0
+            return 2.0 if replaced else 1.0
+        return 8.0 if replaced else 2.0
 
     def user_sensitivity(
         self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
     ) -> float:
         """S of one tick for one user with any number of events: see the class."""
-        check_name("adjacency", adjacency, ADJACENCIES)
-        return float(self._most * (1 if adjacency == "add-remove" else 2))
+        return float(self._most * (1 + is_replace(adjacency)))
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """Δ₁ for one event: S where every key counts, else 2 and 4.
@@ -261,16 +279,7 @@ class ActiveUsers(DistinctUsers):
         return None
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        today: dict[str, list[str]] = {}
-        for user, key in self._pairs(events):
-            seen = today.setdefault(user, [])
-            if key not in seen and len(seen) < self._most:
-                seen.append(key)
-        row = np.zeros(self.cells, np.int64)
-        for keys in today.values():
-            for key in keys:
-                row[self._index[key]] += 1
-        return row, state
+        return super().encode({}, events)[0], state
 
     def load_state(self, data: Any) -> Any:
         return None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import gt
 from typing import Any, ClassVar
 
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount._validate import check_name
-from evercount.queries.base import ADJACENCIES, Adjacency
+from evercount.queries.base import Adjacency, is_replace
 from evercount.queries.episode_sensitivity import episode_absolute, episode_sensitivity
 from evercount.queries.word_cells import HOLE, WordQuery
 
@@ -49,16 +48,14 @@ class Episodes(WordQuery):
 
     def __init__(self, alphabet: Sequence[str] | int, max_length: int, weights: Sequence[int] | None = None) -> None:
         super().__init__(alphabet, max_length, weights)
-        size, longest = self._words.size, self._words.longest
-        self._sensitivity = {
-            adjacency: float(episode_sensitivity(size, longest, adjacency == "replace", self.weights))
-            for adjacency in ADJACENCIES
-        }
+        self._sensitivity = [self._largest_change(episode_sensitivity, replaced) for replaced in (False, True)]
+
+    def _largest_change(self, bound: Callable[..., int], replaced: bool) -> float:
+        return float(bound(self._words.size, self._words.longest, replaced, self.weights))
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of `episodes.proof.md`."""
-        check_name("adjacency", adjacency, ADJACENCIES)
-        return self._sensitivity[adjacency]
+        return self._sensitivity[is_replace(adjacency)]
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """By the automaton for episodes of up to 3 letters.
@@ -66,9 +63,7 @@ class Episodes(WordQuery):
         **Guarantee.** Proof: `episodes.proof.md`, "Pure privacy". Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
-        check_name("adjacency", adjacency, ADJACENCIES)
-        size, longest = self._words.size, self._words.longest
-        return float(episode_absolute(size, longest, adjacency == "replace", self.weights))
+        return self._largest_change(episode_absolute, is_replace(adjacency))
 
     # -- from events to increments -----------------------------------------------------------------------------
 

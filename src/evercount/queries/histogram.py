@@ -16,7 +16,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
-from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Adjacency, Query, listed_events
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, is_replace, listed_events
 from evercount.queries.capabilities import Groups, Rows
 from evercount.queries.key_weights import KeyWeights
 from evercount.queries.publishing import SUMS, Publishing
@@ -117,9 +117,8 @@ class Histogram(Query[FloatArray]):
         return self._sensitivity(adjacency, 1)
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
-        check_name("adjacency", adjacency, ADJACENCIES)
         touched, factor = min(self._most, self._cells), 1
-        if adjacency == "replace":
+        if is_replace(adjacency):
             touched, factor = (touched, 2**power) if self._removals else (min(2 * self._most, self._cells), 1)
         return factor * (float(touched) if self._weights is None else self._weights.largest(touched, power))
 
@@ -201,19 +200,15 @@ class Histogram(Query[FloatArray]):
 
         Nothing in the array can confirm it, and privacy depends on it. Without removals a negative entry is refused.
         """
-        array = np.asarray(totals)
-        if array.shape != (self._cells,) or array.dtype.kind not in "iu":
-            raise InputError(
-                f"counts must be whole numbers of shape ({self._cells},), one per cell, not {array.dtype} of shape "
-                f"{array.shape}"
-            )
-        if not self._removals and array.size and int(array.min()) < 0:
+        array, state = super().encode_totals(state, totals)
+        least, most = int(array.min()), int(array.max())
+        if not self._removals and least < 0:
             raise InputError("counts have a negative entry; build the histogram with removals=True to allow it")
-        if int(array.max()) > LARGEST_TOTAL or int(array.min()) < -LARGEST_TOTAL:
+        if max(most, -least) > LARGEST_TOTAL:
             raise InputError("counts have an entry beyond 2^53 in size, which a double cannot hold exactly")
         if self._weights is not None:
             self._weights.check_totals(array)
-        return array.astype(np.int64), state
+        return array, state
 
     def _count(self, cells: npt.NDArray[np.intp]) -> IntArray:
         return np.bincount(cells, minlength=self._cells).astype(np.int64, copy=False)

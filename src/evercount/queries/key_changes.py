@@ -8,8 +8,8 @@ import numpy as np
 
 from evercount._arrays import BoolArray, FloatArray, IntArray
 from evercount._validate import check_probability
-from evercount.queries.capabilities import Discovery
 from evercount.queries.cell_errors import CellErrors
+from evercount.queries.discovered_keys import DiscoveredKeys
 
 SPARE = 0.05
 """The part of the miss probability for keys that seem sure and are not, and as much for the upper ends of others."""
@@ -64,7 +64,7 @@ class KeyChanges:
         return np.asarray(np.where(weights == 0, 0.0, weights * self.change).sum(axis=1))
 
     def running_limits(
-        self, keys: Discovery, spans: IntArray, end: CellErrors, level: float
+        self, keys: DiscoveredKeys, spans: IntArray, end: CellErrors, level: float
     ) -> tuple[FloatArray, FloatArray]:
         """The intervals with which the last ticks of some spans were released: `total`, `other`, then keys."""
         rows, evidence = self.until[spans], self.evidence[spans]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, product
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, require_fits
 from evercount.errors import InputError, ParameterError
-from evercount.queries.base import listed_events
 from evercount.queries.capabilities import Rows
 from evercount.queries.publishing import Publishing
-from evercount.queries.rollup import LARGEST_WEIGHT, SEPARATOR, TOTAL, TableQuery, path_key
+from evercount.queries.rollup import LARGEST_WEIGHT, SEPARATOR, TOTAL, TableQuery, path_key, whole_weights
 from evercount.text_rules import check_public_text
 
 EVERY = "*"
@@ -108,24 +108,18 @@ class Marginals(TableQuery):
 
     # -- from events to increments -----------------------------------------------------------------------------------
 
-    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        places = [self._places(number, event) for number, event in enumerate(listed_events(events))]
-        row = np.zeros(self.cells, np.int64)
-        if places:
-            leaves = np.ravel_multi_index(tuple(np.asarray(places, dtype=np.intp).T), self._sizes)
-            cells, weights = self._cells_of(np.asarray(leaves))
-            np.add.at(row, cells, weights)
-        return row, state
-
-    def _places(self, number: int, event: Any) -> list[int]:
-        if not isinstance(event, list | tuple) or len(event) != self.depth:
-            raise InputError(f"event {number} of the tick (from 0) must have {self.depth} values, one for each column")
-        for index, value in zip(self._index, event, strict=True):
-            if not isinstance(value, str) or value not in index:
-                raise InputError(
-                    f"event {number} of the tick (from 0) has the value {value!r:.80}, which is not in the public list"
-                )
-        return [index[value] for index, value in zip(self._index, event, strict=True)]
+    def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
+        """The number of each event's combination of values."""
+        places = np.empty((len(events), self.depth), np.intp)
+        for number, event in enumerate(events):
+            where = f"event {number} of the tick (from 0)"
+            if not isinstance(event, list | tuple) or len(event) != self.depth:
+                raise InputError(f"{where} must have {self.depth} values, one for each column")
+            for column, (index, value) in enumerate(zip(self._index, event, strict=True)):
+                if not isinstance(value, str) or value not in index:
+                    raise InputError(f"{where} has the value {value!r:.80}, which is not in the public list")
+                places[number, column] = index[value]
+        return np.asarray(np.ravel_multi_index(tuple(places.T), self._sizes), np.intp)
 
     def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
         places = np.unravel_index(leaves, self._sizes)
@@ -194,29 +188,28 @@ class Marginals(TableQuery):
 
     @cached_property
     def _norms(self) -> FloatArray:
-        variances = []
-        for part in self._parts:
-            variance = 0.0
-            for inner in self._inside(part):
-                own = prod(1 - 1 / self._sizes[i] for i in inner) / sum(self._precisions[inner].values())
-                variance += own / self._number(set(part) - set(inner)) ** 2
-            variances += [variance] * self._number(part)
-        return np.sqrt(variances)
+        def variance(inner: Part) -> float:
+            return prod(1 - 1 / self._sizes[i] for i in inner) / sum(self._precisions[inner].values())
+
+        return np.sqrt(self._added_up(variance, 2))
 
     def _output_norms(self) -> FloatArray:
         return self._norms
 
     def _rounding(self) -> FloatArray:
-        norms = []
-        for part in self._parts:
-            norm = 0.0
-            for inner in self._inside(part):
-                known = self._precisions[inner]
-                centred = prod(2 * (1 - 1 / self._sizes[i]) for i in inner)
-                used = sum(self._weights[place] for place in known) * centred / sum(known.values())
-                norm += used / self._number(set(part) - set(inner))
-            norms += [norm] * self._number(part)
-        return np.asarray(norms)
+        def rounding(inner: Part) -> float:
+            known, centred = self._precisions[inner], prod(2 * (1 - 1 / self._sizes[i]) for i in inner)
+            return sum(self._weights[place] for place in known) * centred / sum(known.values())
+
+        return self._added_up(rounding, 1)
+
+    def _added_up(self, own: Callable[[Part], float], power: int) -> FloatArray:
+        """For each output, `own` of all effects in it, each over the number of combinations that share it."""
+        each = [
+            sum(own(inner) / self._number(set(part) - set(inner)) ** power for inner in self._inside(part))
+            for part in self._parts
+        ]
+        return np.repeat(each, [self._number(part) for part in self._parts])
 
     def _joint(self, outputs: Sequence[int]) -> FloatArray:
         places = [self._place(output) for output in outputs]
@@ -283,11 +276,7 @@ def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:
 
 
 def _checked_weights(weights: Any, tables: int) -> tuple[int, ...]:
-    if weights is None:
-        return (1,) * tables
-    if isinstance(weights, str | bytes | Mapping) or not isinstance(weights, Iterable):
-        raise ParameterError(f"weights must be a list of whole numbers, got {weights!r:.80}")
-    given = tuple(check_count("a weight", weight) for weight in weights)
+    given = whole_weights(weights, tables, 1)
     if len(given) != tables or max(given, default=1) > LARGEST_WEIGHT:
         raise ParameterError(f"there must be {tables} weights, one for each table, none above {LARGEST_WEIGHT}")
     return given

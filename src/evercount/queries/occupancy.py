@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount._validate import check_count, check_name
+from evercount._validate import check_count
 from evercount.errors import ParameterError
-from evercount.queries.base import ADJACENCIES, Adjacency
+from evercount.queries.base import Adjacency, is_replace
 from evercount.queries.capabilities import Rows
-from evercount.queries.distinct_users import UserQuery, named_pairs
+from evercount.queries.distinct_users import UserQuery
 from evercount.queries.publishing import Publishing
 
 IN, OUT = "in", "out"
@@ -68,7 +68,7 @@ class Occupancy(UserQuery):
         if OUT in (self._keys or ()):
             raise ParameterError(f"a key cannot be called {OUT!r}: that is the event of leaving")
         self._index = {key: cell for cell, key in enumerate(self._keys or (IN,))}
-        self._legal = {**self._index, OUT: -1}
+        self._legal, self._keyed = {**self._index, OUT: -1}, True
         self._most = None if max_events is None else check_count("max_events", max_events)
         if self._most is not None and self._most > MOST_EVENTS:
             raise ParameterError(f"max_events is at most {MOST_EVENTS}, got {max_events}")
@@ -92,8 +92,7 @@ class Occupancy(UserQuery):
     # -- one event -----------------------------------------------------------------------------------------------------
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        check_name("adjacency", adjacency, ADJACENCIES)
-        return float((2 if self._most is None else 5) * self._touched * (1 if adjacency == "add-remove" else 4))
+        return float((2 if self._most is None else 5) * self._touched * (4 if is_replace(adjacency) else 1))
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """Δ₁ for one event: 2a, with a cap 3a; twice that under replace.
@@ -101,8 +100,7 @@ class Occupancy(UserQuery):
         **Guarantee.** Proof: `occupancy.proof.md`. Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
-        check_name("adjacency", adjacency, ADJACENCIES)
-        return float((2 if self._most is None else 3) * self._touched * (1 if adjacency == "add-remove" else 2))
+        return float((2 if self._most is None else 3) * self._touched * (2 if is_replace(adjacency) else 1))
 
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float:
         """v² for one event: one person is elsewhere, under replace two are.
@@ -110,8 +108,7 @@ class Occupancy(UserQuery):
         **Guarantee.** Proof: `occupancy.proof.md`. Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
-        check_name("adjacency", adjacency, ADJACENCIES)
-        return float(self._touched * (1 if adjacency == "add-remove" else 4))
+        return float(self._touched * (4 if is_replace(adjacency) else 1))
 
     # -- one user ------------------------------------------------------------------------------------------------------
 
@@ -123,8 +120,7 @@ class Occupancy(UserQuery):
         With `period` neighbours differ in what one user does in a period. The cap goes on counting over all of them, so
         these are any two histories of one user: as costly as a user in place of another.
         """
-        check_name("adjacency", adjacency, ADJACENCIES)
-        replaced = adjacency == "replace" or period
+        replaced = is_replace(adjacency) or period
         found = [math.inf]
         if values:
             found.append(self._touched if replaced else 1)
@@ -139,10 +135,10 @@ class Occupancy(UserQuery):
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
         """Δ₁ for one user with any number of events: the number of changes, twice that under replace or in a period."""
-        check_name("adjacency", adjacency, ADJACENCIES)
+        replaced = is_replace(adjacency) or period
         if self._most is None:
             raise ParameterError("a person may come and go any number of times: give max_events, or a positive delta")
-        return float(self._changes(self._most) * (2 if adjacency == "replace" or period else 1))
+        return float(self._changes(self._most) * (2 if replaced else 1))
 
     def _changes(self, events: int) -> int:
         """How many cells so many events of one user change at most, each time by 1: the first event changes one."""
@@ -169,9 +165,6 @@ class Occupancy(UserQuery):
                 inside[user] = where
                 row[self._index[where]] += 1
         return row, state
-
-    def _pairs(self, events: Any) -> list[tuple[str, str]]:
-        return named_pairs(events, self._legal)
 
     def load_state(self, data: Any) -> Places:
         return {"inside": dict(data["inside"]), "events": dict(data["events"])}

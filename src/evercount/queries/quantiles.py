@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import BoolArray, FloatArray, IntArray
 from evercount._validate import check_count, check_number
-from evercount.errors import InputError, ParameterError
-from evercount.queries.capabilities import QuantileReader, Rows
+from evercount.errors import ParameterError
+from evercount.queries.capabilities import Rows
 from evercount.queries.consistent_tree import ConsistentTree
+from evercount.queries.counts import values_inside
 from evercount.queries.publishing import Publishing
 from evercount.queries.rollup import TreeQuery, check_weights
 
 MOST_BINS = 2**16
 
 
-class Quantiles(TreeQuery, QuantileReader):
+class Quantiles(TreeQuery):
     """How many values lay below each edge of public bins so far: a distribution, of which any quantile can be read.
 
     An event is a value in [low, high]. The range is divided into `bins` bins of one width, and all nodes of the binary
@@ -90,20 +91,7 @@ class Quantiles(TreeQuery, QuantileReader):
     # -- from values to leaves ---------------------------------------------------------------------------------------
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
-        if not {bool, str, bytes, type(None)}.isdisjoint(map(type, events)):
-            raise InputError("the events of a tick must be numbers: no text, no true or false")
-        try:
-            values = np.asarray(events)
-        except ValueError as error:
-            raise InputError("the events of a tick must be numbers") from error
-        if values.ndim != 1 or (values.size and values.dtype.kind not in "iuf"):
-            raise InputError(f"a tick is a sequence of values, got {values.dtype} data of shape {values.shape}")
-        values = values.astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            bad = ~((values >= self.low) & (values <= self.high))
-        if bad.any():
-            at = int(np.argmax(bad))
-            raise InputError(f"event {at} (from 0) is outside the declared range [{self.low:g}, {self.high:g}]")
+        values = values_inside(events, self.low, self.high)
         return np.minimum(np.floor((values - self.low) / self.width), self.bins - 1).astype(np.intp)
 
     @property
@@ -149,10 +137,11 @@ class Quantiles(TreeQuery, QuantileReader):
         return self.norms_beside(0.0)
 
     @property
-    def quantiles(self) -> QuantileReader:
+    def quantiles(self) -> Self:
         return self
 
     def norms_beside(self, q: float) -> FloatArray:
+        """Std of (number below each edge) − q·(number of all), in units of a cell's std."""
         total, each = self._variance
         left = np.arange(1, self.bins + 1) / self.bins
         return np.asarray(np.sqrt((left - q) ** 2 * total + each @ self._parts**2))
@@ -179,7 +168,7 @@ class Quantiles(TreeQuery, QuantileReader):
     # -- reading a quantile ------------------------------------------------------------------------------------------
 
     def read_quantile(self, below: FloatArray, half: FloatArray, q: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """**Guarantee.** See the class."""
+        """(value, low, high) of the q-quantile. **Guarantee.** See the class."""
         number = below[:, -1:]
         apart = below[:, :-1] - q * number  # at the inner edges 1 … bins−1
         inner = half[:, :-1]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name, require_fits
 from evercount.errors import InputError, ParameterError
-from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Adjacency, Query, listed_events
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, is_replace, listed_events
 from evercount.queries.capabilities import Groups, Rows
 from evercount.queries.consistent_tree import ConsistentTree, Forest
 from evercount.queries.publishing import Publishing
@@ -45,8 +45,18 @@ class TableQuery(Query):
         """(weight, number of cells) of each table."""
 
     @abstractmethod
+    def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
+        """The kind of each event, which every table counts, or InputError."""
+
+    @abstractmethod
     def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
         """(cells, weights) that an event of each kind changes, shape (kinds, tables)."""
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        cells, weights = self._cells_of(self.leaves_of(listed_events(events)))
+        row = np.zeros(self.cells, np.int64)
+        np.add.at(row, cells, weights)
+        return row, state
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         return self._sensitivity(adjacency, 2)
@@ -56,10 +66,9 @@ class TableQuery(Query):
         return self._sensitivity(adjacency, 1)
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
-        check_name("adjacency", adjacency, ADJACENCIES)
-        if adjacency == "add-remove":
-            return float(sum(weight**power for weight, _ in self._tables_of_events))
-        return float(2 * sum(weight**power for weight, cells in self._tables_of_events if cells > 1))
+        if is_replace(adjacency):
+            return float(2 * sum(weight**power for weight, cells in self._tables_of_events if cells > 1))
+        return float(sum(weight**power for weight, _ in self._tables_of_events))
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
         increments, state = super().encode_totals(state, totals)
@@ -91,16 +100,6 @@ class TreeQuery(TableQuery):
 
     def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
         return self.tree.cells_of_leaves(leaves)
-
-    # -- from events to increments ---------------------------------------------------------------------------------
-
-    def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
-        """The leaf of each event, or InputError."""
-        raise NotImplementedError
-
-    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        leaves = np.bincount(self.leaves_of(listed_events(events)), minlength=self.tree.leaves)
-        return self.tree.cell_totals(leaves[np.newaxis])[0], state
 
 
 class Rollup(TreeQuery):
@@ -281,13 +280,18 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
     return tuple(checked)
 
 
-def check_weights(weights: Any, depth: int) -> tuple[int, ...]:
-    """The weights of a tree with `depth` levels below its root, or ParameterError; default: 1 each."""
+def whole_weights(weights: Any, number: int, least: int) -> tuple[int, ...]:
+    """Weights as whole numbers of at least `least`, or ParameterError; by default `number` times 1."""
     if weights is None:
-        return (1,) * (depth + 1)
+        return (1,) * number
     if isinstance(weights, str | bytes | Mapping) or not isinstance(weights, Iterable):
         raise ParameterError(f"weights must be a list of whole numbers, got {weights!r:.80}")
-    given = tuple(check_count("a weight", weight, least=0) for weight in weights)
+    return tuple(check_count("a weight", weight, least) for weight in weights)
+
+
+def check_weights(weights: Any, depth: int) -> tuple[int, ...]:
+    """The weights of a tree with `depth` levels below its root, or ParameterError; default: 1 each."""
+    given = whole_weights(weights, depth + 1, 0)
     if len(given) != depth + 1:
         raise ParameterError(
             f"a tree of {depth} level{'s' * (depth > 1)} below its total needs {depth + 1} weights, the first for the "

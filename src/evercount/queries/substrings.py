@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount._validate import check_name
-from evercount.errors import InputError
-from evercount.queries.base import ADJACENCIES, Adjacency
+from evercount.queries.base import Adjacency, is_replace
 from evercount.queries.word_cells import HOLE, WordQuery
 
 
@@ -50,8 +48,7 @@ class Substrings(WordQuery):
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of `substrings.proof.md`; attained as soon as the stream is 2ℓ−1 letters long (replace: U ≥ 2)."""
-        check_name("adjacency", adjacency, ADJACENCIES)
-        replaced = adjacency == "replace"
+        replaced = is_replace(adjacency)
         return float(sum(weight**2 * (j * j + replaced * j) for j, weight in self._by_length()))
 
     def _by_length(self) -> Iterator[tuple[int, int]]:
@@ -64,8 +61,7 @@ class Substrings(WordQuery):
         **Guarantee.** Proof: `substrings.proof.md`, proposition 5. Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
-        check_name("adjacency", adjacency, ADJACENCIES)
-        replaced = adjacency == "replace"
+        replaced = is_replace(adjacency)
         return float(sum(weight * (2 * j - 1 + replaced) for j, weight in self._by_length()))
 
     # -- from events to increments -----------------------------------------------------------------------------
@@ -87,37 +83,17 @@ class Substrings(WordQuery):
                 power *= self._words.size
                 increments[self._words.offsets[length] + number] = 1
         else:
-            cells, _ = self._cells_of(state, new)
-            increments += np.bincount(cells, minlength=self.cells)
-        return self._weighted(increments), self._next(state, new)
-
-    def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
-        letters: list[int] = []
-        sizes: list[int] = []
-        for number, events in enumerate(ticks):
-            try:
-                new = self._words.read(events)
-            except InputError as error:
-                raise InputError(f"item {number} of this run: {error}") from error
-            letters.extend(new)
-            sizes.append(len(new))
-        rows = np.zeros((len(sizes), self.cells), np.int64)
-        tick = np.repeat(np.arange(len(sizes)), sizes)
-        cells, letter = self._cells_of(state, letters)
-        np.add.at(rows, (tick[letter], cells), 1)
-        return self._weighted(rows), self._next(state, letters)
-
-    def _next(self, state: list[int], new: list[int]) -> list[int]:
+            increments += np.bincount(self._cells_of(state, new), minlength=self.cells)
         keep = self._words.longest - 1
-        return ([*state, *new])[-keep:] if keep else []
+        return self._weighted(increments), [*state, *new][-keep:] if keep else []
 
-    def _cells_of(self, state: list[int], new: list[int]) -> tuple[IntArray, IntArray]:
-        """(cell, number of its last letter in `new`) of every substring that ends in `new`."""
+    def _cells_of(self, state: list[int], new: list[int]) -> IntArray:
+        """The cells of all substrings that end in `new`."""
         text = np.asarray([*state, *new], dtype=np.int64)
         before, total = len(state), len(state) + len(new)
         number = np.zeros(total, np.int64)
         no_hole = np.ones(total, np.bool_)
-        cells, last_letters = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        cells = [np.empty(0, np.int64)]
         power = 1
         for length in range(1, min(self._words.longest, total) + 1):
             # entry i of `number`: the word of this length that ends at letter i
@@ -128,5 +104,4 @@ class Substrings(WordQuery):
             first = max(before, length - 1)
             ends = first + np.flatnonzero(no_hole[first:])
             cells.append(self._words.offsets[length - 1] + number[ends])
-            last_letters.append(ends - before)
-        return np.concatenate(cells), np.concatenate(last_letters)
+        return np.concatenate(cells)

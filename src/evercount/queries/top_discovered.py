@@ -8,14 +8,13 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount._validate import check_count, check_probability
-from evercount.queries.capabilities import Discovery
 from evercount.queries.cell_errors import CellErrors
-from evercount.queries.discovered_keys import CLEAR, RESERVED
+from evercount.queries.discovered_keys import CLEAR, RESERVED, DiscoveredKeys
 from evercount.queries.top_keys import TopKey
 
 
 def top_discovered(
-    found: Discovery,
+    found: DiscoveredKeys,
     labels: Sequence[str],
     values: FloatArray,
     evidence: FloatArray,

@@ -16,7 +16,7 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import landau
 from evercount.factorizations import Factorization, factorization
-from evercount.noise import FloatNoise
+from evercount.noise.simulation import insecure_generator
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import delta_of
 from evercount.queries import Count, HighDegree, Substrings
@@ -81,7 +81,7 @@ def linear_attack(name: str, claim: str, engine: Factorization, difference: IntA
     flat = weights.ravel() * sigma
 
     def draw(count: int, seed: int) -> FloatArray:
-        z = FloatNoise(seed).normals(0, engine.draws(0, ticks), cells * count)
+        z = insecure_generator(seed).standard_normal((engine.draws(0, ticks), cells * count))
         noise, _ = engine.block(engine.initial(cells * count), z, ticks)
         return np.asarray(flat @ noise.reshape(ticks * cells, count))
 
@@ -105,7 +105,8 @@ def fresh_noise(ticks: int, budget: Budget) -> list[Attack]:
     std = multiplier * np.asarray(landau(np.arange(1, ticks + 1)))
 
     def draw(count: int, seed: int) -> FloatArray:
-        released = FloatNoise(seed).normals(0, count, ticks) * std  # row t of L_t·z_t, with new noise in every round
+        z = insecure_generator(seed).standard_normal((count, ticks))
+        released = z * std  # row t of L_t·z_t, with new noise in every round
         return np.asarray(released @ std**-2.0)
 
     bits = np.zeros((ticks, 1), np.int64)

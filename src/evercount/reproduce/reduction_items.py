@@ -81,7 +81,7 @@ def reductions(parameters: Parameters, context: Context) -> Result:
             flipped = bits.copy()
             flipped[rng.integers(ticks)] ^= 1
             neighbours += apart(reduction, bits, flipped) == 1
-        stream = Stream(reduction.query(ticks), budget, ticks, noise="insecure-float", seed=context.seed)
+        stream = Stream(reduction.query(ticks), budget, ticks)
         worst = float(stream.std(np.arange(1, ticks + 1)).max())
         rows.append(
             {

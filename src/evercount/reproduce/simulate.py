@@ -14,7 +14,8 @@ import numpy as np
 from evercount._arrays import FloatArray
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import FACTORIZATIONS, Factorization, factorization
-from evercount.noise import FloatNoise, Secret
+from evercount.noise import Secret
+from evercount.noise.simulation import insecure_generator
 from evercount.reproduce.item import Progress, silent
 
 BATCH = 64
@@ -91,7 +92,7 @@ def one_batch(engine: Factorization, repetitions: int, seed: int) -> FloatArray:
     """Noise of `repetitions` streams at every tick of the horizon, shape (ticks, repetitions)."""
     assert engine.horizon is not None
     draws = engine.draws(0, engine.horizon)
-    z = FloatNoise(seed).normals(0, draws, repetitions)
+    z = insecure_generator(seed).standard_normal((draws, repetitions))
     return engine.block(engine.initial(repetitions), z, engine.horizon)[0]
 
 

@@ -19,7 +19,7 @@ from evercount.queries import Average, Cuts, Episodes, HighDegree, Histogram, Su
 from evercount.queries.base import Adjacency, Query
 from evercount.reproduce.figures import COLOURS, finish, panels
 from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
-from evercount.reproduce.simulate import batch_seed, secret_of
+from evercount.reproduce.simulate import batch_seed, one_batch, secret_of
 
 PAPER_BOUND = "paper's bound"
 BETA = 1 / 3
@@ -145,12 +145,11 @@ def measured_errors(case: Case, budget: Budget, name: str, repetitions: int, see
     increments, _ = case.query.encode_run(case.query.initial_state(), case.events)
     sums = np.cumsum(increments, axis=0).astype(np.float64) * case.query.grid
     exact = case.query.decode_run(1, sums)
+    stream = Stream(case.query, budget, horizon, factorization=name)
     errors = np.empty(repetitions)
     for number in range(repetitions):
-        own = batch_seed(seed, case.row + name, number)
-        stream = Stream(case.query, budget, horizon, name, noise="insecure-float", seed=own)
-        released = stream.run(case.events).values.reshape(horizon, -1)
-        errors[number] = case.measure(released - exact)
+        noise = one_batch(stream.factorization, case.query.cells, batch_seed(seed, case.row + name, number))
+        errors[number] = case.measure(case.query.decode_run(1, sums + noise * stream.sigma) - exact)
     return errors
 
 

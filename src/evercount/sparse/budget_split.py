@@ -198,7 +198,6 @@ def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None
     served = plan.horizon if plan.method == "plain" else plan.segments
     if plan.delta == 0:
         return build_pure(
-            "exact",
             pure_factorization(plan.counter, served),
             cells=counters,
             grid=1.0,
@@ -209,7 +208,6 @@ def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None
         )
     engine = factorization(plan.counter, served)
     return build_noise(
-        "exact",
         engine,
         cells=counters,
         grid=1.0,

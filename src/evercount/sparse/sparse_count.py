@@ -201,43 +201,36 @@ class SparseCount(NoiseOwner):
         self._check_owner()
         self._check_not_torn()
         self._torn = True
-        advance = {"partition": self._advance_partition, "plain": self._advance_plain}
-        releases: list[SparseRelease] = []
+        releases = []
         for start in range(0, len(counts), TICKS_AHEAD):
-            releases += advance.get(self.plan.method, self._advance_constant)(counts[start : start + TICKS_AHEAD])
+            part = counts[start : start + TICKS_AHEAD]
+            for events, noise in zip(part, self._draw_ticks(len(part)), strict=True):
+                self.tick += 1
+                releases.append(self._release(self._count(events, noise)))
         self._torn = False
         return releases
 
-    def _advance_partition(self, counts: list[int]) -> list[SparseRelease]:
-        releases = []
-        noise = self._ticks.draw(np.arange(self.tick, self.tick + len(counts)), 1)[:, 0].tolist()
-        for events, extra in zip(counts, noise, strict=True):
-            self._open += events
-            level = self.plan.threshold_at(self.tick + 1) + self._level_noise
-            closed = not self.full and self._open + extra >= level
-            if closed:
-                self._close()
-            self.tick += 1
-            releases.append(self._release(closed))
-        return releases
+    def _draw_ticks(self, ticks: int) -> list[float]:
+        """The noise of the next ticks: of their comparisons with the threshold, or of the plain counter."""
+        drawn: list[float] = [0.0] * ticks
+        if self.plan.method == "partition":
+            drawn = self._ticks.draw(np.arange(self.tick, self.tick + ticks), 1)[:, 0].tolist()
+        elif self._noise is not None:
+            drawn = self._noise.stream.take(ticks)[:, 0].tolist()
+        return drawn
 
-    def _advance_plain(self, counts: list[int]) -> list[SparseRelease]:
-        assert self._noise is not None
-        releases = []
-        for events, noise in zip(counts, self._noise.stream.take(len(counts))[:, 0].tolist(), strict=True):
-            self._total += events
-            self._estimate = self._total + noise
-            self.tick += 1
-            releases.append(self._release(False))
-        return releases
-
-    def _advance_constant(self, counts: list[int]) -> list[SparseRelease]:
-        releases = []
-        for events in counts:
-            self._total += events  # for the refusal of a count above 2^53 only
-            self.tick += 1
-            releases.append(self._release(False))
-        return releases
+    def _count(self, events: int, noise: float) -> bool:
+        """Count the events of a tick; whether a segment ends with it."""
+        if self.plan.method != "partition":
+            self._total += events  # of a constant, for the refusal of a count above 2^53 only
+            if self._noise is not None:
+                self._estimate = self._total + noise
+            return False
+        self._open += events
+        closed = not self.full and self._open + noise >= self.plan.threshold_at(self.tick) + self._level_noise
+        if closed:
+            self._close()
+        return closed
 
     def _check_not_torn(self) -> None:
         if self._torn:

@@ -12,9 +12,9 @@ from evercount._validate import check_count, stated
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.errors import ParameterError
-from evercount.factorizations import Factorization, factorization
+from evercount.factorizations import factorization
 from evercount.factorizations.laplace_choice import pure_factorization
-from evercount.mechanisms.calibrate import build_noise
+from evercount.mechanisms.calibrate import SIGMA_TOLERANCE
 from evercount.noise.laplace_sampler import quantile
 from evercount.privacy import Budget
 
@@ -50,30 +50,14 @@ def _norms(ticks: int) -> tuple[float, float]:
     return engine.column_norm, engine.worst_row()[1]
 
 
-@lru_cache(maxsize=256)
-def anytime_sigma(name: str, epsilon: float, delta: float) -> tuple[float, Factorization]:
-    """(σ, factorization) of Gaussian noise without a horizon."""
-    engine = factorization(name, None)
-    noise = build_noise(
-        "insecure-float",
-        engine,
-        cells=1,
-        grid=1.0,
-        sensitivity=engine.column_norm,
-        budget=Budget(epsilon, delta),
-        horizon=None,
-        seed=0,
-    )
-    return noise.sigma, engine
-
-
 @lru_cache(maxsize=4096)
 def endless_radius(epsilon: float, delta: float, ticks: int, beta: float) -> float:
     """The simultaneous error bound of the counter without a horizon over its first ticks."""
     ticks = up_to_power(ticks)
     if delta == 0:
         return unit_radius(ticks, beta, True) / epsilon + 0.5
-    sigma, engine = anytime_sigma("anytime", epsilon, delta)
+    engine = factorization("anytime", None)
+    sigma = Budget(epsilon, delta).noise_multiplier() * (engine.column_norm * (1 + SIGMA_TOLERANCE))
     return sigma * (1 + 1e-6) * float(engine.row_norms([ticks])[0]) * simultaneous_quantile(ticks, beta) + 0.5
 
 

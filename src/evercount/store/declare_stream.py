@@ -78,10 +78,7 @@ def declare_stream(
     secret = secret or Secret.generate()
     if not schedule.manual and schedule.tick_of(instant_of(now)) > MOST_MISSED:
         raise ParameterError(f"start lies more than {MOST_MISSED} ticks in the past: start the stream later")
-    if store.noise == "exact":
-        stream = declaration.build(secret=secret)
-    else:
-        stream = declaration.build(store.noise, seed=int(secret.derive("seed").hex()[:15], 16))
+    stream = declaration.build(secret=secret)
     line = Spending(declaration.name, stream.cost, declaration.public)
     try:
         refuse_beyond_cap(store.database, line)

@@ -98,7 +98,7 @@ def explain_renewal(
     """What a renewal means, before it is done."""
     live = _known(store, name)
     following = _following(live, horizon, new_name, carry_totals)
-    stream = following.build(store.noise)
+    stream = following.build()
     both = compose([live.stream.cost, stream.cost])
     stream.close()
     begin = following.schedule.show(following.schedule.begin)

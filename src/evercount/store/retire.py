@@ -143,7 +143,7 @@ def _check_successor(
             return  # it was declared before an interruption
     if following.name in store.streams or store.name_is_spent(following.name):
         raise Conflict(f"there is a stream {following.name!r} already: choose another name for the successor")
-    stream = following.build(store.noise)
+    stream = following.build()
     line = Spending(following.name, stream.cost, following.public)
     stream.close()
     refuse_beyond_cap(store.database, line, ending if ended is None else None)

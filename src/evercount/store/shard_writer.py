@@ -43,7 +43,7 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
     refuse_other_cut(live.name, live.cut, shards, live.closed)
     if live.cut is not None:
         return
-    if store.noise != "exact" or not can_be_cut(live.declaration.released_query):
+    if not can_be_cut(live.declaration.released_query):
         raise ParameterError(f"the cells of {live.declaration.query.name!r} cannot be cut into shards")
     with store.database.transaction() as connection:
         new_shards(connection, live.id, live.declaration, live.secret, store.sealer, shards)

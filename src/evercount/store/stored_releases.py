@@ -186,8 +186,8 @@ class StoredReleases:
         if isinstance(facts._errors, RevisedErrors):
             with self.database.reading() as connection:
                 released = released_until(connection, stream)
-            stated = (facts.guarantee_by(declaration.tick), facts.noise)
-            return newest_view(facts._errors, name, spans, outputs, values_at, released, *stated)
+            guarantee = facts.guarantee_by(declaration.tick)
+            return newest_view(facts._errors, name, spans, outputs, values_at, released, guarantee)
         return view_at(facts, labels, name, spans, outputs, values_at)
 
     def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:

@@ -43,7 +43,7 @@ class WatchedStore(Store):
 
     def __init__(self, place: str | Path, head: Path | None = None) -> None:
         Reading.__init__(self, Database(place, write=False))
-        self.noise, self.key = "exact", None
+        self.key = None
         self.noise_ahead = NoiseAhead()
         self.streams: dict[str, LiveStream] = {}
         self.ended: dict[str, EndedStream] = {}

@@ -71,11 +71,8 @@ class Store(Reading):
     `tests/store/test_store_rollback.py`, `tests/store/test_store_lock.py`.
     """
 
-    def __init__(
-        self, place: str | Path, key: bytes | None = None, head: Path | None = None, noise: str = "exact"
-    ) -> None:
+    def __init__(self, place: str | Path, key: bytes | None = None, head: Path | None = None) -> None:
         super().__init__(Database(place))
-        self.noise = noise
         self.key = key
         self._forget_at = 0.0
         self.noise_ahead = NoiseAhead()

@@ -52,9 +52,7 @@ class ExactStream(NoiseStream):
     the same numbers, also where every call is close), `tests/mechanisms/test_exact_golden.py` (golden numbers).
     """
 
-    name = "exact"
     rounded = True
-    whole_units = True
     tick: int = 0
     _doubt: ClassVar[tuple[float, float]] = (0.0, 0.0)
     """Tests add this to both error bounds (in grid units): more calls are close, and no number changes."""
@@ -224,7 +222,7 @@ class ExactStream(NoiseStream):
     def _facts(self) -> dict[str, Any]:
         """What a dump says about the stream that never changes, but for its secret."""
         return {
-            "noise": self.name,
+            "noise": "exact",
             "cells": self.cells,
             "first_cell": self.first_cell,
             "limit": self.limit,

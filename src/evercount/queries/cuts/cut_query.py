@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from numbers import Real
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name, check_positive, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError, TooLarge
-from evercount.queries.base import Adjacency, Query
-from evercount.queries.capabilities import CutReader
+from evercount.queries.base import Adjacency, Query, is_replace
 from evercount.queries.cuts.cut_graph import CutGraph
 from evercount.queries.cuts.cut_noise import CutNoise
 
@@ -83,12 +82,9 @@ class Cuts(Query[FloatArray]):
         return tuple(f"{u}-{v}" for u in range(self.vertices) for v in range(u + 1, self.vertices))
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        check_name("adjacency", adjacency, get_args(Adjacency))
-        if adjacency == "add-remove":
+        if not is_replace(adjacency):
             return 1.0
-        if self.weights == "signed":
-            return 4.0
-        return 2.0 if self.swap == "any edge" and self.vertices > 2 else 1.0
+        return 4.0 if self.weights == "signed" else 1.0 + self._elsewhere
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """An update changes one edge by at most 1, and another update instead a second one as well.
@@ -96,11 +92,12 @@ class Cuts(Query[FloatArray]):
         **Guarantee.** Proof: `cuts.proof.md`, "Pure privacy". Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
-        check_name("adjacency", adjacency, get_args(Adjacency))
-        if adjacency == "add-remove":
-            return 1.0
-        elsewhere = self.swap == "any edge" and self.vertices > 2
-        return 2.0 if elsewhere or self.weights == "signed" else 1.0
+        return 2.0 if is_replace(adjacency) and (self._elsewhere or self.weights == "signed") else 1.0
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether an update may become one of another edge."""
+        return self.swap == "any edge" and self.vertices > 2
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         if isinstance(events, str | bytes) or not isinstance(events, Iterable):
@@ -113,7 +110,7 @@ class Cuts(Query[FloatArray]):
         return increments, state
 
     @property
-    def cuts(self) -> CutReader:
+    def cuts(self) -> Self:
         return self
 
     def graph(self, noisy: FloatArray, std: float, noise: CutNoise | None = None) -> CutGraph:

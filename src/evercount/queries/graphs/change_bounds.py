@@ -37,15 +37,15 @@ class ChangeBound:
     ceiling: int | None = None
     kept: ProjectedChange | None = None
 
-    def squared(self, adjacency: Adjacency, projected: ChangeBound | None = None) -> int:
+    def squared(self, replaced: bool, projected: ChangeBound | None = None) -> int:
         """Bound on Σ (P² + N²) over these cells; see ``graphs.proof.md``, sections 2 to 4.
 
         `projected` is the bound of an inserted edge where the stable projection runs.
         """
         if projected is not None:
-            rises, falls = self._project(adjacency, projected)
+            rises, falls = self._project(replaced, projected)
             bound = rises**2 + falls**2
-        elif adjacency == "add-remove":
+        elif not replaced:
             bound = self.up**2 + self.down**2
         else:
             bound = 2 * (self.up + self.down) ** 2 if self.swap is None else self.swap
@@ -53,11 +53,11 @@ class ChangeBound:
             bound = min(bound, 2 * self.ceiling**2)
         return self.cells * bound
 
-    def absolute(self, adjacency: Adjacency, projected: ChangeBound | None = None) -> int:
+    def absolute(self, replaced: bool, projected: ChangeBound | None = None) -> int:
         """Bound on Σ (P + N) over these cells; see ``graphs.proof.md``, section 13."""
         if projected is not None:
-            bound = sum(self._project(adjacency, projected))
-        elif adjacency == "add-remove":
+            bound = sum(self._project(replaced, projected))
+        elif not replaced:
             bound = self.up + self.down
         else:
             bound = 2 * (self.up + self.down)
@@ -67,9 +67,9 @@ class ChangeBound:
             bound = min(bound, 2 * self.ceiling)
         return self.cells * bound
 
-    def _project(self, adjacency: Adjacency, edge: ChangeBound) -> tuple[int, int]:
+    def _project(self, replaced: bool, edge: ChangeBound) -> tuple[int, int]:
         """Bounds of rises and falls under projection: of one arrival less, one kept edge goes and two may come."""
-        if adjacency == "add-remove":
+        if not replaced:
             if self.kept is not None:
                 return self.kept.rises, self.kept.falls
             return self.up + 2 * edge.down, self.down + 2 * edge.up

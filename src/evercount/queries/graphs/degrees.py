@@ -27,24 +27,28 @@ def _falling(values: FloatArray) -> FloatArray:
     return np.asarray(isotonic_regression(values, increasing=False).x)
 
 
-class _HighDegreeTracker(Tracker):
-    __slots__ = ("degree", "tau")
+class _DegreeTracker(Tracker):
+    """Cell j counts the vertices of degree ≥ first + j."""
 
-    def __init__(self, tau: int) -> None:
+    __slots__ = ("degree", "first")
+
+    def __init__(self, first: int) -> None:
         self.degree: defaultdict[int, int] = defaultdict(int)
-        self.tau = tau
+        self.first = first
 
     def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
         for vertex in (u, v):
             self.degree[vertex] += 1
-            if self.degree[vertex] == self.tau:
-                row[0] += 1
+            self._pass(self.degree[vertex], 1, row)
 
     def remove(self, u: int, v: int, row: list[int]) -> None:
         for vertex in (u, v):
-            if self.degree[vertex] == self.tau:
-                row[0] -= 1
+            self._pass(self.degree[vertex], -1, row)
             self.degree[vertex] -= 1
+
+    def _pass(self, degree: int, by: int, row: list[int]) -> None:
+        if 0 <= degree - self.first < len(row):
+            row[degree - self.first] += by
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,7 +72,7 @@ class HighDegree(GraphQuery[float]):
         check_whole("tau", self.tau, 1, self.degree_bound)
 
     def _new_tracker(self) -> Tracker:
-        return _HighDegreeTracker(self.tau)
+        return _DegreeTracker(self.tau)
 
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """Both ends of the edge may enter and leave."""
@@ -84,25 +88,6 @@ class HighDegree(GraphQuery[float]):
 
     def _largest_value(self) -> int:
         return self.vertices
-
-
-class _DegreeTracker(Tracker):
-    """Cell j counts the vertices of degree ≥ j + 1: one more edge at a vertex of degree j adds 1 to cell j."""
-
-    __slots__ = ("degree",)
-
-    def __init__(self) -> None:
-        self.degree: defaultdict[int, int] = defaultdict(int)
-
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        for vertex in (u, v):
-            row[self.degree[vertex]] += 1
-            self.degree[vertex] += 1
-
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        for vertex in (u, v):
-            self.degree[vertex] -= 1
-            row[self.degree[vertex]] -= 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,7 +111,7 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         require_fits(self.degree_bound, "this histogram", "Choose a smaller max_degree, with enforce_degree=True.")
 
     def _new_tracker(self) -> Tracker:
-        return _DegreeTracker()
+        return _DegreeTracker(1)
 
     @property
     def cells(self) -> int:
@@ -336,6 +321,6 @@ def _turns(query: GraphQuery[V_co], taus: Sequence[tuple[int, int]]) -> float | 
             ends, others = 2 if tau == 1 else 6, 2 if tau == top else 6
             each = 4 * (ends + others) + isqrt(64 * ends * others - 1) + 1
         else:
-            each = min(bound.squared("replace"), 24)
+            each = min(bound.squared(True), 24)
         total += cells * each
     return float(total)

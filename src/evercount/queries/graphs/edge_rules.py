@@ -26,7 +26,7 @@ from evercount.queries.graphs.graph_state import Edge, GraphState
 
 StreamKind = Literal["insert", "delete", "ignore-duplicates", "ignore-absent", "mixed"]
 Update = tuple[int, int, int]
-"""Smaller vertex, larger vertex, weight (1 where edges have none; the sign in mixed streams)."""
+"""Smaller vertex, larger vertex, weight: 1 where edges have none, -1 where the edge goes."""
 
 
 class StartGraph(NamedTuple):
@@ -113,7 +113,7 @@ class EdgeRules:
                     raise _refusal(number, event, "deletes an edge that is not there; leave it out")
                 fresh[edge] = weight
                 if edge in state.edges:
-                    updates.append((u, v, weight))
+                    updates.append((u, v, -1))
                 else:
                     dropped.append(edge)
                 continue

@@ -19,7 +19,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_name, check_whole
 from evercount.errors import ParameterError, SnapshotError, TooLarge
 from evercount.privacy import Budget
-from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Adjacency, Query, V_co
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, V_co, is_replace
 from evercount.queries.graphs.change_bounds import (
     ChangeBound,
     ValueChangeBound,
@@ -183,10 +183,10 @@ class GraphQuery(Query[V_co]):
             )
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        check_name("adjacency", adjacency, ADJACENCIES)
+        replaced = is_replace(adjacency)
         if self.stream == "mixed":  # an edge may come and go for ever
             return inf
-        return float(sum(part.squared(adjacency, edge) for part, edge in self._bounds))
+        return float(sum(part.squared(replaced, edge) for part, edge in self._bounds))
 
     @property
     def _bounds(self) -> Iterable[tuple[ChangeBound, ChangeBound | None]]:
@@ -196,11 +196,11 @@ class GraphQuery(Query[V_co]):
 
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 10. Not offered where the projection runs."""
-        check_name("adjacency", adjacency, ADJACENCIES)
+        replaced = is_replace(adjacency)
         if self.enforce_degree and not self.deletes:
             return None
         bound = self._value_change_bound()
-        if adjacency == "add-remove":
+        if not replaced:
             return float(bound.one)
         return float(max(bound.one, bound.exchanged, bound.both if self.stream == "mixed" else 0))
 
@@ -217,13 +217,13 @@ class GraphQuery(Query[V_co]):
         Raises:
             ParameterError: In a mixed stream nothing bounds it.
         """
-        check_name("adjacency", adjacency, ADJACENCIES)
+        replaced = is_replace(adjacency)
         if self.stream == "mixed":
             raise ParameterError(
                 "in a mixed stream one event can change the increments again and again, so it has no l1 sensitivity, "
                 "which pure privacy (delta=0) needs; choose a small positive delta and a horizon"
             )
-        return float(sum(part.absolute(adjacency, edge) for part, edge in self._bounds))
+        return float(sum(part.absolute(replaced, edge) for part, edge in self._bounds))
 
     @property
     def degree_bound(self) -> int:
@@ -238,33 +238,24 @@ class GraphQuery(Query[V_co]):
         if self.stream == "mixed" and self.max_degree is not None:
             for u, v in edges:
                 load[u], load[v] = load.get(u, 0) + 1, load.get(v, 0) + 1
-        return self._build(edges, dropped, load)
+        return GraphState(self._tracked(edges)[0], dict(edges), set(dropped), load)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, GraphState]:
         updates, dropped, load = self._read_updates(state, events)
         row = [0] * self.cells
-        tracker = state.tracker
-        if self.stream == "mixed":
-            for u, v, sign in updates:
-                if sign > 0:
-                    state.edges[u, v] = 1
-                    tracker.insert(u, v, 1, row)
-                else:
-                    del state.edges[u, v]
-                    tracker.remove(u, v, row)
-            state.load.update(load)
-        elif self.deletes:
-            for u, v, _ in updates:
+        for u, v, weight in updates:
+            if weight > 0:
+                state.edges[u, v] = weight
+                state.tracker.insert(u, v, weight, row)
+            else:
                 del state.edges[u, v]
-                tracker.remove(u, v, row)
+                state.tracker.remove(u, v, row)
+        state.tracker.close_tick(row)
+        state.load.update(load)
+        if self.deletes:
             state.dropped.difference_update(dropped)
         else:
-            for u, v, weight in updates:
-                state.edges[u, v] = weight
-                tracker.insert(u, v, weight, row)
             state.dropped.update(dropped)
-            state.load.update(load)
-        tracker.close_tick(row)
         return np.array(row, np.int64), state
 
     @property
@@ -277,12 +268,15 @@ class GraphQuery(Query[V_co]):
     @cached_property
     def start_values(self) -> FloatArray:
         """f(start graph), one entry per cell; public."""
-        row = [self._empty_value()] * self.cells
-        tracker = self._new_tracker()
-        for (u, v), weight in self.start_graph.edges.items():
+        return np.array(self._tracked(self.start_graph.edges)[1], np.float64)
+
+    def _tracked(self, edges: dict[Edge, int]) -> tuple[Tracker, list[int]]:
+        """A tracker of these edges, and f of them."""
+        tracker, row = self._new_tracker(), [self._empty_value()] * self.cells
+        for (u, v), weight in edges.items():
             tracker.insert(u, v, weight, row)
         tracker.close_tick(row)
-        return np.array(row, np.float64)
+        return tracker, row
 
     def parameters(self) -> dict[str, Any]:
         values = {part.name: getattr(self, part.name) for part in fields(self)}
@@ -302,7 +296,7 @@ class GraphQuery(Query[V_co]):
             load = {int(vertex): int(number) for vertex, number in data["load"]}
         except (TypeError, ValueError, KeyError) as error:
             raise SnapshotError(f"this is not a stored state of {self.name}: {error}") from error
-        return self._build(edges, dropped, load)
+        return GraphState(self._tracked(edges)[0], edges, dropped, load)
 
     def check_events(self, events: Iterable[Any]) -> None:
         weighted = not self.deletes and self.weight_limit is not None
@@ -312,13 +306,6 @@ class GraphQuery(Query[V_co]):
     def _read_updates(self, state: GraphState, events: Any) -> TickUpdates:
         """Validate a tick and say what it changes. Changes nothing."""
         return self.rules.read_tick(state, events)
-
-    def _build(self, edges: dict[Edge, int], dropped: set[Edge], load: dict[int, int]) -> GraphState:
-        tracker, row = self._new_tracker(), [0] * self.cells
-        for (u, v), weight in edges.items():
-            tracker.insert(u, v, weight, row)
-        tracker.close_tick(row)
-        return GraphState(tracker, dict(edges), set(dropped), dict(load))
 
     @cached_property
     def rules(self) -> EdgeRules:

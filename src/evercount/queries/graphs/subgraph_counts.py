@@ -11,7 +11,7 @@ from math import comb
 from typing import Any, ClassVar, cast
 
 from evercount._validate import check_whole
-from evercount.errors import InputError, ParameterError
+from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL
 from evercount.queries.graphs.change_bounds import ChangeBound, ProjectedChange, ValueChangeBound
 from evercount.queries.graphs.edge_rules import StreamKind, TickUpdates, Update
@@ -97,43 +97,35 @@ class _SubgraphCount(GraphQuery[float]):
                     "max_per_edge is a promise about edges that come: leave it out where edges only go, and where "
                     "degrees are enforced"
                 )
-            self._check_start(self.max_per_edge)
-
-    def _check_start(self, limit: int) -> None:
-        """Refuse a public start that breaks the promise: one deletion would change the count by more than K."""
-        tracker = cast(_CappedTracker, self._new_tracker())
-        for u, v in self.start_graph.edges:
-            tracker.insert(u, v, 1, [0])
-            if tracker.most_near(u, v) > limit:
-                raise ParameterError(
-                    f"initial_edges: the edge {(u, v)} brings an edge into more than max_per_edge={limit} "
-                    f"{self.subgraphs}; promise a larger number"
-                )
+            # one deletion of a start that breaks the promise would change the count by more than K
+            start = [(u, v, 1) for u, v in self.start_graph.edges]
+            self._check_promise(cast(_CappedTracker, self._new_tracker()), start, ParameterError, "initial_edges: ")
 
     def _read_updates(self, state: GraphState, events: Any) -> TickUpdates:
         """As `GraphQuery`; refuses a tick that brings an edge into more than K subgraphs."""
         read = super()._read_updates(state, events)
         if self.max_per_edge is not None:
-            self._check_promise(cast(_CappedTracker, state.tracker), read.updates, self.max_per_edge)
+            self._check_promise(cast(_CappedTracker, state.tracker), read.updates, InputError)
         return read
 
-    def _check_promise(self, tracker: _CappedTracker, updates: list[Update], limit: int) -> None:
+    def _check_promise(
+        self, tracker: _CappedTracker, updates: list[Update], refusal: type[EvercountError], where: str = ""
+    ) -> None:
         """Try the updates on the tracker, look, and take them back."""
-        undo: list[Update] = []
+        done: list[Update] = []
         broken = None
         for u, v, sign in updates:
-            inserted = self.stream != "mixed" or sign > 0
-            (tracker.insert(u, v, 1, [0]) if inserted else tracker.remove(u, v, [0]))
-            undo.append((u, v, 1 if inserted else -1))
-            if inserted and tracker.most_near(u, v) > limit:
+            (tracker.insert(u, v, 1, [0]) if sign > 0 else tracker.remove(u, v, [0]))
+            done.append((u, v, sign))
+            if sign > 0 and tracker.most_near(u, v) > cast(int, self.max_per_edge):
                 broken = (u, v)
                 break
-        for u, v, sign in reversed(undo):
+        for u, v, sign in reversed(done):
             (tracker.remove(u, v, [0]) if sign > 0 else tracker.insert(u, v, 1, [0]))
         if broken is not None:
-            raise InputError(
-                f"the edge {broken} would bring an edge into more than max_per_edge={limit} {self.subgraphs}; "
-                "promise a larger number"
+            raise refusal(
+                f"{where}the edge {broken} would bring an edge into more than max_per_edge={self.max_per_edge} "
+                f"{self.subgraphs}; promise a larger number"
             )
 
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
