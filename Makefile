@@ -54,7 +54,7 @@ pandas3: $(PANDAS3)/.ready  ## what data frames do, under pandas 3: the environm
 	PYTHONPATH=$(CURDIR)/$(PANDAS3) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/front_door tests/engine/test_frame_events.py \
 	  tests/engine/test_table_exports.py tests/contracts/test_same_table.py -k "not test_same_table or (every_door and frame)"
 
-soak: $(STAMP)  ## the long fault-injection runs, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups
+soak: $(STAMP)  ## cases that CI leaves out, long fault injection, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python benchmarks/soak_service.py --seconds $(SOAK_SECONDS)
 
