@@ -45,8 +45,10 @@ def finish(axes: Any, x: str, y: str, title: str, legend: bool = True) -> None:
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, fontsize=9, loc="left")
     axes.tick_params(labelsize=8)
-    if legend:
+    if legend and len(axes.get_figure().axes) == 1 and axes.get_lines():
         label_lines(axes)
+    elif legend:
+        axes.legend(frameon=False, fontsize=8)
 
 
 def powers(axes: Any, lowest: int, highest: int, step: int = 4) -> None:
