@@ -24,15 +24,15 @@ COLOURS: Mapping[str, str] = dict(
 
 
 def finish(axes: Any, x: str, y: str, title: str, legend: bool | dict[str, Any] = True) -> None:
-    """Titles, and the names of the curves: at their ends, or in a legend where a place for it is given."""
+    """Titles, and the names of the curves: a legend where a place for it is given or there are several panels."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, fontsize=9, loc="left")
     axes.tick_params(labelsize=8)
-    if isinstance(legend, dict):
-        axes.legend(frameon=False, fontsize=8, **legend)
-    elif legend:
+    if legend is True and len(axes.get_figure().axes) == 1 and axes.get_lines():
         label_lines(axes)
+    elif legend:
+        axes.legend(frameon=False, fontsize=8, **(legend if isinstance(legend, dict) else {}))
 
 
 def powers(axes: Any, lowest: int, highest: int, step: int = 4) -> None:
