@@ -156,7 +156,6 @@ def test_intervals_of_changes_hold_given_discovery(factorization: str | None, ev
             range(len(labels)),
             many.releases._errors,
             "",
-            "exact",
         )
         change = (counts[until] - counts[after]).astype(float)
         shown = ~np.isnan(view.values[:, 2:])
