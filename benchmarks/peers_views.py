@@ -176,10 +176,9 @@ def table() -> str:
         "",
         "Ours have the least error in every column. For days and weeks of persons that is fresh noise, which is",
         "optimal; elsewhere on days and weeks ours lead by factors, because no other program fits its noise to what",
-        "is published. For running totals of persons the BLT that is optimised for the unit comes within 1.5 %. A",
-        "factorization that is optimised densely (`Dense.optimal`) can beat ours: by some percent, and for days with",
-        "totals of persons by up to 18 % ([theory](theory.md#6-the-yardstick)); its price is memory for all ticks, a",
-        "known horizon of at most a thousand, and a search of seconds to minutes.",
+        "is published. A factorization that is optimised densely (`Dense.optimal`) can beat ours by some percent",
+        "([theory](theory.md#6-the-yardstick)); its price is memory for all ticks, a known horizon of at most a",
+        "thousand, and a search of seconds to minutes.",
     ]
     return "\n".join(lines) + "\n"
 
