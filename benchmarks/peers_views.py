@@ -177,11 +177,9 @@ def table() -> str:
         "",
         "Ours have the least error in every column. For days and weeks of persons that is fresh noise, which is",
         "optimal and which the last row has, too; for events, ours lead by factors on days and weeks, because no",
-        "other program fits its noise to what is published. For running totals of persons the BLT optimized for",
-        "the unit comes within 1.5 %. A densely optimized factorization (`Dense.optimal`) can beat ours by a few",
-        "percent, and for days with totals of persons by up to 18 % ([theory](theory.md#6-the-yardstick)); its",
-        "price is memory for all ticks, a known horizon of at most a thousand, and a search of seconds to",
-        "minutes.",
+        "other program fits its noise to what is published. A densely optimized factorization (`Dense.optimal`)",
+        "can beat ours by a few percent ([theory](theory.md#6-the-yardstick)); its price is memory for all ticks,",
+        "a known horizon of at most a thousand, and a search of seconds to minutes.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -232,7 +232,7 @@ def test_persons_cost_no_more_than_claimed(q):
 
 
 def test_a_fit_that_does_not_fall_is_bounded_by_distances():
-    engine = Blend(120, fit_blend((1, 7, "running"), 120, 10))
+    engine = Blend(120, with_weights(fit_blend((1, 7, "running"), 120, 10), ()))
     G = engine.dense()[1].T @ engine.dense()[1]
     worst = max(G[a : a + 10, a : a + 10].sum() for a in range(111))
     assert worst <= participation(engine, 10) <= 1.02 * worst

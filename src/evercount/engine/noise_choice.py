@@ -117,7 +117,7 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """The mechanisms that may be chosen for these views, with their errors.
 
-    A blend, which takes a second to fit, is left out where no Gaussian noise at all can be within `margin` of what is
+    A blend, which takes seconds to fit, is left out where no Gaussian noise at all can be within `margin` of what is
     there: a number of some ticks has at least the std of noise for one tick, a running total that of the nuclear norm.
     """
     found: list[Candidate] = []

@@ -2,8 +2,8 @@
 
 R = Toep(f)·diag(1/n): η = 1, and f is any rational filter whose zeros lie strictly between its poles. Zeros next to
 their poles give fresh noise (best per tick), Zolotarev's points the square root (best for running totals); views that
-are published together need something in between. `fit_blend.py` finds the zeros; `blend.proof.md` says why any are
-safe.
+are published together need something in between. Blends for persons with running totals also have weights of rows and
+columns. `fit_blend.py` finds the numbers; `blend.proof.md` says why any are safe.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class Blend(Weighted):
 
     **Guarantee.** L·R = M and every column of R has norm at most 1, for every filter that `BlendFilter` accepts. Proof:
     `blend.proof.md`. Tests in tests/factorizations/test_blend.py:
-    test_any_filter_gives_factors_with_columns_of_at_most_one and test_zeros_that_do_not_interlace_are_refused.
+    test_any_filter_gives_factors_with_columns_of_at_most_one, test_weights_give_factors_with_columns_of_at_most_one and
+    test_zeros_that_do_not_interlace_are_refused.
 
     >>> Blend(365, BlendFilter((0.25,), (0.5,))).row_norms([1, 365]).round(3).tolist()
     [1.069, 10.278]

@@ -3,8 +3,9 @@
 The poles are spread evenly over all time scales; the zeros move between them. What is minimised is the largest ratio,
 over the views, of a view's worst std to the least that this family has for that view alone. The model is a Toeplitz
 one (all weights 1, sums over lags on a grid that grows with the lag), so a step takes a millisecond for any horizon;
-one round with the true worst errors corrects what the model leaves out. The result is public, rounded to few bits, and
-stored with the declaration: another machine that fitted it again might find other last digits.
+one round with the true worst errors corrects what the model leaves out. For persons with running totals, zeros and the
+exponents of weights are then fitted together with true errors, which takes some seconds. The result is public, rounded
+to few bits, and stored with the declaration: another machine that fitted it again might find other last digits.
 """
 
 from __future__ import annotations
