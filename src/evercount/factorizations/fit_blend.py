@@ -51,8 +51,9 @@ WEIGHTED_TICKS = range(64, 513)
 has T × T matrices."""
 WEIGHTED_SHARPNESS = (30.0, 1000.0)
 """Norms of squares that stand for maxima there, one after the other."""
-WEIGHTED_LEAST = 0.975
-"""Running totals of persons alone: what no factorization can beat is about 2.5 % below a fit with weights."""
+RUNNING_SHARE = 1.04
+"""What running totals of persons are compared with, over the std of a fit for them alone. A smaller share brings the
+largest ratio down, but it is days that pay for it, which more people read."""
 SINGLE_LAGS = 32
 """Lags that are summed one by one; later ones in ranges of 1/8 of their size."""
 
@@ -166,14 +167,14 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray) -> BlendFil
 def _least(model: _Model, view: int, q: int, weighted: bool) -> float:
     """The least std known for one view alone.
 
-    It is the model's; for the running total of events that of `balanced`, and for that of persons what the best known
-    lower bound leaves of a fit with weights.
+    It is the model's; for the running total of events that of `balanced`, and for that of persons a share of that of a
+    fit with weights.
     """
     if weighted and model.widths[view] == model.horizon:
         if len(model.widths) == 1:
             return 1.0  # of one view the least plays no part
         alone = Blend(model.horizon, fit_blend((RUNNING,), model.horizon, q))
-        return WEIGHTED_LEAST * float(_true_stds(alone, (model.horizon,), q)[0])
+        return RUNNING_SHARE * float(_true_stds(alone, (model.horizon,), q)[0])
     least = float(np.exp(model.fit([view]).loss))
     if model.widths[view] < model.horizon or q > 1:
         return least
