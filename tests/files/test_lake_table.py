@@ -64,7 +64,7 @@ def test_the_table_of_another_stream_is_refused(place: str) -> None:
     append(place, 3)
     with pytest.raises(Conflict, match="other numbers for tick 3"):
         append(place, 4, 0.5)
-    with pytest.raises(Conflict, match="fewer"):
+    with pytest.raises(Conflict, match="more than the stream"):
         append(place, 2)
     assert read(place) == wanted(3)
 

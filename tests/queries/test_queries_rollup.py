@@ -205,5 +205,5 @@ def test_docs_state_what_the_example_prints() -> None:
     county = re.search(r"county:  rollup / histogram = ([\d.]+)", found)
     assert total is not None
     assert county is not None
-    assert f"a std {total[1]} times smaller" in text
-    assert f"a county one {county[1]} times larger" in text
+    assert f"{total[1]} times smaller std" in text
+    assert f"a single county has a {county[1]} times larger one" in text

@@ -144,7 +144,7 @@ def test_totals_wait_for_the_end_of_the_stream_before(tmp_path: Path) -> None:
     live = store.declare(declared(horizon=3, views=["running"]), START)
     heir = renew_stream(store, "flu", START, carry_totals=True)
     assert renew_stream(store, "flu", START, carry_totals=True) is heir
-    with pytest.raises(Conflict, match="renewed already"):
+    with pytest.raises(Conflict, match="already renewed"):
         renew_stream(store, "flu", START)
     store.close_ticks(live, 2, START)
     store.close_ticks(heir, 1, START)
