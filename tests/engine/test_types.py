@@ -84,7 +84,7 @@ def test_wrong_programs_are_seen_by_a_type_checker(tmp_path: Path) -> None:
     assert sorted(found) == [*["program0.py"] * 4, "program1.py"]
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_pyright_sees_the_same(tmp_path: Path) -> None:
     if importlib.util.find_spec("pyright") is None:
         pytest.skip("pyright is not installed: pip install pyright (it fetches its program from npm)")

@@ -209,7 +209,7 @@ def test_killed_while_it_writes_into_a_store(tmp_path: Path, run: Runner) -> Non
     assert all(killed_into_store(tmp_path, run, step) for step in (1, 20, 30, 34, 38, 42))
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_killed_at_every_step_into_a_store(tmp_path: Path, run: Runner) -> None:
     steps = 1
     while killed_into_store(tmp_path, run, steps):

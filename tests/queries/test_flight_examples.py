@@ -15,7 +15,7 @@ from evercount.examples.flights import Flight, by_day, flights
 SCRIPT = Path(__file__).parents[2] / "examples" / "reports" / "flight_statistics.py"
 
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.slow
 """Every report reads and counts a whole year of flights."""
 
 

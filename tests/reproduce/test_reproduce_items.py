@@ -1,6 +1,6 @@
 """The quick reproduction, all items: exact numbers asserted tightly, simulated ones by their standard error.
 
-All of them together take minutes, so they are soak; test_reproduce_runner.py runs one.
+All of them together take minutes, so they are slow; test_reproduce_runner.py runs one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rows(records: dict[str, Record], item: str, table: str, key: str = "") -> An
     return {row[key]: row for row in found} if key else found
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_every_item_ran_and_says_what_it_found(records: dict[str, Record]) -> None:
     assert set(records) == set(ITEMS)
     for record in records.values():
@@ -50,7 +50,7 @@ def test_every_item_ran_and_says_what_it_found(records: dict[str, Record]) -> No
         assert any(name.endswith(".png") for name in record["figures"])
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_figure_1_is_exact_and_simulation_agrees(records: dict[str, Record]) -> None:
     summary = rows(records, "figure-1", "summary", "mechanism")
     C = paper_multiplier(0.8, 1e-10)
@@ -69,7 +69,7 @@ def test_figure_1_is_exact_and_simulation_agrees(records: dict[str, Record]) -> 
         assert abs(row["square-root: mean |error|"] - exact) < 5.5 * error  # about 400 comparisons
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_figure_2_psi_is_no_upper_bound_and_the_true_gap_is_above_a_half(records: dict[str, Record]) -> None:
     for row in rows(records, "figure-2", "gaps"):
         assert row["paper's Ψ (no upper bound) − Mathias"] < 0.5
@@ -79,7 +79,7 @@ def test_figure_2_psi_is_no_upper_bound_and_the_true_gap_is_above_a_half(records
         assert row["nuclear-norm lower bound"] > row["Mathias' lower bound"]
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_figure_3_signal_to_noise(records: dict[str, Record]) -> None:
     table = rows(records, "figure-3", "snr")
     first = {row["mechanism"]: row["expected, paper's C"] for row in table if row["p"] == "2^-4"}
@@ -93,7 +93,7 @@ def test_figure_3_signal_to_noise(records: dict[str, Record]) -> None:
     assert crossing["balanced"]["ours, tight"] > 1.6 * crossing["balanced"]["ours, paper's C"]
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_figure_4_top_one(records: dict[str, Record]) -> None:
     table = rows(records, "figure-4", "snr", "mechanism")
     assert 2.2 < table["square-root"]["SNR, paper's C"] / table["binary-tree"]["SNR, paper's C"] < 2.7
@@ -101,7 +101,7 @@ def test_figure_4_top_one(records: dict[str, Record]) -> None:
     assert table["square-root"]["published maximum: mean error, last quarter"] > 0  # the maximum is biased upwards
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_binary_suboptimality(records: dict[str, Record]) -> None:
     table = rows(records, "binary-suboptimality", "norms", "T")
     ratios = [row["ratio"] for row in table.values()]
@@ -112,7 +112,7 @@ def test_binary_suboptimality(records: dict[str, Record]) -> None:
         assert abs(row["ratio, simulated"] - row["ratio, exact"]) < SIGMAS * row["standard error"]
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_honaker_is_better_than_binary_in_both_norms(records: dict[str, Record]) -> None:
     table = rows(records, "honaker", "errors")
     for size in {row["T"] for row in table}:
@@ -125,7 +125,7 @@ def test_honaker_is_better_than_binary_in_both_norms(records: dict[str, Record])
     assert apart > SIGMAS * math.hypot(drawn["binary-tree"]["standard error"], drawn["honaker"]["standard error"])
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_table_1_corrected_bounds_hold(records: dict[str, Record]) -> None:
     table = rows(records, "table-1", "rows", "row")
     assert table["substrings"]["S, paper"] == 9 < table["substrings"]["S, true"] == 20
@@ -139,7 +139,7 @@ def test_table_1_corrected_bounds_hold(records: dict[str, Record]) -> None:
     assert short < 2 / 3 - SIGMAS * math.sqrt(2 / 9 / table["histogram"]["runs"])
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_attacks_break_the_paper_and_not_us(records: dict[str, Record]) -> None:
     for row in rows(records, "privacy-failures", "attacks"):
         apart = row["delta reached"] - row["delta, exact for this pair"]
@@ -160,7 +160,7 @@ def test_fresh_noise_attack_has_the_overspend_of_the_bounds() -> None:
     assert attack.mu == pytest.approx(budget.mu * fresh_noise_overspend(1024), rel=1e-9)
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_constants(records: dict[str, Record]) -> None:
     table = rows(records, "constants", "constants", "T")
     expected = {"2^8": (1.0660, 0.8799, 0.7839), "2^10": (1.0662, 0.8744, 0.7708), "2^12": (1.0663, 0.8704, 0.7624)}
@@ -175,7 +175,7 @@ def test_constants(records: dict[str, Record]) -> None:
     np.testing.assert_allclose(ratios, [1.142, 1.135, 1.131, 1.128, 1.126, 1.124], atol=1.5e-3)
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_the_index_names_every_item_and_its_pictures(records: dict[str, Record], tmp_path: Path) -> None:
     from evercount.reproduce.runner import index_page
 
@@ -187,7 +187,7 @@ def test_the_index_names_every_item_and_its_pictures(records: dict[str, Record],
             assert (f"{record['item']}/{name}" in text) == name.endswith(".png")
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_reductions_give_counts_and_keep_neighbours(records: dict[str, Record]) -> None:
     found = rows(records, "reductions", "reductions")
     assert {row["harder problem"] for row in found} == {"counting", "substrings", "smallest cut"}
