@@ -237,7 +237,7 @@ def _draw(rows: list[Row], delta: float) -> Figure:
     axes[0].annotate(f" promised δ = {delta:g}", (delta, -0.62), fontsize=8)
     axes[0].set_ylim(-0.8, len(rows) - 0.4)
     axes[0].set_yticks(y, [row["mechanism"] for row in rows])
-    title = "red squares: the paper's, green dots: ours"
+    title = "squares: the paper's, dots: ours"
     finish(axes[0], "δ reached by the attack, ± 2 standard errors", "", title, legend=False)
     return figure
 

@@ -118,10 +118,8 @@ def sparse(parameters: Parameters, context: Context) -> Result:
                 line = [(r["horizon"], r["sparse"]) for r in part if r["ones"] == ones]
                 one.plot(*zip(*line, strict=True), "-o", markersize=3, color=shade, label=f"sparse, {ones:,} events")
             one.set_xscale("log", base=2)
-            one.set_ylim(bottom=0)
             title = f"ε = {parameters['epsilon']:g}, δ = {delta:g}"
-            below = {"ncols": 2, "loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
-            finish(one, "ticks", "bound for all ticks, 95 %", title, below)
+            finish(one, "ticks", "bound for all ticks, 95 %", title, bottom=0)
         return drawn
 
     verdict = "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"

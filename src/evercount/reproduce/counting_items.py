@@ -106,11 +106,9 @@ def _draw_error(
         axes[1].plot(keep + 1, simulation.running_maximum[keep] * scale[name], label=name, **style | {"linewidth": 1.5})
     count = next(iter(simulations.values())).repetitions
     title = f"ε = {epsilon:g}, δ = {delta:g}, paper's C"
-    finish(axes[0], "tick", "mean |error|", f"error at each tick, {title}; dots: simulated", legend=False)
+    finish(axes[0], "tick", "mean |error|", f"error at each tick, {title}; dots: simulated", False, 0)
     title = f"ℓ∞ error so far, {count} simulated streams"
-    finish(axes[1], "tick", "mean of the largest |error| so far", title, {"loc": "center right"})
-    for panel in axes:
-        panel.set_ylim(bottom=0)
+    finish(axes[1], "tick", "mean of the largest |error| so far", title, bottom=0)
     return figure
 
 

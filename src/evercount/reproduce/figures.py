@@ -23,16 +23,20 @@ COLOURS: Mapping[str, str] = dict(
 """One colour per mechanism, the same in every figure."""
 
 
-def finish(axes: Any, x: str, y: str, title: str, legend: bool | dict[str, Any] = True) -> None:
-    """Titles, and the names of the curves: a legend where a place for it is given or there are several panels."""
+def finish(
+    axes: Any, x: str, y: str, title: str, legend: bool | dict[str, Any] = True, bottom: float | None = None
+) -> None:
+    """Titles, where the y axis begins, and the names of the curves: at their ends, or in a legend that has a place."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, fontsize=9, loc="left")
     axes.tick_params(labelsize=8)
-    if legend is True and len(axes.get_figure().axes) == 1 and axes.get_lines():
-        label_lines(axes)
+    if bottom is not None:
+        axes.set_ylim(bottom=bottom)
+    if isinstance(legend, dict):
+        axes.legend(frameon=False, fontsize=8, **legend)
     elif legend:
-        axes.legend(frameon=False, fontsize=8, **(legend if isinstance(legend, dict) else {}))
+        label_lines(axes)
 
 
 def powers(axes: Any, lowest: int, highest: int, step: int = 4) -> None:

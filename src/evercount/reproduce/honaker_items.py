@@ -81,9 +81,8 @@ def _draw_honaker(rows: list[Row], exponents: list[int]) -> Figure:
         for panel, column in zip(axes, ("worst std", "root mean square"), strict=True):
             panel.plot(exponents, [row[column] for row in own], "-o", markersize=3, color=COLOURS[name], label=name)
     for panel, title in zip(axes, ("worst tick (ℓ∞)", "root mean square over ticks (ℓ2)"), strict=True):
-        finish(panel, "T", "std at noise multiplier 1", title)
+        finish(panel, "T", "std at noise multiplier 1", title, bottom=0)
         powers(panel, exponents[0], exponents[-1], 2)
-        panel.set_ylim(bottom=0)
     return figure
 
 

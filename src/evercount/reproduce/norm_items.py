@@ -82,12 +82,10 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
         for label, (colour, line) in looks.items():
             values = [row[f"{label} − {bound}"] for row in rows]
             axes[place].plot(exponents, values, line, color=colour, linewidth=1.5, label=label)
-        finish(axes[place], "T", "norm − lower bound", f"gap to {title}", legend=place == 0)
+        finish(axes[place], "T", "norm − lower bound", f"gap to {title}", bottom=0)
         powers(axes[place], exponents[0] - 1, exponents[-1], 8)
     axes[0].axhline(0.5, color="black", linewidth=0.8, linestyle=":")
     axes[0].annotate("paper's claim: below 0.5", (exponents[-1], 0.495), fontsize=8, ha="right", va="top")
-    for one in axes:
-        one.set_ylim(bottom=0)
     return figure
 
 
@@ -143,7 +141,7 @@ def _draw_binary(rows: list[Row], at_worst_ticks: list[Row], exponents: list[int
     axes[0].plot(exponents, [row["ratio"] for row in rows], "-o", markersize=3, label="binary / square root")
     axes[0].plot(exponents, [row["ratio to balanced"] for row in rows], "-o", markersize=3, label="binary / balanced")
     axes[0].axhline(BINARY_FACTOR, color="black", linestyle="--", linewidth=0.8, label="π·log₂e = 4.53 (limit)")
-    finish(axes[0], "T", "ratio of norms", "how much worse the binary mechanism's worst error is")
+    finish(axes[0], "T", "ratio of norms", "how much worse the binary mechanism's worst error is", bottom=0)
     powers(axes[0], exponents[0], exponents[-1])
     steps = list(range(1, len(at_worst_ticks) + 1))
     axes[1].plot(steps, [row["ratio, exact"] for row in at_worst_ticks], "-", color="#333333", label="exact")
@@ -152,9 +150,8 @@ def _draw_binary(rows: list[Row], at_worst_ticks: list[Row], exponents: list[int
     look: Any = {"fmt": ".", "color": COLOURS["square-root"], "label": "simulated, ± 2 standard errors"}
     axes[1].errorbar(steps, simulated, around, **look)
     title = "at the binary mechanism's worst ticks"
-    finish(axes[1], "x, for t = 2^x − 1", "std of binary / std of square root", title, {"loc": "lower right"})
-    for panel in axes:
-        panel.set_ylim(bottom=0)
+    place = {"loc": "lower right"}
+    finish(axes[1], "x, for t = 2^x − 1", "std of binary / std of square root", title, place, bottom=0)
     return figure
 
 
@@ -232,16 +229,15 @@ def _draw_constants(rows: list[Row], endless: list[Row], exponents: list[int], m
         label = "certified optimum" if name == "optimal" else name
         axes[0].plot(*zip(*points, strict=True), line, markersize=4, color=COLOURS[name], label=label)
     axes[0].plot(exponents, [r["lower bound (nuclear)"] for r in rows], "--", color="#333333", label="lower bound")
-    place = {"loc": "upper right", "bbox_to_anchor": (1.0, 0.9)}
-    finish(axes[0], "T", "c = norm − ln T/π", "constant of each factorization", place)
+    finish(axes[0], "T", "c = norm − ln T/π", "constant of each factorization")
     powers(axes[0], exponents[0], exponents[-1])
     told = {"ratio": ("unbounded", "the square root"), "ratio to balanced told T = t": ("balanced", "balanced")}
     for (column, (colour, name)), mark in zip(told.items(), "os", strict=True):
-        ratio, label = [row[column] for row in endless], f"against {name} told T = t"
+        ratio, label = [row[column] for row in endless], f"against\n{name}\ntold T = t"
         axes[1].plot(more, ratio, f"-{mark}", markersize=4, color=COLOURS[colour], label=label)
+    axes[1].set_ylim(1.0, 1.3)
     finish(axes[1], "t", "std of unbounded / std told T = t", "the price of not knowing the horizon")
     powers(axes[1], more[0], more[-1])
-    axes[1].set_ylim(1.0, 1.3)
     return figure
 
 
