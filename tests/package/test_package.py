@@ -97,7 +97,7 @@ def test_version_is_written_once():
         ("duckdb", ["release", "events.csv", "--out", "o.csv", "--time", "t", "--every", "1h", "--start", "2026-01-01",
                     "--epsilon", "1", "--delta", "1e-6"], "files"),
         ("typer", ["--version"], "cli"),
-        ("rich", ["plan", "--epsilon", "1", "--delta", "1e-6", "--horizon", "8"], "cli"),
+        ("rich", ["audit", "mechanism", "count", "--runs", "40"], "cli"),
         ("tomli_w", ["release", "events.csv", "--show-declaration", "--time", "t", "--every", "1h", "--start",
                      "2026-01-01", "--epsilon", "1", "--delta", "1e-6"], "cli"),
         ("sqlalchemy", ["serve", "--db", "a.db"], "service"),
