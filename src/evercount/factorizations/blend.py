@@ -30,8 +30,8 @@ LEAST_GAP = 2.0**-12
 """Neighbouring roots differ by at least this part of their u-values, so that residues lose few bits."""
 MOST_ROOTS = 32
 """More poles than any fit has."""
-WEIGHT_BITS = 12
-"""Exponents of weights are multiples of 2^−12 between −1 and 1."""
+WEIGHT_BITS, WEIGHT_SHAPES = 12, 5
+"""Weights have five numbers for rows and five for columns, multiples of 2^−12 between −1 and 1."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class BlendFilter:
     Args:
         poles: 1 − λ_i, rising.
         zeros: 1 − μ_i, each between its pole and the next one, the last below 1.
-        weights: None, or the exponents (a, b, α, β) of e_t = s^a·r^b and c_t ∝ s^α·r^β, where s = t+1+T/18 and
-            r = T−t+1: multiples of 2^−12 between −1 and 1. Without them e = c = 1.
+        weights: None, or what ln e_t and then ln c_t are made of: ln(t+1+T/18), ln(T−t+1) and cos(kπt/T) for k = 1,
+            2, 3, each times a multiple of 2^−12 between −1 and 1. Without them e = c = 1.
 
     Raises:
         ParameterError: The numbers do not interlace, or one has more than 16 bits.
@@ -68,8 +68,8 @@ class BlendFilter:
         u = [root / (1 - root) for root in roots]
         if not all(low * (1 + LEAST_GAP) <= high for low, high in pairwise(u)):
             raise ParameterError("poles and zeros of a blend must take turns, rising, each a little after the other")
-        if not (len(self.weights) in (0, 4) and all(map(_is_weight, self.weights))):
-            raise ParameterError("weights of a blend are four multiples of 2^-12 between -1 and 1")
+        if not (len(self.weights) in (0, 2 * WEIGHT_SHAPES) and all(map(_is_weight, self.weights))):
+            raise ParameterError("weights of a blend are ten multiples of 2^-12 between -1 and 1")
 
     def rational(self) -> Rational:
         """The filter F."""
@@ -141,12 +141,13 @@ def _weights(T: int | None, filter_: BlendFilter) -> Weights:
         return Weights(rational, eta, bounded_columns(rational, eta, endless=T is None))
     if T is None:
         raise ParameterError("a blend with weights needs a horizon")
-    log_e, log_c = np.reshape(filter_.weights, (2, 2)) @ weight_scales(T, knots)
+    log_e, log_c = np.reshape(filter_.weights, (2, WEIGHT_SHAPES)) @ weight_shapes(T, knots)
     eta = PiecewiseLinear(knots, round_bits(np.exp(log_e.max() - log_e)))
     n = bounded_columns(rational, eta, endless=False).values
     return Weights(rational, eta, PiecewiseLinear(knots, round_bits(n * np.exp(log_c.max() - log_c), up=True)))
 
 
-def weight_scales(T: int, ticks: IntArray) -> FloatArray:
-    """ln(t+1+T/18) and ln(T−t+1) at 0-based ticks, (2, ticks): what the exponents of weights multiply."""
-    return np.stack([np.log(ticks + 1 + T / 18), np.log(T - ticks + 1)])
+def weight_shapes(T: int, ticks: IntArray) -> FloatArray:
+    """What logarithms of weights are made of, at 0-based ticks, (5, ticks): two powers and three slow waves."""
+    waves = np.cos(np.pi * np.multiply.outer(np.arange(1, WEIGHT_SHAPES - 1), ticks / T))
+    return np.stack([np.log(ticks + 1 + T / 18), np.log(T - ticks + 1), *waves])

@@ -3,9 +3,9 @@
 The poles are spread evenly over all time scales; the zeros move between them. What is minimised is the largest ratio,
 over the views, of a view's worst std to the least that this family has for that view alone. The model is a Toeplitz
 one (all weights 1, sums over lags on a grid that grows with the lag), so a step takes a millisecond for any horizon;
-one round with the true worst errors corrects what the model leaves out. For persons with running totals, zeros and the
-exponents of weights are then fitted together with true errors, which takes some seconds. The result is public, rounded
-to few bits, and stored with the declaration: another machine that fitted it again might find other last digits.
+one round with the true worst errors corrects what the model leaves out. For persons with running totals, zeros and
+weights are then fitted together with true errors, which takes some seconds. The result is public, rounded to few bits,
+and stored with the declaration: another machine that fitted it again might find other last digits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from evercount._arrays import FloatArray
 from evercount._validate import check_count
 from evercount.errors import ParameterError
 from evercount.factorizations.base import Factorization, check_known_horizon, lower_toeplitz
-from evercount.factorizations.blend import LEAST_GAP, WEIGHT_BITS, Blend, BlendFilter, round_root, weight_scales
+from evercount.factorizations.blend import (
+    LEAST_GAP,
+    WEIGHT_BITS,
+    WEIGHT_SHAPES,
+    Blend,
+    BlendFilter,
+    round_root,
+    weight_shapes,
+)
 from evercount.factorizations.participation import participation
 from evercount.factorizations.row_weighted import Balanced
 from evercount.factorizations.square_root_filter import geometric
@@ -49,11 +57,12 @@ DIFFERENCE = 1e-5
 WEIGHTED_TICKS = range(64, 513)
 """Horizons for which weights are fitted, where units touch several ticks and a running total is published: the search
 has T × T matrices."""
-WEIGHTED_SHARPNESS = (30.0, 1000.0)
-"""Norms of squares that stand for maxima there, one after the other."""
-RUNNING_SHARE = 1.04
-"""What running totals of persons are compared with, over the std of a fit for them alone. A smaller share brings the
-largest ratio down, but it is days that pay for it, which more people read."""
+WEIGHTED_SHARPNESS, WEIGHTED_STEPS = (100.0, 1000.0), 100
+"""Norms of squares that stand for maxima there, one after the other, and the steps for each."""
+RUNNING_SHARES = (7.0, 30.0), (0.986, 1.01)
+"""What running totals of persons are compared with, over the std of a fit for them alone, for a unit of 7 ticks and of
+30 or more. A smaller share brings the largest ratio down, but days pay for it, and those of 30 ticks are noisy already.
+"""
 SINGLE_LAGS = 32
 """Lags that are summed one by one; later ones in ranges of 1/8 of their size."""
 
@@ -104,7 +113,10 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray) -> BlendFil
     from scipy.optimize import minimize
 
     T, q, d = model.horizon, model.q, len(model.poles)
-    scales, ticks = weight_scales(T, np.arange(T)), np.arange(T)
+    ticks = np.arange(T)
+    shapes = weight_shapes(T, ticks).T
+    shapes, triangle = np.linalg.qr(shapes - shapes.mean(axis=0))  # the search takes fewer steps on orthogonal shapes
+    shapes, triangle = math.sqrt(T) * shapes.T, triangle / math.sqrt(T)
     lags = np.maximum(np.subtract.outer(ticks, ticks), 0)
     steps = np.vstack([np.zeros(d), DIFFERENCE * np.eye(d)])
 
@@ -119,7 +131,7 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray) -> BlendFil
         return np.asarray(np.bincount(lags.ravel(), np.tril(entries).ravel(), T))
 
     def loss(v: FloatArray, sharpness: float) -> tuple[float, FloatArray]:
-        e, c = np.exp(np.reshape(v[d:], (2, 2)) @ scales)
+        e, c = np.exp(np.reshape(v[d:], (2, WEIGHT_SHAPES)) @ shapes)
         f, g = model.responses(v[:d] + steps)
         F, H = lower_toeplitz(f[0]), lower_toeplitz(g[0])
         squares = np.square(e[:, None] * F)
@@ -153,15 +165,18 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray) -> BlendFil
         to_e = on_columns.sum(axis=1) - on_rows.sum(axis=0) + squares @ (to_n / columns)
         to_f = by_lag(e[:, None] * to_R / n + (e**2)[:, None] * F * (to_n / columns))
         to_zeros = ((f[1:] - f[0]) @ to_f + (g[1:] - g[0]) @ by_lag(n[:, None] * to_inverse / e)) / DIFFERENCE
-        gradient = np.concatenate([to_zeros, scales @ to_e, scales @ -to_n])
+        gradient = np.concatenate([to_zeros, shapes @ to_e, shapes @ -to_n])
         return 0.5 * (error + cost), 0.5 * gradient
 
-    found = np.append(zeros, np.zeros(4))
-    limits = [(-LARGEST_SHARE, LARGEST_SHARE)] * d + [(-1.0, 1.0)] * 4
+    found = np.append(zeros, np.zeros(2 * WEIGHT_SHAPES))
+    limits = [(-LARGEST_SHARE, LARGEST_SHARE)] * d + [(None, None)] * (2 * WEIGHT_SHAPES)
     for sharpness in WEIGHTED_SHARPNESS:
-        found = minimize(loss, found, (sharpness,), "L-BFGS-B", True, bounds=limits, options={"maxiter": STEPS}).x
-    exponents = np.rint(found[d:] * 2.0**WEIGHT_BITS) / 2.0**WEIGHT_BITS
-    return BlendFilter(*model.lacks(found[:d]), tuple(exponents.tolist()))
+        found = minimize(
+            loss, found, (sharpness,), "L-BFGS-B", True, bounds=limits, options={"maxiter": WEIGHTED_STEPS}
+        ).x
+    weights = np.linalg.solve(triangle, np.reshape(found[d:], (2, WEIGHT_SHAPES)).T).T.ravel()
+    weights = np.rint(np.clip(weights, -1, 1) * 2.0**WEIGHT_BITS) / 2.0**WEIGHT_BITS
+    return BlendFilter(*model.lacks(found[:d]), tuple(weights.tolist()))
 
 
 def _least(model: _Model, view: int, q: int, weighted: bool) -> float:
@@ -174,7 +189,7 @@ def _least(model: _Model, view: int, q: int, weighted: bool) -> float:
         if len(model.widths) == 1:
             return 1.0  # of one view the least plays no part
         alone = Blend(model.horizon, fit_blend((RUNNING,), model.horizon, q))
-        return RUNNING_SHARE * float(_true_stds(alone, (model.horizon,), q)[0])
+        return float(np.interp(q, *RUNNING_SHARES) * _true_stds(alone, (model.horizon,), q)[0])
     least = float(np.exp(model.fit([view]).loss))
     if model.widths[view] < model.horizon or q > 1:
         return least
