@@ -39,7 +39,11 @@ TICKS = 70
 LONG = 2**12
 LONG_MEMORY = BlendFilter((2.0**-17, 2.0**-6, 0.125), (2.0**-7, 1.001953125 * 2.0**-6, 0.875))
 """A slow pole, a zero next to its pole, and a fast one."""
-WEIGHTED = BlendFilter(LONG_MEMORY.poles, LONG_MEMORY.zeros, (0.375, 0.125, 0.0625, -0.03125))
+WEIGHTED = BlendFilter(
+    LONG_MEMORY.poles,
+    LONG_MEMORY.zeros,
+    (0.375, 0.125, 0.25, -0.0625, 0.03125, 0.0625, -0.03125, 0.125, 0.03125, -0.0625),
+)
 ROUNDED = [
     Balanced(TICKS), Normalized(TICKS), Unbounded(), SquareRoot(TICKS), Honaker(TICKS), HonakerFull(TICKS),
     Blend(TICKS, LONG_MEMORY), Blend(None, LONG_MEMORY), Blend(TICKS, WEIGHTED),

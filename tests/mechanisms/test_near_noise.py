@@ -54,7 +54,11 @@ from evercount.noise import ExactNoise, Normals, Secret
 SECRET = Secret.from_hex("c3" * 32)
 LONG_MEMORY = BlendFilter((2.0**-17, 2.0**-6, 0.125), (2.0**-7, 1.001953125 * 2.0**-6, 0.875))
 """A slow pole, a zero next to its pole, and a fast one."""
-WEIGHTED = BlendFilter(LONG_MEMORY.poles, LONG_MEMORY.zeros, (0.375, 0.125, 0.0625, -0.03125))
+WEIGHTED = BlendFilter(
+    LONG_MEMORY.poles,
+    LONG_MEMORY.zeros,
+    (0.375, 0.125, 0.25, -0.0625, 0.03125, 0.0625, -0.03125, 0.125, 0.03125, -0.0625),
+)
 Spec = tuple[Callable[..., Factorization], *tuple[Any, ...]]
 KERNELS: list[Spec] = [
     (Balanced, 2**16), (Unbounded,), (SquareRoot, 2**16), (Direct, 2**16), (BinaryTree, 2**16), (Honaker, 2**16),
