@@ -56,6 +56,26 @@ def test_cron_goes_on_into_the_next_horizon(home: str) -> None:
     assert "before the start of the stream" in run(17, f"{home} --out flu.csv --renew --view last-2")[1]
 
 
+@pytest.mark.parametrize("home", [STORE, "--state f.state"], ids=["store", "state file"])
+def test_an_end_at_the_end_of_the_horizon_is_no_fault(home: str) -> None:
+    """The year is published, nothing of the next one is due, and the same line may be given again."""
+    line = f"{home} --out flu.csv --renew --end 2026-01-06"
+    code, said = run(10, line)
+    assert (code, "Released ticks 1 to 5" in said) == (0, True), said
+    published = Path("flu.csv").read_bytes()
+    for _ in range(2):
+        code, said = run(10, line)
+        assert code == 0, said
+        assert Path("flu.csv").read_bytes() == published
+    assert run(10, line.replace("--end 2026-01-06", ""))[0] == 0
+    assert [rows("flu.1.csv"), rows("flu.csv")] == [
+        [f"2026-01-{day:02d}" for day in days] for days in (range(1, 6), range(6, 10))
+    ]
+    assert run(10, line)[0] == 0, "an end that has passed: nothing is due"
+    code, said = run(10, line.replace("01-06", "01-01"))
+    assert (code, "is not after" in said) == (2, True), said
+
+
 def test_gaps_are_those_of_the_store() -> None:
     """A tick that moves to the next, also across two runs; the numbers are those of the library on what is counted."""
     declaration = StreamDeclaration.from_dict(

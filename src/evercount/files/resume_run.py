@@ -277,8 +277,9 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
             f"{successor_text(stream.cost)} Give it a later `start` and another `out`; with `horizon` none a stream "
             "has no end.",
         )
-    if job.end is not None and job.end <= schedule.begin:
-        raise ParameterError(f"`end` {schedule.show(job.end)} is not after `start` {schedule.show(schedule.begin)}")
+    start = schedule.begin if job.declaration.earliest is None else job.declaration.earliest  # of the first year
+    if job.end is not None and job.end <= start:
+        raise ParameterError(f"`end` {schedule.show(job.end)} is not after `start` {schedule.show(start)}")
     ended = job.declaration.ended(job.now)
     if job.end is not None:
         ended = min(ended, schedule.tick_of(job.end) - 1)
