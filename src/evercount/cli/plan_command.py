@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from evercount.planning.compare_sparse import SparseComparison
     from evercount.planning.discovery_plan import DiscoveryPlan
 
-WIDTH = 80
-"""Characters of a terminal line that everybody has."""
+WIDTH = 80  # characters of a terminal line that everybody has
 
 
 def plan(

@@ -25,8 +25,7 @@ from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.fed_stream import FedStream
 
-MOST_MESSAGES = 20_000
-"""Messages that are counted and committed together."""
+MOST_MESSAGES = 20_000  # messages that are counted and committed together
 LEAST_JUDGED = 1000
 """In a batch of at least so many messages, most must be events: else the producers have changed what they send."""
 STALL_SECONDS = 30.0
@@ -41,14 +40,10 @@ def silent(_counted: int, _left: int) -> None:
 class LogRound:
     """What one round has done. For the operator, but for the ticks, which are public."""
 
-    ticks: range
-    """The ticks that were released."""
-    messages: int
-    """Messages that were read."""
-    bad: Mapping[str, int]
-    """All messages so far that were set aside, for each reason."""
-    finished: bool
-    """Whether the horizon is reached."""
+    ticks: range  # the ticks that were released
+    messages: int  # messages that were read
+    bad: Mapping[str, int]  # all messages so far that were set aside, for each reason
+    finished: bool  # whether the horizon is reached
 
 
 class LogConsumer:

@@ -12,8 +12,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.base import Factorization, State
 
-Draw = Callable[[IntArray], IntArray]
-"""From node numbers to their noise, shape (nodes, cells)."""
+Draw = Callable[[IntArray], IntArray]  # from node numbers to their noise, shape (nodes, cells)
 
 LARGEST_TICKS = 2**40
 
@@ -21,8 +20,7 @@ LARGEST_TICKS = 2**40
 class PureFactorization(Factorization):
     """What a stream needs to know of a pure tree: nodes per tick, and exact stds of discrete Laplace noise."""
 
-    levels: int
-    """The most nodes that hold one tick: the l1 norm of a column of R."""
+    levels: int  # the most nodes that hold one tick: the l1 norm of a column of R
 
     @property
     def state_bytes(self) -> int:

@@ -18,10 +18,8 @@ from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.noise import Secret
 from evercount.privacy import Budget
 
-NUMERIC_DELTA = 2.0**-60
-"""The most that finite arithmetic may take from δ by default."""
-SIGMA_TOLERANCE = 1e-12
-"""Relative head-room of σ over the rounding of the few products that make it."""
+NUMERIC_DELTA = 2.0**-60  # the most that finite arithmetic may take from δ by default
+SIGMA_TOLERANCE = 1e-12  # relative head-room of σ over the rounding of the few products that make it
 
 
 @dataclass(frozen=True, eq=False)

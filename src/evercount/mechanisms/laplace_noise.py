@@ -25,8 +25,7 @@ from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import ExactLaplace, variance
 
-AHEAD = 64
-"""Ticks of noise that are made at a time when a stream is taken tick by tick."""
+AHEAD = 64  # ticks of noise that are made at a time when a stream is taken tick by tick
 MANY = 1024
 """With more cells than this, noise is made tick by tick from what the last tick left: less memory, fewer draws."""
 LARGEST_NOISE = 2**52

@@ -16,16 +16,14 @@ from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, 
 from evercount.reproduce.simulate import Simulation, batch_seed, one_batch, simulate
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")
-HALF_NORMAL = float(np.sqrt(2 / np.pi))
-"""Mean of |N(0, 1)|."""
+HALF_NORMAL = float(np.sqrt(2 / np.pi))  # mean of |N(0, 1)|
 
 PAPER_SNR = {
     "binary-tree": (4.72, 2.40, 1.12, 0.61, 0.31, 0.15, 0.072),
     "square-root": (14.50, 7.37, 3.46, 1.86, 0.96, 0.47, 0.22),
 }
 """The paper's table of average SNR for p = 2^-4 … 2^-10."""
-PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}
-"""1/p at which, by the paper, the SNR falls below 1."""
+PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}  # 1/p at which, by the paper, the SNR falls below 1
 
 
 # -- Figure 1 ----------------------------------------------------------------------------------------------------

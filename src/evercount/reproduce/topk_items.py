@@ -16,8 +16,7 @@ from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, 
 from evercount.reproduce.simulate import batch_seed, one_batch
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")
-PAPER_TOP1_SNR = {"binary-tree": 0.52, "square-root": 1.47}
-"""The average SNR that the paper prints."""
+PAPER_TOP1_SNR = {"binary-tree": 0.52, "square-root": 1.47}  # the average SNR that the paper prints
 RUNS_PER_BATCH = 32
 
 

@@ -86,8 +86,7 @@ NOTE = _body(
     )
 )
 
-HOST = "http://127.0.0.1:8000"
-"""Whom the commands of the examples ask."""
+HOST = "http://127.0.0.1:8000"  # whom the commands of the examples ask
 
 
 def examples() -> dict[str, dict[str, Any]]:

@@ -16,7 +16,6 @@ from evercount.engine.table_ticks import among, each_tick
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.store import schema
 from evercount.store.accept_totals import CountedTicks
-from evercount.store.close_shards import release_rows
 from evercount.store.commit_batches import Group
 from evercount.store.database import insert_rows
 from evercount.store.early_events import add_totals, keep_early, stored_totals, take_early
@@ -24,6 +23,7 @@ from evercount.store.named_events import as_tick
 from evercount.store.release_chain import link
 from evercount.store.saturation import Totals
 from evercount.store.sealing import Sealer
+from evercount.store.stored_rows import release_rows
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream

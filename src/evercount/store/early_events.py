@@ -24,10 +24,8 @@ from evercount.store.sealing import Sealer
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
 
-PART = 200
-"""Ticks that are read with one statement."""
-Kept = tuple[Any, str | None]
-"""An event and its user, where users are protected."""
+PART = 200  # ticks that are read with one statement
+Kept = tuple[Any, str | None]  # an event and its user, where users are protected
 
 
 def add_totals(connection: Connection, live: LiveStream, sealer: Sealer, rows: Mapping[int, IntArray | Totals]) -> None:

@@ -42,19 +42,15 @@ class FedStream:
     def __init__(self, store: Store, declaration: StreamDeclaration, now: int, shards: int | None = None) -> None:
         self.store = store
         self.live = store.declare(declaration, now / SECOND, shards=shards)
-        self.declaration = self.live.declaration
-        """With the start that the store knows."""
-        self.run: Run | None = None
-        """What closes the shards of a stream that is cut; None: this process."""
+        self.declaration = self.live.declaration  # with the start that the store knows
+        self.run: Run | None = None  # what closes the shards of a stream that is cut; None: this process
 
     @property
     def last_tick(self) -> int:
-        """The last tick that may have events now."""
         return last_tick(self.live)
 
     @property
     def finished(self) -> bool:
-        """Whether the horizon is reached."""
         return self.live.finished
 
     def last_batches(self) -> dict[str, int]:
@@ -82,8 +78,5 @@ class FedStream:
         now -= max(0, wait - self.declaration.waits)
         first = self.live.closed + 1
         while (count := self.due(now)) > 0:
-            if self.run is None:
-                self.store.close_ticks(self.live, count, now / SECOND, describe=0)
-            else:
-                self.store.close_shards(self.live, count, now / SECOND, self.run, describe=0)
+            self.store.close_ticks(self.live, count, now / SECOND, describe=0, run=self.run)
         return range(first, self.live.closed + 1)

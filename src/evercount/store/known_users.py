@@ -27,8 +27,7 @@ RECORD = struct.Struct(">4q")
 HASH = np.dtype("S32")
 """The keyed hash of a user; arrays of them are compared as texts, and all have the same length."""
 BLOCK = np.dtype([("user", HASH), ("used", "<i8", 4)])
-PART = 500
-"""Users that are read with one statement."""
+PART = 500  # users that are read with one statement
 DAY_BYTES = 8
 """Of the 32 bytes of a user, where ticks are revised: the number of the tick. The others are those of the hash."""
 BLOCK_KEYS = 2**32
@@ -152,8 +151,7 @@ class KnownUsers:
         self._used: dict[bytes, Used] = {}
         self._stored: set[bytes] = set()
         self._changed: set[bytes] = set()
-        self._rows = False
-        """Whether no user is in a block."""
+        self._rows = False  # whether no user is in a block
 
     def read(self, connection: Connection, wanted: Collection[bytes]) -> dict[bytes, Used]:
         """In the transaction that writes: blocks become rows."""

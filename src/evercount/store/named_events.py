@@ -22,8 +22,7 @@ from evercount.store.schema import counted_events
 from evercount.store.sealing import Sealer
 
 PURPOSE = "named events"
-Part = tuple[list[str], IntArray]
-"""Names and numbers of some rows of one tick."""
+Part = tuple[list[str], IntArray]  # names and numbers of some rows of one tick
 BYTES_AT_A_TIME = 2**26
 """Stored bytes that are read together when several ticks close at once; at least one tick is."""
 
@@ -38,8 +37,7 @@ class NamedEvents:
 
     tick: IntArray
     name: Sequence[str]
-    numbers: IntArray
-    """Shape (rows, numbers)."""
+    numbers: IntArray  # shape (rows, numbers)
 
     def each_tick(self) -> Iterator[tuple[int, list[str], IntArray]]:
         """The rows of each tick, sorted: the same rows have the same form, however they came."""

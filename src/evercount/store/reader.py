@@ -22,7 +22,7 @@ from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows, states
 from evercount.store.stored_releases import StoredReleases
-from evercount.store.stored_rows import declared, public_keys_of
+from evercount.store.stored_rows import StoredStream, declared, last_link, public_keys_of
 
 PROBE = b"evercount store"
 
@@ -79,10 +79,7 @@ class Reading(StoredReleases):
         with self.database.reading() as connection:
             heads = {}
             for row in connection.execute(select(schema.streams)).mappings().all():
-                table = schema.ticks
-                query = select(table.c.tick, table.c.hash).where(table.c.stream == row["id"])
-                last = connection.execute(query.order_by(table.c.tick.desc()).limit(1)).first()
-                tick, digest = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
+                tick, digest = last_link(connection, row)
                 heads[row["name"]] = (tick, digest.hex())
             return Head(
                 read_identity(connection), heads, spent_of_streams(connection), frozenset(retired_rows(connection))
@@ -174,9 +171,9 @@ class Reading(StoredReleases):
         name, previous = row["name"], genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
             yield f"{name}: the declaration was changed after it was stored"
-        tick, keys, width = 0, public_keys_of(connection, row["id"], declaration), declaration.query.outputs
+        tick, keys, width = 0, public_keys_of(connection, row["id"]), declaration.query.outputs
         labels = [*declaration.query.labels, *(label for label, _ in keys)] if keys else declaration.query.labels
-        for release in self.chained_releases(connection, row, declaration):
+        for release in self.chained_releases(connection, StoredStream(row["id"], declaration)):
             tick += 1
             if declaration.query.publishing.own_ticks:
                 places = [place for place, value in enumerate(release["values"]) if value is not None]
@@ -200,13 +197,7 @@ class Reading(StoredReleases):
                 yield f"{name}: the stream is retired, and its secret or its sums are still there"
             return
         state = connection.execute(select(schema.states.c.tick).where(schema.states.c.stream == row["id"])).scalar()
-        chain = connection.execute(
-            select(schema.ticks.c.tick)
-            .where(schema.ticks.c.stream == row["id"])
-            .order_by(schema.ticks.c.tick.desc())
-            .limit(1)
-        ).scalar()
-        if not state == tick == (chain or 0):
+        if not state == tick == last_link(connection, row)[0]:
             yield f"{name}: the state is at another tick than the releases"
 
     def backup(self, target: Path) -> None:
@@ -250,10 +241,10 @@ def spent_of_streams(connection: Connection) -> dict[str, dict[str, Any]]:
 
 def read_identity(connection: Connection) -> str:
     """The random name that the store got when it was created."""
-    identity = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
+    identity = schema.read_fact(connection, "identity")
     if identity is None:
         raise StoreError("this database is not an evercount store")
-    return str(identity)
+    return identity
 
 
 def _verify_spending(connection: Connection, row: Any, declaration: StreamDeclaration) -> Iterator[str]:

@@ -66,7 +66,7 @@ def renew_stream(
     with store.database.transaction() as connection:
         connection.execute(insert(schema.renewals).values(stream=live.id, successor=heir.name))
         if carry_totals:
-            connection.execute(insert(schema.meta).values(key=carried_row(heir.id), value=str(live.id)))
+            schema.write_fact(connection, carried_row(heir.id), str(live.id))
     live.successor, heir.follows = heir.name, True
     return heir
 

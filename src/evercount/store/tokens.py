@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import time
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -18,8 +17,7 @@ from evercount.store.writer import Store
 
 Role = Literal["admin", "write", "read"]
 ROLES: tuple[str, ...] = get_args(Role)
-SHORTEST = 24
-"""Characters of a token that an operator chooses; a shorter one could be guessed from its hash."""
+SHORTEST = 24  # characters of a token that an operator chooses; a shorter one could be guessed from its hash
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,6 @@ def check_token(token: str) -> str:
     if len(token) < SHORTEST:
         raise ParameterError(f"an access token must have at least {SHORTEST} characters: use a long random one")
     return token
-
-
-def same(one: bytes, other: bytes) -> bool:
-    return hmac.compare_digest(one, other)
 
 
 def add_token(store: Store, role: str, label: str = "") -> tuple[int, str]:

@@ -37,8 +37,7 @@ class UserEvents:
     order: IntArray
     cell: IntArray
     units: IntArray
-    place: IntArray | None = None
-    """Where `user` names each user once: the place there of each event's user."""
+    place: IntArray | None = None  # where `user` names each user once: the place there of each event's user
     keys: Sequence[str] = ()
     """Where keys are not listed: those that came, each once; `cell` is the place of the event's key among them."""
 
