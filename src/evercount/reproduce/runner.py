@@ -33,7 +33,6 @@ class Options:
 
 
 def choose(names: Iterable[str]) -> list[Item]:
-    """The items of these names, in the registry's order."""
     wanted = list(names)
     for name in wanted:
         if name != "all" and name not in ITEMS:

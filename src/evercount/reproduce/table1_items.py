@@ -152,7 +152,6 @@ def measured_errors(case: Case, budget: Budget, name: str, repetitions: int, see
 
 
 def rows_of_table(parameters: Parameters, context: Context) -> Result:
-    """The bounds and the measured errors of every row."""
     epsilon, delta, ticks = parameters["epsilon"], parameters["delta"], parameters["ticks"]
     repetitions = parameters["repetitions"]
     C, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()
