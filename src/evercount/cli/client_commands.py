@@ -115,7 +115,6 @@ def tail(
 
 
 def _pages(client: httpx.Client, stream: str, after: int, last: int) -> Iterator[dict[str, Any]]:
-    """Releases after a tick, page by page."""
     while after < last:
         page = answer_of(client.get(f"/v1/streams/{stream}/releases", params={"after": after}))["releases"]
         if not page:

@@ -186,7 +186,6 @@ def _warnings_on_stderr() -> Iterator[None]:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar on stderr, when that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

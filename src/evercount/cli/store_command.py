@@ -245,7 +245,6 @@ def remove_keys(
 
 
 def _found(opened: Store, stream: str) -> LiveStream:
-    """The stream of that name, or UnknownName."""
     from evercount.errors import UnknownName
 
     if stream not in opened.streams and not opened.name_is_spent(stream):

@@ -22,7 +22,6 @@ from evercount.consume.log_source import LogSource, Messages, Positions
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
 from evercount.store import Store
-from evercount.store.accept_totals import CountedBatch
 from evercount.store.fed_stream import FedStream
 
 MOST_MESSAGES = 20_000  # messages that are counted and committed together
@@ -159,9 +158,7 @@ class LogConsumer:
 
     def _commit(self, after: Positions, bad: Counter[str], found: CountedMessages) -> None:
         position = json.dumps({"next": dict(after), "bad": bad, "lost": self.lost}).encode()
-        named = None if found.named is None else [found.named]
-        counted: Any = {"users": found.users, "named": named, "position": position}
-        if not self._fed.accept(CountedBatch(self._query, self._batch, found.totals, self._new_log, **counted)):
+        if not self._fed.accept(self._query, self._batch, found, self._new_log, position):
             raise Conflict("another program counts the messages of this log for the same stream: run one of them")
         self._batch += 1
         self._stored, self.bad = dict(after), bad

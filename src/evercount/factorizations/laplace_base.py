@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 
+import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
@@ -30,6 +31,10 @@ class PureFactorization(Factorization):
     def full_rate(self, sigma: float) -> float:
         """The rate, per grid unit, of a node that has all of ε, for the σ (in grid units) that a stream states."""
         return math.sqrt(2) / sigma
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """Std over that of continuous Laplace noise of rate ε/Δ₁."""
+        return np.sqrt(self.laplace_errors(ticks, math.sqrt(2))[1])
 
     @abstractmethod
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -58,6 +63,4 @@ class PureFactorization(Factorization):
 
 def node_variance(rate: FloatArray) -> FloatArray:
     """Variance of discrete Laplace noise of these rates: 1/(2·sinh²(rate/2))."""
-    import numpy as np
-
     return np.asarray(0.5 / np.sinh(np.minimum(rate, 700.0) / 2) ** 2)

@@ -271,7 +271,6 @@ def _ticks_of(declaration: StreamDeclaration, batches: Iterable[Any], last: int)
 
 
 def _blocks(ticks: Iterable[Any]) -> Iterator[TickEvents]:
-    """Ticks that are released together."""
     first, block, size = 1, list[Any](), 0
     for tick in ticks:
         block.append(tick)
@@ -312,7 +311,6 @@ def _released(
 
 
 def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
-    """The released rows of all shards of a partition."""
     pa, _ = parquet_modules()
     received = list(batches)
     if not received:

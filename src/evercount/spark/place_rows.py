@@ -70,7 +70,6 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 
 def _cells(rows: DataFrame, names: Sequence[str]) -> DataFrame:
-    """The cell of each key."""
     pa, _ = parquet_modules()
     return rows.sparkSession.createDataFrame(
         pa.table({"k": pa.array(list(names), pa.string()), "cell": np.arange(len(names))})

@@ -34,7 +34,6 @@ from evercount.spark.count_events import check_declaration, count_placed, refuse
 from evercount.spark.place_rows import place_events
 from evercount.spark.session import check_pandas, first_line
 from evercount.store import Store, key_from_environment
-from evercount.store.accept_totals import CountedBatch
 from evercount.store.close_shards import Run, ShardWork, close_shard
 from evercount.store.fed_stream import FedStream
 
@@ -260,10 +259,7 @@ class _Round:
             with self.storing:
                 if self.over:
                     raise InputError("the round was interrupted")
-                one = CountedBatch(
-                    self.query.result(), number, counted.totals, self.new_checkpoint, counted.users, named=counted.named
-                )
-                if self.fed.accept(one):
+                if self.fed.accept(self.query.result(), number, counted, self.new_checkpoint):
                     self.batches += 1
                     for reason, rows in counted.bad.items():
                         self.bad[reason] = self.bad.get(reason, 0) + rows

@@ -32,20 +32,31 @@ MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
 """Ticks and microseconds ahead of the open tick that an event may lie in."""
 
 
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """What was counted elsewhere. Secret."""
+
+    totals: TickTotals
+    users: UserEvents | None = None
+    """The events themselves, where the budget protects users; `totals` are then empty."""
+    named: Iterable[NamedEvents] | None = None
+    """Rows with names, where users are counted, or keys are not listed and no users protected; `totals` are then empty.
+    The parts are in the order of ticks, share none, and are read once: memory holds one of them."""
+
+
 @dataclass(frozen=True)
 class CountedBatch:
+    """`Counted`, with the name of the batch."""
+
     query: str
     batch: int  # from 0 on without a gap
     totals: TickTotals
     fresh: bool = False
     """The caller promises that a query which the store does not know brings no event that another has brought."""
     users: UserEvents | None = None
-    """The events themselves, where the budget protects users; `totals` are then empty."""
     position: bytes | None = None
     """Where the source goes on after this batch, for a source that does not remember it."""
     named: Iterable[NamedEvents] | None = None
-    """Rows with names, where users are counted, or keys are not listed and no users protected; `totals` are then empty.
-    The parts are in the order of ticks, share none, and are read once: memory holds one of them."""
 
 
 def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: CountedBatch) -> bool:

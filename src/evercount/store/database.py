@@ -126,7 +126,6 @@ class Database:
 
     @property
     def file(self) -> Path | None:
-        """The SQLite file; None for PostgreSQL."""
         return Path(str(self.url.database)) if self.sqlite else None
 
     def describe(self) -> str:

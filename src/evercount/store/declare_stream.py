@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,9 +104,8 @@ def declare_stream(
             .values(name=declaration.name, declaration=text, start=start, created=time.time(), genesis=head)
             .returning(schema.streams.c.id)
         ).scalar_one()
-        live = LiveStream(
-            number, declaration, secret, stream, blob, head, totals, labels=first_labels(stream, declaration)
-        )
+        labels = stream.labels if declaration.revise_for is None else declaration.query.labels  # as readers see them
+        live = LiveStream(number, declaration, secret, stream, blob, head, totals, labels=labels)
         missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
         if waits_for == FILES or (waits_for == HISTORY and missed):
             live.waiting = waits_for
@@ -142,11 +141,6 @@ def _change_late_rules(store: Store, live: LiveStream, wanted: StreamDeclaration
     with store.database.transaction() as connection:
         schema.write_fact(connection, late_rules(live.id), json.dumps(rules))
     live.declaration = live.declaration.with_rules(**rules)
-
-
-def first_labels(stream: Stream, declaration: StreamDeclaration) -> Sequence[str]:
-    """One label per number of a tick as readers see it."""
-    return stream.labels if declaration.revise_for is None else declaration.query.labels
 
 
 def _refuse_twin(store: Store, stream: Stream, secret: Secret) -> None:

@@ -65,7 +65,6 @@ def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, tick
 
 
 def keep_early(connection: Connection, live: LiveStream, sealer: Sealer, events: Mapping[int, Iterable[Kept]]) -> None:
-    """Keep events of later ticks as they came."""
     table, rows = early_events, []
     for tick, kept in events.items():
         where = (table.c.stream == live.id) & (table.c.tick == tick)
@@ -86,6 +85,5 @@ def take_early(connection: Connection, live: LiveStream, sealer: Sealer, tick: i
 
 
 def early_ticks(connection: Connection, stream: int) -> set[int]:
-    """The ticks that have kept events."""
     table = early_events
     return set(connection.execute(select(table.c.tick).where(table.c.stream == stream).distinct()).scalars())

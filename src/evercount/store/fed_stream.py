@@ -6,7 +6,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
 from evercount.errors import ParameterError, StreamStopped
 from evercount.queries.capabilities import rows_of
-from evercount.store.accept_totals import CountedBatch, last_batches, last_tick, read_position
+from evercount.store.accept_totals import Counted, CountedBatch, last_batches, last_tick, read_position
 from evercount.store.close_shards import Run
 from evercount.store.writer import Store
 
@@ -54,21 +54,19 @@ class FedStream:
         return self.live.finished
 
     def last_batches(self) -> dict[str, int]:
-        """The last batch of each source that has fed the stream."""
         with self.store.database.reading() as connection:
             return last_batches(connection, self.live.id)
 
     def position(self, source: str) -> bytes | None:
-        """What came with the last batch of a source."""
         with self.store.database.reading() as connection:
             return read_position(connection, self.live, self.store.sealer, source)
 
-    def accept(self, batch: CountedBatch) -> bool:
+    def accept(self, query: str, batch: int, found: Counted, fresh: bool, position: bytes | None = None) -> bool:
         """Commit what a batch holds; False if it was committed before. See `store.accept_totals`."""
-        return self.store.accept_totals(self.live.name, batch)
+        one = CountedBatch(query, batch, found.totals, fresh, found.users, position, found.named)
+        return self.store.accept_totals(self.live.name, one)
 
     def due(self, now: int) -> int:
-        """How many ticks have ended by an instant and are not released."""
         if self.live.stopped:
             raise StreamStopped(f"stream {self.live.name!r} is stopped: {self.live.stopped}")
         return self.live.due(now / SECOND)

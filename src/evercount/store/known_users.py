@@ -93,7 +93,6 @@ class ManyUsers:
         self._forgot = False
 
     def read(self, connection: Connection, wanted: AnyArray) -> IntArray:
-        """A row of `Used` for each hash."""
         if self._stored is None:
             self._stored = _read_all(connection, self._stream, self._sealer)
         used = np.zeros((len(wanted), len(NOTHING)), np.int64)
@@ -110,7 +109,6 @@ class ManyUsers:
         self._fresh.append(Block(None, user, used))
 
     def forget(self) -> None:
-        """Forget everybody, because a period is over."""
         self._stored, self._fresh, self._forgot = [], [], True
 
     def write(self, connection: Connection) -> None:
@@ -236,7 +234,6 @@ def _read_all(connection: Connection, stream: int, sealer: Sealer, most: bytes |
 
 
 def _split_blocks(connection: Connection, stream: int, sealer: Sealer) -> None:
-    """Make rows of blocks."""
     blocks = [block for block in _read_all(connection, stream, sealer, _key(BLOCK_KEYS)) if block.number is not None]
     if not blocks:
         return

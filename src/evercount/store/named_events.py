@@ -120,7 +120,6 @@ def as_tick(declaration: StreamDeclaration, parts: Sequence[Part], accepted: Seq
 
 
 def add_keys(keys: Iterable[str], *counts: Iterable[tuple[str, int]]) -> Mapping[str, int]:
-    """How many events name each key."""
     total: dict[str, int] = {}
     for some in (((key, 1) for key in keys), *counts):
         for key, number in some:
@@ -129,7 +128,6 @@ def add_keys(keys: Iterable[str], *counts: Iterable[tuple[str, int]]) -> Mapping
 
 
 def stored_parts(connection: Connection, stream: int, sealer: Sealer, ticks: range) -> dict[int, list[Part]]:
-    """What is kept of some ticks, where there is any."""
     table, found = counted_events, dict[int, list[Part]]()
     where = (table.c.stream == stream) & table.c.tick.between(ticks.start, ticks.stop - 1)
     for tick, sealed in connection.execute(select(table.c.tick, table.c.sealed).where(where)):
@@ -140,7 +138,6 @@ def stored_parts(connection: Connection, stream: int, sealer: Sealer, ticks: ran
 def keep_rows(
     connection: Connection, stream: int, sealer: Sealer, query: str, batch: int, rows: Iterable[tuple[int, bytes]]
 ) -> None:
-    """Keep rows of some ticks, which come in order."""
     for tick, content in joined(rows):
         sealed = sealer.seal(content, PURPOSE, stream, tick)
         insert_rows(connection, counted_events, [(stream, tick, query, batch, sealed)])

@@ -38,6 +38,5 @@ class NoiseAhead:
         return None if live.ahead is None or live.ahead.done() else live.ahead
 
     def close(self) -> None:
-        """Wait for what is being drawn, and draw nothing more."""
         self._blocks.shutdown(cancel_futures=True)
         self._new_keys.shutdown(cancel_futures=True)

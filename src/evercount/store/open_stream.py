@@ -18,7 +18,7 @@ from evercount.engine.stream import Stream
 from evercount.errors import Conflict, EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
 from evercount.noise import Secret
 from evercount.privacy import successor_text
-from evercount.store.open_encoder import ENCODER_FAULTS, OF_REQUEST, UNREADABLE, OpenEncoder
+from evercount.queries import Query
 from evercount.store.saturation import Totals, add_exactly, check_request, cut_total, pack_totals
 from evercount.store.sealing import Sealer
 
@@ -62,6 +62,10 @@ HISTORY, FILES = "history", "files"
 """What a stream waits for: that its past is sent, or runs of `evercount release`, which close its ticks."""
 
 
+UNREADABLE = "the batch holds an event that the stream's query cannot read"
+OF_REQUEST = "of this request"
+ENCODER_FAULTS = (TypeError, ValueError, OverflowError, IndexError, KeyError, AttributeError)
+"""What an encoder's own checks may fail to foresee; it is still the sender's event."""
 Ending = Literal["retired", "quarantined"]
 
 
@@ -72,6 +76,47 @@ class Placed(NamedTuple):
     late: int
     revised: Mapping[int, list[int]] = MappingProxyType({})
     """By lag, the events that the first open tick counts for an earlier one, which is published again."""
+
+
+class OpenEncoder:
+    """A copy of the stream's encoder that has read the events of the open tick. Derived: it is never stored.
+
+    Where the query `splits`, new events are encoded by themselves, once. Otherwise the events of the tick are encoded
+    together with them, on a copy, because only that tells what the closing tick will do.
+
+    **Guarantee.** What `take` accepts, one part after the other, the closing tick accepts as one list, with the same
+    increments. Test: tests/store/test_store_open_encoder.py::test_parts_are_taken_as_the_tick_is.
+    """
+
+    def __init__(self, query: Query, state: Any, events: Sequence[Any]) -> None:
+        self._query = query
+        self._state = self._copied(state)
+        self._events: list[Any] = []
+        if query.splits:
+            self._state = query.encode(self._state, list(events))[1]
+        else:
+            self._events.extend(events)
+
+    def _copied(self, state: Any) -> Any:
+        return self._query.load_state(self._query.dump_state(state))
+
+    def take(self, events: Sequence[Any], places: Sequence[int]) -> None:
+        """Read more events of the tick, or refuse them and stay as before. `places`: their numbers in the request.
+
+        An error that is no InputError leaves the encoder in doubt: the caller builds a new one.
+        """
+        if self._query.splits:
+            try:
+                self._state = self._query.encode(self._state, list(events))[1]
+            except EventRefused as error:
+                raise error.numbered(places[error.number], OF_REQUEST) from None
+            return
+        try:
+            self._query.encode(self._copied(self._state), [*self._events, *events])
+        except (InputError, *ENCODER_FAULTS):
+            # the text of a user's own encoder may count the events of others in this tick
+            raise InputError(UNREADABLE) from None
+        self._events.extend(events)
 
 
 @dataclass(eq=False)
@@ -170,7 +215,6 @@ class LiveStream:
         return HorizonReached(self.declaration.horizon, successor_text(self.stream.cost))
 
     def check_open(self, now: float) -> None:
-        """Refuse events that no tick could take."""
         if self.stopped:
             raise StreamStopped(f"stream {self.name!r} is stopped: {self.stopped}")
         if self.finished:

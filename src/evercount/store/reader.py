@@ -47,7 +47,6 @@ class Reading(StoredReleases):
 
     @staticmethod
     def check_probe(sealer: Sealer, stored: str) -> None:
-        """Refuse a key that is not the key of this store."""
         encrypted = bytes.fromhex(stored)[:1] == b"\x01"
         if encrypted and not sealer.encrypted:
             raise StoreError("the store is encrypted: give its key by EVERCOUNT_KEY_FILE or EVERCOUNT_KEY")
@@ -193,7 +192,9 @@ class Reading(StoredReleases):
                 yield f"{name}: the release of tick {tick} was changed after it was stored"
                 return
         if retired:
-            if _secrets_left(connection, row["id"]):
+            tables = (schema.secrets, schema.states, schema.accumulators, schema.shards)
+            left = (connection.execute(select(one.c.stream).where(one.c.stream == row["id"])).first() for one in tables)
+            if any(left):
                 yield f"{name}: the stream is retired, and its secret or its sums are still there"
             return
         state = connection.execute(select(schema.states.c.tick).where(schema.states.c.stream == row["id"])).scalar()
@@ -220,12 +221,6 @@ class Reading(StoredReleases):
         except sqlite3.Error as error:
             target.unlink(missing_ok=True)
             raise StoreError(f"the copy failed ({type(error).__name__}): {error}") from None
-
-
-def _secrets_left(connection: Connection, stream: int) -> bool:
-    """Whether the secret or the state of a stream is in the database."""
-    tables = (schema.secrets, schema.states, schema.accumulators, schema.shards)
-    return any(connection.execute(select(table.c.stream).where(table.c.stream == stream)).first() for table in tables)
 
 
 def spent_of_streams(connection: Connection) -> dict[str, dict[str, Any]]:

@@ -95,7 +95,6 @@ def last_of_renewals(store: Store, name: str) -> LiveStream:
 def explain_renewal(
     store: Store, name: str, horizon: int | None, new_name: str | None, carry_totals: bool = False
 ) -> str:
-    """What a renewal means, before it is done."""
     live = _known(store, name)
     following = _following(live, horizon, new_name, carry_totals)
     stream = following.build()

@@ -60,7 +60,6 @@ Then {successor!r} is declared in the same way, with a new secret, from tick 1 o
 
 
 def explain(store: Store, name: str, now: float, successor: str | None) -> str:
-    """What it means to retire a stream, before it is done."""
     known = store.streams.get(name) or store.ended.get(name)
     if known is None:
         raise StoreError(f"the store has no stream {name!r}")

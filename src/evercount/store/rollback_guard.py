@@ -137,7 +137,8 @@ class HeadFile:
         }
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with replaced(self.path, _mode(self.path)) as file:
+            mode = self.path.stat().st_mode & 0o777 if self.path.exists() else 0o600  # a new one is for its owner only
+            with replaced(self.path, mode) as file:
                 file.write(json.dumps(content).encode() + b"\n")
             state = self.path.stat()
             self._written, self._most = _look(state), state.st_size + MOST_ADDED
@@ -250,7 +251,6 @@ class HeadKeeper:
         self._fixed[name] = (closed, digest)
 
     def lost_identity(self, identity: bytes) -> bool:
-        """Whether a stream that the database lost had this noise."""
         return any(self._spent[name].get("identity") == identity.hex() for name in self.lost)
 
     def write(self, streams: Iterable[LiveStream], released: LiveStream | None = None) -> None:
@@ -280,11 +280,6 @@ def quarantine(live: LiveStream, why: Quarantine) -> EndedStream:
         *(live.name, why.reason, why.tick, live.closed, live.name),
     )
     return live.ended("quarantined", why.reason, why.readable)
-
-
-def _mode(path: Path) -> int:
-    """The permissions that the file has already; a new one is for its owner only."""
-    return path.stat().st_mode & 0o777 if path.exists() else 0o600
 
 
 def _look(state: os.stat_result) -> tuple[int, ...]:

@@ -129,7 +129,6 @@ def last_link(connection: Connection, row: Any) -> tuple[int, bytes]:
 
 
 def released_until(connection: Connection, stream: int) -> int:
-    """The last tick that is released."""
     query = select(func.max(schema.ticks.c.tick)).where(schema.ticks.c.stream == stream)
     return int(connection.execute(query).scalar() or 0)
 
@@ -161,7 +160,6 @@ def public_keys_of(connection: Connection, stream: int) -> list[tuple[str, int]]
 
 
 def declared(row: Any) -> StreamDeclaration:
-    """The declaration of a stored stream, with its start."""
     declaration = StreamDeclaration.from_dict(json.loads(row["declaration"]))
     return declaration.started(instant_of(row["start"]))
 

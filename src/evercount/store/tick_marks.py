@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def read_marks(connection: Connection, stream: int) -> tuple[TickMark, ...]:
-    """The remarks of a stream, in the order in which they were made."""
     marks = schema.tick_marks
     rows = connection.execute(select(marks).where(marks.c.stream == stream).order_by(marks.c.number)).mappings()
     said = [TickMark(row["first"], row["last"], row["text"], row["missing"]) for row in rows]

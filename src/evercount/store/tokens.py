@@ -61,7 +61,6 @@ def read_tokens(store: Reading) -> list[Token]:
 
 
 def remove_token(store: Store, number: int) -> bool:
-    """Delete a token; returns whether there was one."""
     with store.database.transaction() as connection:
         removed = connection.execute(delete(schema.tokens).where(schema.tokens.c.id == number))
     return bool(removed.rowcount)

@@ -109,7 +109,6 @@ class Store(Reading):
         self._load()
 
     def close(self) -> None:
-        """Give the lock back."""
         self.noise_ahead.close()
         for live in self.streams.values():
             live.stream.close()
@@ -277,7 +276,6 @@ class Store(Reading):
         return super().facts_of(one) if live is None else live.stream
 
     def hides(self, name: str) -> bool:
-        """See `Reading`."""
         return name in self.ended and not self.ended[name].readable
 
     def _consume(
@@ -298,11 +296,9 @@ class Store(Reading):
             self._forget_at = time.monotonic() + FORGET_SECONDS
 
     def write_state(self, connection: Connection, live: LiveStream, tick: int, blob: bytes) -> None:
-        """The state after a tick, into the open transaction."""
         sealed = self.sealer.seal(blob, "state", live.id, tick)
         connection.execute(NEW_STATE, {"number": live.id, "new_tick": tick, "content": sealed})
 
     def write_accumulator(self, connection: Connection, live: LiveStream, tick: int, totals: Any) -> None:
-        """The sums of the open tick, into the open transaction."""
         sealed = live.pack_totals(self.sealer, totals, tick)
         connection.execute(NEW_SUMS, {"number": live.id, "new_tick": tick, "content": sealed})
