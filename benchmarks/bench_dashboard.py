@@ -24,7 +24,7 @@ from evercount.store import Store, StreamDeclaration
 
 SERVER = """
 import sys
-from evercount.service.run_server import run
+from evercount.service.http_server import run
 from evercount.service.runtime import Service
 from evercount.store import Store
 run(Service(Store(sys.argv[1])), "127.0.0.1", 0, lambda address: print(address, flush=True))

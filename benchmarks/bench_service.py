@@ -34,7 +34,7 @@ KEYS = [f"key-{number}" for number in range(1000)]
 SERVER = """
 import sys
 from evercount.service.access import Limits
-from evercount.service.run_server import run
+from evercount.service.http_server import run
 from evercount.service.runtime import Service
 from evercount.store import Store
 store = Store(sys.argv[1])
@@ -158,9 +158,9 @@ def measure_wide(cells: int, ticks: int) -> dict[str, float]:
         live = store.declare(declaration, 0.0)
         store.close_ticks(live, 1, 0.0)
         closing = per_call(lambda: store.close_ticks(live, 1, 0.0, cells=1000), ticks)
-        page = per_call(lambda: store.read_releases(live.id, declaration, 1, 1, cells=range(50_000, 51_000)), 20)
-        everything = per_call(lambda: store.read_releases(live.id, declaration, 1, 1), 3)
-        size = len(json.dumps(store.read_releases(live.id, declaration, 1, 1)))
+        page = per_call(lambda: store.read_releases(live, 1, 1, cells=range(50_000, 51_000)), 20)
+        everything = per_call(lambda: store.read_releases(live, 1, 1), 3)
+        size = len(json.dumps(store.read_releases(live, 1, 1)))
         store.close()
     return {"closing": closing, "page": page, "everything": everything, "json_bytes": size}
 

@@ -23,7 +23,7 @@ BUDGET = {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_ticks": 1, "period
 STREAMS = {"visits": ("count", {**BUDGET, "max_per_tick": 2}), "visitors": ("active-users", BUDGET)}
 LAUNCH = """
 import socket, sys
-from evercount.service.run_server import run
+from evercount.service.http_server import run
 from evercount.service.runtime import Service
 from evercount.store import Store
 with socket.socket() as free:

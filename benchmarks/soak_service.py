@@ -54,7 +54,7 @@ FAST = {**DECLARATION, "name": "fast", "query": {"name": "count"}, "tick": "100m
 SERVER = """
 import json, sys
 from evercount.service.access import Limits
-from evercount.service.run_server import run
+from evercount.service.http_server import run
 from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration
 service = Service(Store(sys.argv[1]), admin=sys.argv[2], limits=Limits(rate=1e6, burst=1e6))

@@ -44,7 +44,7 @@ def kill_executor_once(marker: Path) -> None:
 
 
 def deadly(folder: Path) -> Any:
-    """As `close_on_executors._close`; the first task of shard 0 dies before its commit, that of shard 1 after it."""
+    """As `stream_release._close`; the first task of shard 0 dies before its commit, that of shard 1 after it."""
     from evercount.store.close_shards import close_shard
 
     die = kill_executor_once
@@ -66,7 +66,7 @@ def driver(folder: Path, kill: Kill, shards: int | None, master: str, kind: str,
     """Two rounds over all files; dies at the chosen step, and in a cluster its executors die."""
     from sqlalchemy import Connection, Engine, event
 
-    from evercount.spark import close_on_executors, open_session, release_stream, stream_release
+    from evercount.spark import open_session, release_stream, stream_release
     from evercount.spark.stream_release import _Round
     from evercount.store import Store
 
@@ -81,7 +81,7 @@ def driver(folder: Path, kill: Kill, shards: int | None, master: str, kind: str,
     declaration = declared(kind)
     session = open_session(master)
     if "cluster" in master:
-        close_on_executors._close = deadly(folder)
+        stream_release._close = deadly(folder)
     store = Store(folder / "spark.db")
     store.declare(declaration, declaration.schedule.begin / 1e6, SECRET, shards=shards)
     event.listen(Engine, "before_cursor_execute", lambda *_: step("statement"))

@@ -37,7 +37,7 @@ PATIENCE = 120_000
 
 LAUNCH = """
 import sys
-from evercount.service.run_server import run
+from evercount.service.http_server import run
 from evercount.service.runtime import Service
 from evercount.store import Store
 run(Service(Store(sys.argv[1]), admin=sys.argv[3]), "127.0.0.1", int(sys.argv[2]), lambda a: print(a, flush=True))

@@ -53,7 +53,7 @@ PATIENCE = 300
 def server() -> None:
     """Fork one server for each line of standard input, and report when it is ready and when it ended."""
     import evercount.service.http_app
-    import evercount.service.run_server  # noqa: F401 - imported before the forks
+    import evercount.service.http_server  # noqa: F401 - imported before the forks
 
     for line in sys.stdin:
         life = json.loads(line)
@@ -69,7 +69,7 @@ def serve_once(life: dict[str, Any]) -> None:
     """One life of the server; with `kill` it dies by SIGKILL at that step of its database work."""
     from sqlalchemy import Engine, event
 
-    from evercount.service.run_server import run
+    from evercount.service.http_server import run
     from evercount.service.runtime import Service
     from evercount.store.commit_batches import Group
 

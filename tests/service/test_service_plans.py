@@ -111,7 +111,7 @@ def test_a_service_that_stops_does_not_wait_for_plans(tmp_path: Path) -> None:
 def test_a_process_ends_while_a_plan_is_computed() -> None:
     """What never ends does not keep the process: without that, this waits for ever."""
     code = (
-        "import threading; from evercount.service.plan_queue import PlanQueue; queue = PlanQueue(1, 4, 4); "
+        "import threading; from evercount.service.plans import PlanQueue; queue = PlanQueue(1, 4, 4); "
         "began = threading.Event(); "
         "queue.submit('a', lambda: (began.set(), threading.Event().wait())); began.wait(); queue.close()"
     )

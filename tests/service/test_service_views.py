@@ -88,7 +88,7 @@ def client(service: Service) -> Iterator[httpx.Client]:
 def released(service: Service, name: str) -> Releases:
     """All releases of a stream, read back from the store, as the library's own."""
     live = service.store.find(name)
-    table = service.store.published(live.id, live.declaration, 0, live.closed, range(len(live.labels)))
+    table = service.store.published(live, 0, live.closed, range(len(live.labels)))
     return live.stream.read_back(table.numbers[:, 0])
 
 

@@ -93,7 +93,7 @@ def interrupted(store: Store, ticks: int, shards_done: list[int]) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.close_shards(store.find("cut"), ticks, 0.0, some)
+        store.close_ticks(store.find("cut"), ticks, 0.0, run=some)
 
 
 @pytest.mark.parametrize("done", [[], [1], [0, 1, 2]])
@@ -125,7 +125,7 @@ def test_a_repeated_call_commits_nothing(tmp_path: Path, whole: dict[int, Any]) 
         answers.extend(close_shard(work, number, KEY) for number in (2, 0, 1, 0, 1, 2))
 
     store.accept_totals("cut", CountedBatch("q", 0, TickTotals.dense(1, TOTALS)))
-    store.close_shards(store.find("cut"), TICKS, 0.0, twice)
+    store.close_ticks(store.find("cut"), TICKS, 0.0, run=twice)
     assert answers == [TICKS] * 3 + [0] * 3
     assert (released(store), store.find("cut").head) == whole[TICKS]
     store.close()
@@ -166,7 +166,7 @@ def test_two_calls_at_once_commit_one_of_them(
         answers.extend(both_at_once(monkeypatch, work))
         close_here(KEY, work)
 
-    store.close_shards(store.find("cut"), TICKS, 0.0, run)
+    store.close_ticks(store.find("cut"), TICKS, 0.0, run=run)
     assert sorted(answers) == [0, TICKS]
     assert (released(store), store.find("cut").head) == whole[TICKS]
     store.close()
@@ -187,7 +187,7 @@ def test_a_commit_that_finds_other_numbers_fails(tmp_path: Path, monkeypatch: py
         raise failure
 
     with pytest.raises(StoreError, match="committed with other numbers"):
-        store.close_shards(store.find("cut"), 2, 0.0, run)
+        store.close_ticks(store.find("cut"), 2, 0.0, run=run)
     assert released(store) == []
     store.close()
 
@@ -207,7 +207,7 @@ def test_a_commit_that_finds_narrower_intervals_goes_on(tmp_path: Path, monkeypa
         answers.extend(both_at_once(monkeypatch, work))
         close_here(KEY, work)
 
-    store.close_shards(store.find("cut"), 2, 0.0, run)
+    store.close_ticks(store.find("cut"), 2, 0.0, run=run)
     assert sorted(answers) == [0, 2]
     store.close()
 
@@ -215,9 +215,11 @@ def test_a_commit_that_finds_narrower_intervals_goes_on(tmp_path: Path, monkeypa
 def test_a_shard_that_is_missing_is_not_published(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store.db")
     with pytest.raises(StoreError, match="shard 1 has not closed tick 2"):
-        store.close_shards(store.find("cut"), 2, 0.0, lambda work: [close_shard(work, n, KEY) for n in (0, 2)] and None)
+        store.close_ticks(
+            store.find("cut"), 2, 0.0, run=lambda work: [close_shard(work, n, KEY) for n in (0, 2)] and None
+        )
     with pytest.raises(StoreError, match="is encrypted"):
-        store.close_shards(store.find("cut"), 2, 0.0, lambda work: close_here(None, work))
+        store.close_ticks(store.find("cut"), 2, 0.0, run=lambda work: close_here(None, work))
     with store.database.transaction() as connection:
         connection.execute(update(schema.shards).where(schema.shards.c.number == 1).values(number=9))
     with pytest.raises(StoreError, match="no shard 1"):
@@ -261,6 +263,6 @@ def test_shards_on_postgresql(
         both_at_once(monkeypatch, work)
         close_here(KEY, work)
 
-    store.close_shards(store.find("cut"), TICKS, 0.0, run)
+    store.close_ticks(store.find("cut"), TICKS, 0.0, run=run)
     assert (released(store), store.find("cut").head) == whole[TICKS]
     store.close()

@@ -28,7 +28,7 @@ def released(place: Path, slices: list[int]) -> list[dict[str, object]]:
         for ticks in slices:
             store.close_ticks(live, ticks, 0.0)
         assert store.verify() == []
-        return store.read_releases(live.id, DECLARATION)
+        return store.read_releases(live)
     finally:
         store.close()
 

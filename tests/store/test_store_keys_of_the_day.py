@@ -49,16 +49,16 @@ def test_releases_are_those_of_the_library_whatever_restarts(tmp_path: Path) -> 
     labels = store.labels("keys")
     assert labels == ["total", "other", "oslo", "bergen", "=bodø"], "numbered as they come"
     assert list(store.find("keys").labels) == labels
-    assert store.public_keys(store.find("keys").id, DECLARATION) == [("oslo", 1), ("bergen", 2), ("=bodø", 4)]
+    assert store.public_keys(store.find("keys").id) == [("oslo", 1), ("bergen", 2), ("=bodø", 4)]
     assert [named(release, labels) for release in store.all_releases("keys")] == expected
-    later = store.read_releases(store.find("keys").id, DECLARATION, cells=range(2, 4))
+    later = store.read_releases(store.find("keys"), cells=range(2, 4))
     assert [release["values"] for release in later] == [
         [[one.get("oslo"), one.get("bergen")][: 2 if "bergen" in one else "oslo" in one] for one in expected][i]
         for i in range(5)
     ]
     assert store.verify(store.head) == []
     live = store.find("keys")
-    (table,) = store.release_tables(live.id, DECLARATION, 5)
+    (table,) = store.release_tables(live, 5)
     one, other = table.columns(), run.table(starts=table.starts).columns()
     assert {name: column.tolist() for name, column in one.items()} == {
         name: column.tolist() for name, column in other.items()

@@ -72,7 +72,7 @@ def test_no_release_lacks_its_hash(opened: tuple[Store, LiveStream, Reading]) ->
     store, live, reading = opened
     with after_every_statement(reading, lambda: store.close_ticks(live, 1, 0.0)) as times:
         for _ in range(10):
-            found = reading.read_releases(live.id, live.declaration, 0, 500)
+            found = reading.read_releases(live, 0, 500)
             assert [release["tick"] for release in found] == list(range(1, len(found) + 1))
             assert all(len(release["hash"]) == 64 and len(release["values"]) == 3 for release in found)
             assert all(release["hash"] for release in reading.all_releases("h"))
@@ -120,7 +120,7 @@ def test_a_live_store_verifies(opened: tuple[Store, LiveStream, Reading]) -> Non
     def read() -> None:
         while not over.is_set():
             after = max(0, live.closed - 5)
-            for release in reading.read_releases(live.id, live.declaration, after, 10):
+            for release in reading.read_releases(live, after, 10):
                 if not release["hash"]:
                     wrong.append(f"tick {release['tick']} has no hash")
             reads[0] += 1

@@ -51,7 +51,7 @@ def running(folder: Path, ticks: list[list[Any]], marks: list[TickMark], **more:
         store = Store(folder / "a.db")
         live = store.find("flu")
         store.close_ticks(live, live.due(now + DAY), now)
-    table = store.published(live.id, one, 0, live.closed, range(len(live.labels)))
+    table = store.published(live, 0, live.closed, range(len(live.labels)))
     assert not store.verify(store.head)
     store.close()
     numbers: list[list[float]] = np.nan_to_num(table.numbers[:, 0]).tolist()
@@ -105,14 +105,14 @@ def test_readers_see_notes_and_gaps(tmp_path: Path) -> None:
             mark_ticks(store, "flu", bad)
     assert mark_ticks(store, "flu", TickMark(5, 5, "reporting system down")) in live.marks  # a retry adds nothing
     assert len(live.marks) == 2
-    shown = store.read_releases(live.id, live.declaration)
+    shown = store.read_releases(live)
     assert [len(tick["values"]) for tick in shown] == [1, 0, 0, 1, 1, 1, 1, 1, 1]
     assert [tick.get("note") for tick in shown[1:6]] == ["missing", "missing", None, "reporting system down", None]
     store.close()
     reading = Reading.open(tmp_path / "a.db")
-    declaration, tables = reading.tables_of("flu")
+    stored, tables = reading.tables_of("flu")
     file = io.BytesIO()
-    write_tables("csv", file, tables, declaration.schedule, {})
+    write_tables("csv", file, tables, stored.declaration.schedule, {})
     reading.close()
     lines = file.getvalue().decode().splitlines()
     assert (len(lines), lines[0].split(",")[-1], lines[3].split(",")[-1]) == (8, "note", "reporting system down")

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 EVENTS_OF_A_BATCH = 1000
 BYTES_OF_A_BATCH = 1_000_000
 ATTEMPTS = 8
-LONGEST_PAUSE = 30.0
-"""Seconds between two attempts of `tail` to connect again."""
+LONGEST_PAUSE = 30.0  # seconds between two attempts of `tail` to connect again
 
 tokens = typer.Typer(help="Make, list and revoke the tokens of a running service (admin).", no_args_is_help=True)
 streams = typer.Typer(help="List the streams of a running service, open them, write notes on their ticks.")
@@ -116,7 +115,6 @@ def tail(
 
 
 def _pages(client: httpx.Client, stream: str, after: int, last: int) -> Iterator[dict[str, Any]]:
-    """Releases after a tick, page by page."""
     while after < last:
         page = answer_of(client.get(f"/v1/streams/{stream}/releases", params={"after": after}))["releases"]
         if not page:

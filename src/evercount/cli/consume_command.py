@@ -96,7 +96,6 @@ def _open(
 
 
 def _round(consumers: list[LogConsumer], waiting: int, metrics: Any) -> bool:
-    """One round of each stream; whether all are over."""
     from evercount.declarations.schedule import instant_of
 
     over = []

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import httpx
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-SECONDS = 30.0
-"""How long an answer may take."""
+SECONDS = 30.0  # how long an answer may take
 
 Url = Annotated[str, Option("--url", envvar="EVERCOUNT_URL", help="Address of the service.", show_default=True)]
 TokenFile = Annotated[

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from evercount.planning.compare_sparse import SparseComparison
     from evercount.planning.discovery_plan import DiscoveryPlan
 
-WIDTH = 80
-"""Characters of a terminal line that everybody has."""
+WIDTH = 80  # characters of a terminal line that everybody has
 
 
 def plan(
@@ -172,7 +171,6 @@ def _discovery(
 
 
 def _say(text: str) -> None:
-    """A paragraph in lines of at most 80 characters."""
     typer.echo(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False))
 
 
@@ -232,7 +230,6 @@ WIDE_ONLY = ("least, 2nd half", "state, bytes/cell", "numeric δ")
 def _show_dropped(
     budget: Budget, file: str, time: str | None, user: str | None, every: str, start: str | None, zone: str
 ) -> None:
-    """Print what caps drop of a file's events, to stderr."""
     import time as system_time
     from tempfile import TemporaryDirectory
 
@@ -352,7 +349,6 @@ def _facts(sparse: SparseComparison) -> list[str]:
 
 
 def _plot_sparse(sparse: SparseComparison, target: Path) -> None:
-    """Bounds against the number of events."""
     from evercount.plotting import error_plot, save
 
     split = sparse.split

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
     from evercount.declarations.file_places import FilePlaces
 
-STREAMS = Path("streams.toml")
-"""Where `evercount release NAME` looks for the stream NAME."""
-SPELLED = {"views": "view", "notes": "note"}
-"""Options that are spelled otherwise than the parameter."""
+STREAMS = Path("streams.toml")  # where `evercount release NAME` looks for the stream NAME
+SPELLED = {"views": "view", "notes": "note"}  # options that are spelled otherwise than the parameter
 REPEATED = ("key", "views", "notes")
 PANELS = {
     "Input": "time every start zone late wait revise_for end now delimiter skip_bad rejects check",
@@ -40,8 +38,7 @@ PANELS = {
     "new_noise_stream ledger total",
 }
 """Of the help; what is in none of them goes to "Output"."""
-OF_PYTHON = ("data", "declaration", "secret", "progress")
-"""Parameters that are no options."""
+OF_PYTHON = ("data", "declaration", "secret", "progress")  # parameters that are no options
 
 
 def option_of(name: str) -> str:
@@ -189,7 +186,6 @@ def _warnings_on_stderr() -> Iterator[None]:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar on stderr, when that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

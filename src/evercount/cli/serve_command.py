@@ -51,9 +51,8 @@ def serve(
     from evercount.service.admin_token import choose_admin_token, named_admin_token
     from evercount.service.clock_guard import parse_clock_jump
     from evercount.service.demo import Feeder, demo_clock, demo_declaration, prefill
-    from evercount.service.http_server import parse_proxies
+    from evercount.service.http_server import parse_proxies, run
     from evercount.service.log_format import log_to_stderr
-    from evercount.service.run_server import run
     from evercount.service.runtime import Service
     from evercount.store import Store, key_from_environment
     from evercount.store.watched_store import WatchedStore

@@ -245,7 +245,6 @@ def remove_keys(
 
 
 def _found(opened: Store, stream: str) -> LiveStream:
-    """The stream of that name, or UnknownName."""
     from evercount.errors import UnknownName
 
     if stream not in opened.streams and not opened.name_is_spent(stream):
@@ -316,7 +315,8 @@ def export_releases(
         why = reading.check_head(newest).get(stream) if newest.read() is not None else None
         if why is not None and not why.readable:
             raise StoreError("the history in this database is not the one that was published; nothing was written")
-        declaration, tables = reading.tables_of(stream)
+        stored, tables = reading.tables_of(stream)
+        declaration = stored.declaration
         tables = tables if full_digits or lake is not None else map(round_table, tables)
         if output:
             refuse_link("--output", output)
@@ -330,5 +330,5 @@ def export_releases(
         with output.open("wb") if output else nullcontext(sys.stdout.buffer) as file:
             write_tables(cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said})
         if output and form == "csv":
-            facts = public_facts(declaration, said, reading.marks_of(stream), full_digits=full_digits)
+            facts = public_facts(declaration, said, reading.marks(stored.id), full_digits=full_digits)
             describe_files([output], facts, LEVEL)

@@ -22,11 +22,9 @@ from evercount.consume.log_source import LogSource, Messages, Positions
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
 from evercount.store import Store
-from evercount.store.accept_totals import CountedBatch
 from evercount.store.fed_stream import FedStream
 
-MOST_MESSAGES = 20_000
-"""Messages that are counted and committed together."""
+MOST_MESSAGES = 20_000  # messages that are counted and committed together
 LEAST_JUDGED = 1000
 """In a batch of at least so many messages, most must be events: else the producers have changed what they send."""
 STALL_SECONDS = 30.0
@@ -41,14 +39,10 @@ def silent(_counted: int, _left: int) -> None:
 class LogRound:
     """What one round has done. For the operator, but for the ticks, which are public."""
 
-    ticks: range
-    """The ticks that were released."""
-    messages: int
-    """Messages that were read."""
-    bad: Mapping[str, int]
-    """All messages so far that were set aside, for each reason."""
-    finished: bool
-    """Whether the horizon is reached."""
+    ticks: range  # the ticks that were released
+    messages: int  # messages that were read
+    bad: Mapping[str, int]  # all messages so far that were set aside, for each reason
+    finished: bool  # whether the horizon is reached
 
 
 class LogConsumer:
@@ -164,9 +158,7 @@ class LogConsumer:
 
     def _commit(self, after: Positions, bad: Counter[str], found: CountedMessages) -> None:
         position = json.dumps({"next": dict(after), "bad": bad, "lost": self.lost}).encode()
-        named = None if found.named is None else [found.named]
-        counted: Any = {"users": found.users, "named": named, "position": position}
-        if not self._fed.accept(CountedBatch(self._query, self._batch, found.totals, self._new_log, **counted)):
+        if not self._fed.accept(self._query, self._batch, found, self._new_log, position):
             raise Conflict("another program counts the messages of this log for the same stream: run one of them")
         self._batch += 1
         self._stored, self.bad = dict(after), bad

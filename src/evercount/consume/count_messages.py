@@ -17,6 +17,7 @@ from evercount.engine.tick_totals import TickTotals
 from evercount.files.event_sql import NO_ORDER, REASONS, columns_of, is_valued, placed, prepare
 from evercount.files.source import Source, arrow, connect
 from evercount.queries.capabilities import rows_of
+from evercount.store.accept_totals import Counted
 from evercount.store.fed_stream import check_fed
 from evercount.store.named_events import NamedEvents
 from evercount.store.user_events import UserEvents
@@ -26,14 +27,9 @@ BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one", AFTER_
 
 
 @dataclass(frozen=True, eq=False)
-class CountedMessages:
+class CountedMessages(Counted):
     """What messages add up to. Secret."""
 
-    totals: TickTotals
-    users: UserEvents | None = None
-    """The events themselves, where the budget protects users; `totals` are then empty."""
-    named: NamedEvents | None = None
-    """Keys that nobody listed, or users that are counted; `totals` are then empty."""
     bad: Sequence[tuple[int, str]] = field(default_factory=tuple)
     """The number (from 0) and the reason of each message that is not an event."""
 
@@ -107,7 +103,7 @@ class MessageCounter:
         bad = () if good.all() else self._bad(last)
         if self._declaration.query.discovery is not None:
             names = [self._names[place] for place in cell[good].tolist()]
-            return CountedMessages(self._none, None, NamedEvents(place[good], names, events[good, None]), bad)
+            return CountedMessages(self._none, None, [NamedEvents(place[good], names, events[good, None])], bad)
         sums = rows_of(self._declaration.query).totals(place[good], cell[good], events[good], total[good])
         return CountedMessages(TickTotals.of(self._declaration.query.cells, *sums), bad=bad)
 
@@ -132,7 +128,7 @@ class MessageCounter:
             order = np.asarray(messages.orders, np.int64)[number - 1]
         if counts_users:
             named = NamedEvents(place, who, np.stack([cell, time, order], axis=1))
-            return CountedMessages(self._none, None, named, bad)
+            return CountedMessages(self._none, None, [named], bad)
         keys, cell = _renumbered(cell, self._names)
         return CountedMessages(self._none, UserEvents(place, who, time, order, cell, units, keys=keys), bad=bad)
 

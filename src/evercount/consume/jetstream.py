@@ -19,11 +19,9 @@ from nats.js.errors import NotFoundError
 from evercount.consume.log_source import LogAddress, Messages, Positions
 from evercount.errors import InputError, LogUnreachable, ParameterError
 
-ONE = "0"
-"""The name of the only partition."""
+ONE = "0"  # the name of the only partition
 ANSWER_SECONDS = 10.0
-UNUSED_SECONDS = 300.0
-"""After this the server forgets a consumer whose reader went away."""
+UNUSED_SECONDS = 300.0  # after this the server forgets a consumer whose reader went away
 OPTIONS = ("subject", "credentials", "domain")
 T = TypeVar("T")
 

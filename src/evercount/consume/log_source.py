@@ -9,8 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from evercount.errors import ParameterError
 
-Positions = Mapping[str, int]
-"""For each partition the number of the next message."""
+Positions = Mapping[str, int]  # for each partition the number of the next message
 
 
 @dataclass(frozen=True)
@@ -22,15 +21,13 @@ class Messages:
 
     bodies: Sequence[bytes]
     orders: Sequence[int]
-    after: Positions
-    """Where the log goes on."""
+    after: Positions  # where the log goes on
 
 
 class LogSource(Protocol):
     """One log. Its methods are called from one thread; LogUnreachable where it does not answer."""
 
-    identity: str
-    """What this log has alone; the same name with other messages has another."""
+    identity: str  # what this log has alone; the same name with other messages has another
 
     def reach(self) -> tuple[Positions, Positions]:
         """The first and the next position of each partition, now."""
@@ -57,8 +54,7 @@ class LogAddress:
     """
 
     scheme: str
-    hosts: str
-    """With user and password, where they are given."""
+    hosts: str  # with user and password, where they are given
     name: str
     options: Mapping[str, str]
 

@@ -37,11 +37,9 @@ FACTORIZATIONS: dict[str, Callable[[int], Factorization]] = {
 }
 """Every factorization that a Gaussian stream can run, by the name that users type; registered ones are added."""
 
-BUILT_IN = tuple(FACTORIZATIONS)
-"""The names that are there before any is registered."""
+BUILT_IN = tuple(FACTORIZATIONS)  # the names that are there before any is registered
 
-ENDLESS = ("anytime", "unbounded", "fresh")
-"""The names of those that run without a horizon."""
+ENDLESS = ("anytime", "unbounded", "fresh")  # the names of those that run without a horizon
 _PERIODS = re.compile(r"periods-([1-9][0-9]{0,8})")
 _RESERVED = re.compile(r"periods.*|pure.*|.*bridge.*|best|blend|hybrid|dense")
 """Names that mean something else where a factorization is named."""

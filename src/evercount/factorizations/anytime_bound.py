@@ -14,12 +14,9 @@ from evercount.errors import ParameterError
 from evercount.factorizations.base import counting_matrix
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON, OPTIMALITY_GAP, dual_maximiser
 
-SCALING_STEPS = 400
-"""The most steps of the alternating scaling; any step gives a valid bound."""
-SCALING_GAP = 1e-5
-"""The scaling ends when upper and lower bound of γ₂(A) differ by at most this fraction."""
-ROUNDING = 1e-9
-"""Far more than the rounding errors of the singular values, relative."""
+SCALING_STEPS = 400  # the most steps of the alternating scaling; any step gives a valid bound
+SCALING_GAP = 1e-5  # the scaling ends when upper and lower bound of γ₂(A) differ by at most this fraction
+ROUNDING = 1e-9  # far more than the rounding errors of the singular values, relative
 
 
 def anytime_lower_bound(horizon: int) -> float:

@@ -16,10 +16,8 @@ from threading import Lock
 from typing import Any
 
 _lock = Lock()
-_wishes: Counter[int] = Counter()
-"""How many threads of this process are inside `blas_threads` of each number."""
-_before: list[Any] = []
-"""What can restore the number from before the first of them."""
+_wishes: Counter[int] = Counter()  # how many threads of this process are inside `blas_threads` of each number
+_before: list[Any] = []  # what can restore the number from before the first of them
 
 
 @lru_cache(maxsize=1)

@@ -41,8 +41,7 @@ class Boundary:
     noise: npt.NDArray[Any]
 
 
-Memory = list[Boundary]
-"""One block for each level, highest first."""
+Memory = list[Boundary]  # one block for each level, highest first
 
 
 def boundary_moments(

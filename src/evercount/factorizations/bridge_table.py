@@ -10,8 +10,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-PLAIN = 7
-"""Up to this horizon one level is best: every tick has all of ε."""
+PLAIN = 7  # up to this horizon one level is best: every tick has all of ε
 
 
 @dataclass(frozen=True)

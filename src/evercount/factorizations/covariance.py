@@ -17,10 +17,8 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
 from evercount.factorizations.square_root_filter import Exponentials
 
-RUN = 128
-"""Blocks whose moments are computed together."""
-KEPT_RUNS = 4
-"""Runs whose moments are kept; of all others, those at their first knot."""
+RUN = 128  # blocks whose moments are computed together
+KEPT_RUNS = 4  # runs whose moments are kept; of all others, those at their first knot
 
 
 @dataclass(frozen=True, eq=False)

@@ -128,10 +128,6 @@ class EndlessBridge(PureFactorization):
         """Memory of the streaming state for one cell in the last epoch, and the noise of all totals before it."""
         return 8 + self.bridge(len(ENDLESS) - 1).state_bytes
 
-    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """Std over that of continuous Laplace noise of rate ε/Δ₁."""
-        return np.sqrt(self.laplace_errors(ticks, math.sqrt(2))[1])
-
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The totals of earlier epochs, and the bridge of the tick's own epoch."""
         at, epochs = np.asarray(ticks), self.epochs(ticks)

@@ -12,12 +12,10 @@ from evercount._arrays import FloatArray
 from evercount.factorizations.base import lower_toeplitz
 from evercount.factorizations.square_root_filter import Exponentials
 
-PRODUCT_TICKS = 32
-"""Ticks whose outputs come from one matrix product."""
+PRODUCT_TICKS = 32  # ticks whose outputs come from one matrix product
 ROW_TICKS = 64
 """Ticks of a row. Twice PRODUCT_TICKS: that halves the recurrence over rows for a few more multiplications."""
-GROUP_ROWS = 16
-"""Rows that one step of the recurrence over rows handles."""
+GROUP_ROWS = 16  # rows that one step of the recurrence over rows handles
 PASS_TICKS = 3 << 13
 """Ticks of one pass. Its arrays fit into the cache, and do not lie a power of two apart: cache lines would collide."""
 

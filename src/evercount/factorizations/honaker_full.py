@@ -47,8 +47,7 @@ class HonakerFull(Factorization):
 
     def __init__(self, horizon: int) -> None:
         self.horizon: int = check_known_horizon(horizon)
-        self.height: int = (self.horizon - 1).bit_length()
-        """Levels of the tree above its leaves."""
+        self.height: int = (self.horizon - 1).bit_length()  # levels of the tree above its leaves
         self.column_norm = tree_column_norm(1 << self.height)
         self.variances = node_variances(self.height + 1)
         self._own = np.append(np.sqrt(self.variances[:-1] / 2), np.sqrt(self.variances[-1]))

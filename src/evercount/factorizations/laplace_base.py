@@ -6,14 +6,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 
+import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.base import Factorization, State
 
-Draw = Callable[[IntArray], IntArray]
-"""From node numbers to their noise, shape (nodes, cells)."""
+Draw = Callable[[IntArray], IntArray]  # from node numbers to their noise, shape (nodes, cells)
 
 LARGEST_TICKS = 2**40
 
@@ -21,8 +21,7 @@ LARGEST_TICKS = 2**40
 class PureFactorization(Factorization):
     """What a stream needs to know of a pure tree: nodes per tick, and exact stds of discrete Laplace noise."""
 
-    levels: int
-    """The most nodes that hold one tick: the l1 norm of a column of R."""
+    levels: int  # the most nodes that hold one tick: the l1 norm of a column of R
 
     @property
     def state_bytes(self) -> int:
@@ -32,6 +31,10 @@ class PureFactorization(Factorization):
     def full_rate(self, sigma: float) -> float:
         """The rate, per grid unit, of a node that has all of ε, for the σ (in grid units) that a stream states."""
         return math.sqrt(2) / sigma
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """Std over that of continuous Laplace noise of rate ε/Δ₁."""
+        return np.sqrt(self.laplace_errors(ticks, math.sqrt(2))[1])
 
     @abstractmethod
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -60,6 +63,4 @@ class PureFactorization(Factorization):
 
 def node_variance(rate: FloatArray) -> FloatArray:
     """Variance of discrete Laplace noise of these rates: 1/(2·sinh²(rate/2))."""
-    import numpy as np
-
     return np.asarray(0.5 / np.sinh(np.minimum(rate, 700.0) / 2) ** 2)

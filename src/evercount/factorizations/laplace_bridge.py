@@ -45,22 +45,15 @@ from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorizati
 
 DrawShares = Callable[[IntArray, IntArray], npt.NDArray[Any]]
 """From node numbers and their shares to their noise, shape (nodes, cells)."""
-UNITS = 1 << 24
-"""Shares are whole multiples of ε/UNITS."""
+UNITS = 1 << 24  # shares are whole multiples of ε/UNITS
 FINE, COARSE, DEEP = 6, 4, 6
 """α is a multiple of 2^−FINE, and of 2^−COARSE in trees of at least DEEP levels: so 64 bits hold the noise."""
-PLACES = 64
-"""A node's share depends on the position of its block in 64 steps."""
-LEAST, MOST = 1 / 64, 63 / 64
-"""A node takes at least and at most this part of what its ancestors left."""
-ALL_TICKS = 1 << 21
-"""The worst tick is looked for among all ticks of horizons up to this."""
-NARROW = 0.75
-"""Noise whose std at the first tick is below this many grid units has whole coefficients."""
-_KEPT_BLOCKS = 2048
-"""Blocks of a level that the search for the worst tick of longer horizons goes on with."""
-_TICKS_AT_ONCE = 1 << 15
-"""Ticks whose errors are computed at a time."""
+PLACES = 64  # a node's share depends on the position of its block in 64 steps
+LEAST, MOST = 1 / 64, 63 / 64  # a node takes at least and at most this part of what its ancestors left
+ALL_TICKS = 1 << 21  # the worst tick is looked for among all ticks of horizons up to this
+NARROW = 0.75  # noise whose std at the first tick is below this many grid units has whole coefficients
+_KEPT_BLOCKS = 2048  # blocks of a level that the search for the worst tick of longer horizons goes on with
+_TICKS_AT_ONCE = 1 << 15  # ticks whose errors are computed at a time
 
 
 class Bridge(PureFactorization):

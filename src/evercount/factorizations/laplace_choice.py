@@ -13,8 +13,7 @@ from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
 from evercount.factorizations.laplace_windows import FreshLaplace, window_tree
 
-PURE = ("bridge", "pure-tree", "pure-tree-19", "pure-binary")
-"""Mechanisms for a known horizon, best first."""
+PURE = ("bridge", "pure-tree", "pure-tree-19", "pure-binary")  # mechanisms for a known horizon, best first
 PURE_ENDLESS = ("endless-bridge", "pure-hybrid", "pure-hybrid-binary")
 """Mechanisms for a stream without a horizon, best first."""
 _NAME = re.compile(r"pure-tree-(\d+)")

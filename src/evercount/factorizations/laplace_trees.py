@@ -292,10 +292,6 @@ class HybridTree(PureFactorization):
             worst.append(start - 1 + part.worst_row()[0])
         return worst
 
-    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """Std over that of continuous Laplace noise of rate ε/Δ₁."""
-        return np.sqrt(self.laplace_errors(ticks, math.sqrt(2))[1])
-
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         t = self._check_ticks(ticks)
         epochs = np.frexp(t.astype(np.float64))[1].astype(np.int64) - 1

@@ -15,16 +15,14 @@ from evercount.factorizations.base import NORM_ROUNDING_MARGIN, check_known_hori
 from evercount.factorizations.blas_threads import blas_threads
 from evercount.factorizations.dense import Matrices
 
-LARGEST_OPTIMAL_HORIZON = 1024
-"""More ticks are refused: the matrices and the iteration would take too long."""
+LARGEST_OPTIMAL_HORIZON = 1024  # more ticks are refused: the matrices and the iteration would take too long
 OPTIMALITY_GAP = 1e-5
 """The iteration ends when the upper and the lower bound of γ₂ differ by at most this fraction."""
 OVER_RELAXATION = 1.9
 """Over-relaxation of the fixed-point step p ← diag|S|: half as many steps; from about 2.3 on it diverges."""
 ANDERSON_POINTS = 6
 """Points that an accelerated step combines. 200 ticks take 15 steps and 1024 take 20; without: 50 and 70."""
-MOST_ITERATIONS = 400
-"""After this many steps the iteration gives up with a ParameterError."""
+MOST_ITERATIONS = 400  # after this many steps the iteration gives up with a ParameterError
 
 
 BLAS_THREADS = 2

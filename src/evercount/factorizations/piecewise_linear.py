@@ -15,8 +15,7 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 
-KNOT_DENSITY = 256
-"""Least ratio of a block's distance from the ends to its length."""
+KNOT_DENSITY = 256  # least ratio of a block's distance from the ends to its length
 LONGEST_CACHED_RAMP = 1 << 15
 """Ramps up to this length share one cached array; longer ones are built when needed."""
 

@@ -33,12 +33,10 @@ from evercount.factorizations.square_root_filter import Rational, design, geomet
 
 EVALUATION_ERROR = 2.0**-34
 """More than the relative rounding error of every sum in `bounded_columns` and of each of the three parts of D_r."""
-_BLOCKS_AT_ONCE = 512
-"""Blocks whose sums are looked at together, so that they stay in the processor's cache."""
+_BLOCKS_AT_ONCE = 512  # blocks whose sums are looked at together, so that they stay in the processor's cache
 UNBOUNDED_FILTER_TICKS = 2**40
 """Ticks over which the filter of `unbounded` is close to the square root. Later it stays private, with more error."""
-UNBOUNDED_LAST_KNOT = 2**48
-"""Tick after which the weights of `unbounded` are constant."""
+UNBOUNDED_LAST_KNOT = 2**48  # tick after which the weights of `unbounded` are constant
 
 
 @dataclass(frozen=True, eq=False)

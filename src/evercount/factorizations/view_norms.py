@@ -22,7 +22,7 @@ def worst_view(factorization: Factorization, width: int | None, last: int | None
     end = last or factorization.horizon
     if end is None:
         raise ParameterError("errors grow for ever without a horizon: give the last tick")
-    if width is None and last is None and not _smooth(factorization):
+    if width is None and last is None and not isinstance(factorization, Weighted | SquareRoot):
         return factorization.worst_row()
     grid = tick_grid(end)
     if width is not None and width < end:  # the ticks around the one from which on windows are full
@@ -43,10 +43,6 @@ def worst_view(factorization: Factorization, width: int | None, last: int | None
             break
         low, high = nearer
     return tick, norm
-
-
-def _smooth(factorization: Factorization) -> bool:
-    return isinstance(factorization, Weighted | SquareRoot)
 
 
 def _exact(factorization: Factorization, width: int | None, ticks: IntArray) -> FloatArray:

@@ -123,7 +123,7 @@ class StoreHome:
         except SnapshotError as error:
             raise SnapshotError(f"the runs of stream {live.name!r} cannot be read: {error}") from error
         width = max(len(live.labels), len(live.stream.labels))  # keys that were found; lags of revised days
-        table = self.store.published(live.id, live.declaration, 0, live.closed, range(width))
+        table = self.store.published(live, 0, live.closed, range(width))
         own = own_tables([table]) if keeps_tables(live.declaration.query) and live.closed else ()
         query, numbers = live.declaration.query, table.numbers[:, 0]
         if query.publishing.own_ticks:  # keys of the day have tables of their own

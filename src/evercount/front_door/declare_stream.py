@@ -323,7 +323,6 @@ def _query(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _levels(given: dict[str, Any]) -> tuple[str, ...]:
-    """The columns of a rollup."""
     text = given["rollup"]
     columns = text.split(",") if isinstance(text, str) else text or ()
     return tuple(column.strip() for column in columns)

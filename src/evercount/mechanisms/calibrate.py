@@ -8,7 +8,7 @@ from typing import Any
 
 from evercount.errors import ParameterError, SnapshotError
 from evercount.factorizations import Factorization, Fresh, Periods
-from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key
+from evercount.mechanisms.declared_key import noise_key
 from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
@@ -18,10 +18,8 @@ from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.noise import Secret
 from evercount.privacy import Budget
 
-NUMERIC_DELTA = 2.0**-60
-"""The most that finite arithmetic may take from δ by default."""
-SIGMA_TOLERANCE = 1e-12
-"""Relative head-room of σ over the rounding of the few products that make it."""
+NUMERIC_DELTA = 2.0**-60  # the most that finite arithmetic may take from δ by default
+SIGMA_TOLERANCE = 1e-12  # relative head-room of σ over the rounding of the few products that make it
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +37,8 @@ class Noise:
 
     def dump(self) -> dict[str, Any]:
         """What `build_noise(dumped=...)` needs to continue identically. Secret."""
-        return {
-            "name": "exact",
-            "sigma": self.sigma,
-            "state": self.stream.dump(),
-            "declaration": self.fingerprint,
-        }
+        state = self.stream.dump()
+        return {"name": "exact", "sigma": self.sigma, "state": state, "declaration": self.fingerprint}
 
 
 def build_noise(
@@ -94,13 +88,7 @@ def build_noise(
         raise ParameterError("the numerical error leaves too little of delta; choose a larger delta")
     scale = sigma / grid
     state = None if dumped is None else dumped["state"]
-    if dumped is not None and state is not None:
-        key, fingerprint = Secret.from_hex(state["secret"]), dumped["declaration"]
-    else:
-        key, fingerprint = secret or Secret.generate(), None
-        if declaration is not None:
-            fingerprint = declaration_fingerprint(declaration, factorization, sigma)
-            key = declared_key(key, fingerprint)
+    key, fingerprint = noise_key(secret, dumped, declaration, factorization, sigma)
     first, number = (0, cells) if part is None else (part.start, len(part))
     stream: NoiseStream
     if names is not None:
@@ -117,15 +105,13 @@ def build_noise(
         stream = fresh if state is None else fresh.resume(state)
     elif isinstance(factorization, Periods):
         stream = _exact_periods(factorization, scale, cells, key, state)
+    elif state is None:
+        stream = ExactStream(factorization, scale, number, key, first, numeric_delta=reserved, limit=limit)
     else:
-        if state is not None:
-            loaded = ExactStream.load(factorization, scale, number, state)
-            if loaded.first_cell != first:
-                raise SnapshotError("the noise state belongs to other cells")
-            stream = loaded
-            limit = min(limit, loaded.limit)
-        else:
-            stream = ExactStream(factorization, scale, number, key, first, numeric_delta=reserved, limit=limit)
+        stream = loaded = ExactStream.load(factorization, scale, number, state)
+        if loaded.first_cell != first:
+            raise SnapshotError("the noise state belongs to other cells")
+        limit = min(limit, loaded.limit)
     return Noise(stream, sigma, reserved, limit, key, fingerprint)
 
 

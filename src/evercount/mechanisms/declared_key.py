@@ -27,6 +27,26 @@ def declaration_fingerprint(declaration: Mapping[str, Any], engine: Factorizatio
     return digest.hexdigest()
 
 
+def noise_key(
+    secret: Secret | None,
+    dumped: Mapping[str, Any] | None,
+    declaration: Mapping[str, Any] | None,
+    engine: Factorization,
+    sigma: float,
+) -> tuple[Secret, str | None]:
+    """(key, fingerprint) of noise that goes on from its dumped state, or begins with the secret.
+
+    Without a declaration the secret is the key.
+    """
+    if dumped is not None and dumped["state"] is not None:
+        return Secret.from_hex(dumped["state"]["secret"]), dumped["declaration"]
+    key = secret or Secret.generate()
+    if declaration is None:
+        return key, None
+    fingerprint = declaration_fingerprint(declaration, engine, sigma)
+    return declared_key(key, fingerprint), fingerprint
+
+
 def declared_key(secret: Secret, fingerprint: str) -> Secret:
     """The key of the noise of one declaration.
 

@@ -32,8 +32,7 @@ class JoinedNoise(NoiseStream):
 
     def __init__(self, cohorts: Sequence[Cohort]) -> None:
         self.cohorts = tuple(cohorts)
-        first = self.cohorts[0].noise
-        self.rounded = first.rounded
+        self.rounded = self.cohorts[0].noise.rounded
         self.numeric_delta = max(cohort.noise.numeric_delta for cohort in self.cohorts)
 
     @property
@@ -51,8 +50,10 @@ class JoinedNoise(NoiseStream):
         return self.cohorts[0].noise.beside(first_cell, cells)
 
     def dump(self) -> dict[str, Any]:
-        first = self.cohorts[0].noise.dump()
-        return {"secret": first["secret"], "joined": list(map(_dumped, self.cohorts))}
+        states = [one.noise.dump() for one in self.cohorts]
+        joined = zip(self.cohorts, states, strict=True)
+        kept = [{"cells": one.cells, "base": one.base, "state": state} for one, state in joined]
+        return {"secret": states[0]["secret"], "joined": kept}
 
 
 def join_cells(noise: NoiseStream, old: int, new: int) -> dict[str, Any]:
@@ -79,7 +80,3 @@ def cohort_states(state: Mapping[str, Any]) -> list[tuple[range, FloatArray, dic
         found.append((cells, base, one["state"]))
         first = cells.stop
     return found
-
-
-def _dumped(cohort: Cohort) -> dict[str, Any]:
-    return {"cells": cohort.cells, "base": cohort.base, "state": cohort.noise.dump()}

@@ -19,14 +19,13 @@ from evercount.factorizations.laplace_trees import DigitTree, HybridTree, Memory
 from evercount.factorizations.laplace_windows import FreshLaplace, WindowTree
 from evercount.mechanisms.bridge_noise import BridgeNoise, EndlessBridgeNoise
 from evercount.mechanisms.calibrate import Noise
-from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key
+from evercount.mechanisms.declared_key import noise_key
 from evercount.mechanisms.laplace_rates import node_rate
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import ExactLaplace, variance
 
-AHEAD = 64
-"""Ticks of noise that are made at a time when a stream is taken tick by tick."""
+AHEAD = 64  # ticks of noise that are made at a time when a stream is taken tick by tick
 MANY = 1024
 """With more cells than this, noise is made tick by tick from what the last tick left: less memory, fewer draws."""
 LARGEST_NOISE = 2**52
@@ -117,14 +116,14 @@ class PureStream(NoiseStream):
             return self.tree.noise(first, count, lambda nodes: self._draw(self._laplace, nodes), top)
         if isinstance(self.tree, DigitTree):
             return self._rows_of(self.tree, 0, first, count, self._laplace)
+        assert isinstance(self.tree, HybridTree)
         parts = []
         while count:
             epoch = first.bit_length() - 1
             inside = first - (1 << epoch)
             part = min(count, (1 << epoch) - inside)
-            source = self._source(epoch)
-            noise = self._rows_of(self._hybrid.tree(epoch), epoch, inside + 1, part, source)
-            parts.append(noise + self._epochs(epoch))
+            noise = self._rows_of(self.tree.tree(epoch), epoch, inside + 1, part, self._source(self.tree, epoch))
+            parts.append(noise + self._draw(self._laplace, np.arange(epoch)).sum(axis=0))  # totals of earlier epochs
             first, count = first + part, count - part
         return np.concatenate(parts)
 
@@ -165,22 +164,11 @@ class PureStream(NoiseStream):
         self._top = high, rows[-1]
         return low, rows
 
-    @property
-    def _hybrid(self) -> HybridTree:
-        assert isinstance(self.tree, HybridTree)
-        return self.tree
-
-    def _source(self, epoch: int) -> ExactLaplace:
+    def _source(self, tree: HybridTree, epoch: int) -> ExactLaplace:
         if epoch not in self._sources:
-            epsilon, l1, grid = self._calibration
-            rate = node_rate(epsilon, l1, grid, self._hybrid.node_share(epoch))
+            rate = node_rate(*self._calibration, tree.node_share(epoch))
             self._sources = {epoch: ExactLaplace(self._secret.derive(f"pure epoch {epoch}"), rate)}
         return self._sources[epoch]
-
-    def _epochs(self, count: int) -> IntArray:
-        if not count:
-            return np.zeros(self.cells, np.int64)
-        return np.asarray(self._draw(self._laplace, np.arange(count)).sum(axis=0))
 
     def dump(self) -> dict[str, Any]:
         """The secret and the tick are all there is; of fresh noise, also its sum so far, which is long to add up."""
@@ -226,18 +214,11 @@ def build_pure(
     if not isinstance(tree, PureFactorization):
         raise ParameterError(f"factorization {tree!r} is for Gaussian noise; with delta=0 use 'bridge'")
     state = None if dumped is None else dumped["state"]
-    fingerprint = None
-    if dumped is not None and state is not None:
-        secret, fingerprint = Secret.from_hex(state["secret"]), dumped["declaration"]
-    key = secret or Secret.generate()
-    if declaration is not None and state is None:
-        fingerprint = declaration_fingerprint(declaration, tree, l1 / epsilon)
-        key = declared_key(key, fingerprint)
+    key, fingerprint = noise_key(secret, dumped, declaration, tree, l1 / epsilon)
     first, number = (0, cells) if part is None else (part.start, len(part))
     stream = PureStream(tree, epsilon, l1, grid, number, key, first)
     if state is not None:
         stream.resume(state)
-    sigma = math.sqrt(variance(stream.rate)) * grid
-    if not isinstance(tree, DigitTree):
-        sigma = math.sqrt(2.0) * l1 / epsilon
+    one_node = isinstance(tree, DigitTree)
+    sigma = math.sqrt(variance(stream.rate)) * grid if one_node else math.sqrt(2.0) * l1 / epsilon
     return Noise(stream, sigma, 0.0, stream.limit, key, fingerprint)

@@ -20,8 +20,7 @@ from evercount.noise import Secret
 
 MOST_TOGETHER = 3999
 """Names of one cohort: larger ones have blocks of another length (`exact_noise.MANY`), and states do not join."""
-JOIN_EVERY = 64
-"""Cohorts are joined at multiples of this many ticks, where the blocks of most of them end."""
+JOIN_EVERY = 64  # cohorts are joined at multiples of this many ticks, where the blocks of most of them end
 
 
 class NamedNoise(NoiseStream):

@@ -20,16 +20,14 @@ class NoiseStream(ABC):
     and takes from it exactly once per tick.
     """
 
-    rounded: bool
-    """Whether real noise was rounded to whole grid units, which adds grid²/12 to its variance."""
+    rounded: bool  # whether real noise was rounded to whole grid units, which adds grid²/12 to its variance
 
     @property
     def tick(self) -> int:
         """How many ticks have been taken."""
         raise NotImplementedError
 
-    numeric_delta: float
-    """The proved price in δ of finite arithmetic."""
+    numeric_delta: float  # the proved price in δ of finite arithmetic
 
     @abstractmethod
     def take(self, ticks: int) -> FloatArray:

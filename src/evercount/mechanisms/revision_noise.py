@@ -17,8 +17,7 @@ from evercount.mechanisms.declared_key import declaration_fingerprint, declared_
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import Secret
 
-MakeDay = Callable[..., Noise]
-"""The noise of one day, from its `secret`; `dumped` may say which σ it has."""
+MakeDay = Callable[..., Noise]  # the noise of one day, from its `secret`; `dumped` may say which σ it has
 
 
 class RevisionNoise(NoiseStream):

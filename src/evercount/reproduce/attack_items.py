@@ -26,8 +26,7 @@ from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, 
 from evercount.reproduce.simulate import batch_seed
 
 TRIALS_PER_BATCH = 512
-OURS = "ours"
-"""In the column "what": a mechanism of this package, not a claim of the paper."""
+OURS = "ours"  # in the column "what": a mechanism of this package, not a claim of the paper
 
 
 @dataclass(frozen=True, eq=False)

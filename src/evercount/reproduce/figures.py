@@ -40,7 +40,6 @@ def finish(
 
 
 def powers(axes: Any, lowest: int, highest: int, step: int = 4) -> None:
-    """Label an x axis of exponents with powers of two."""
     marks = list(range(lowest, highest + 1, step))
     axes.set_xticks(marks, [f"$2^{{{mark}}}$" for mark in marks])
 

@@ -15,12 +15,10 @@ else:
 
 Step = TypeVar("Step")
 Parameters: TypeAlias = Mapping[str, Any]
-Row: TypeAlias = dict[str, Any]
-"""One line of a table: column → a number, a string or None."""
+Row: TypeAlias = dict[str, Any]  # one line of a table: column → a number, a string or None
 
 
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with (steps done, all steps)."""
+Progress: TypeAlias = Callable[[int, int], None]  # called with (steps done, all steps)
 
 
 def silent(done: int, total: int) -> None:

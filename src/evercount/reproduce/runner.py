@@ -18,11 +18,9 @@ from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.reproduce.item import Context, Item, Result, silent
 from evercount.reproduce.registry import ITEMS
 
-RECORD_FORMAT = 1
-"""The version of `result.json`; records of other versions are run again."""
+RECORD_FORMAT = 1  # the version of `result.json`; records of other versions are run again
 FIGURE_DPI = 110
-LARGEST_TABLE_IN_INDEX = 24
-"""The index links to tables with more rows instead of printing them."""
+LARGEST_TABLE_IN_INDEX = 24  # the index links to tables with more rows instead of printing them
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,6 @@ class Options:
 
 
 def choose(names: Iterable[str]) -> list[Item]:
-    """The items of these names, in the registry's order."""
     wanted = list(names)
     for name in wanted:
         if name != "all" and name not in ITEMS:

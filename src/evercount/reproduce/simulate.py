@@ -18,8 +18,7 @@ from evercount.noise import Secret
 from evercount.noise.simulation import insecure_generator
 from evercount.reproduce.item import Progress, silent
 
-BATCH = 64
-"""Repetitions that run at once."""
+BATCH = 64  # repetitions that run at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,10 +26,8 @@ class Totals:
     """Sums over repetitions. `+` joins the totals of different repetitions."""
 
     repetitions: int
-    absolute: FloatArray
-    """Σ |error| at each tick."""
-    running: FloatArray
-    """Σ of max_{s≤t} |error_s|."""
+    absolute: FloatArray  # Σ |error| at each tick
+    running: FloatArray  # Σ of max_{s≤t} |error_s|
     each: FloatArray
     """Per repetition, summed: rows mean_t |error|/std and max_t |error|; columns Σ and Σ of squares."""
 
@@ -43,8 +40,7 @@ class Simulation:
     """Statistics of one mechanism over all repetitions, in units of σ."""
 
     name: str
-    std: FloatArray
-    """The exact std at each tick; only `mean_normalised` uses it."""
+    std: FloatArray  # the exact std at each tick; only `mean_normalised` uses it
     totals: Totals
 
     @property

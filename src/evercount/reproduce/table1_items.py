@@ -22,8 +22,7 @@ from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, 
 from evercount.reproduce.simulate import batch_seed, one_batch, secret_of
 
 PAPER_BOUND = "paper's bound"
-BETA = 1 / 3
-"""The paper's bounds are for probability 2/3."""
+BETA = 1 / 3  # the paper's bounds are for probability 2/3
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +36,7 @@ class Case:
     paper_bound: Callable[[float], float]
     bound: Callable[[float, float], float]
     """Corrected bound of the square-root mechanism from (multiplier, S)."""
-    claimed: float
-    """The squared sensitivity S that the paper uses."""
+    claimed: float  # the squared sensitivity S that the paper uses
     adjacency: Adjacency = "replace"
     measure: Callable[[FloatArray], float] = lambda errors: float(np.abs(errors).max())
     """Reduces the errors of a run, (ticks, outputs), to the one number that the row bounds."""
@@ -154,7 +152,6 @@ def measured_errors(case: Case, budget: Budget, name: str, repetitions: int, see
 
 
 def rows_of_table(parameters: Parameters, context: Context) -> Result:
-    """The bounds and the measured errors of every row."""
     epsilon, delta, ticks = parameters["epsilon"], parameters["delta"], parameters["ticks"]
     repetitions = parameters["repetitions"]
     C, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()

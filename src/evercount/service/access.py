@@ -6,6 +6,7 @@ import ipaddress
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from hmac import compare_digest
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -13,40 +14,29 @@ from starlette.types import Scope
 
 from evercount.errors import Problem
 from evercount.store.reader import Reading
-from evercount.store.tokens import Token, check_token, read_tokens, same, token_digest
+from evercount.store.tokens import Token, check_token, read_tokens, token_digest
 
 
 @dataclass(frozen=True)
 class Limits:
     """What one request and one client may ask for."""
 
-    body: int = 2_000_000
-    """Bytes of a body."""
-    batch: int = 10_000
-    """Events of a batch."""
+    body: int = 2_000_000  # bytes of a body
+    batch: int = 10_000  # events of a batch
     rate: float = 1000.0
     """Requests per second of one client: of one known token, or of one address without such a token."""
     burst: float = 2000.0
-    listeners: int = 256
-    """Live connections at a time."""
-    listeners_per_client: int = 32
-    """Live connections of one client at a time."""
+    listeners: int = 256  # live connections at a time
+    listeners_per_client: int = 32  # live connections of one client at a time
     connections: int = 512
     """Open connections of one address at a time, whatever they are used for; trusted proxies may have more."""
-    header_seconds: float = 10.0
-    """How long the head of a request may take to arrive."""
-    body_seconds: float = 60.0
-    """How long the body of a request may take to arrive."""
-    write_seconds: float = 60.0
-    """How long a client may leave an answer unread."""
-    plans: int = 64
-    """Plans that wait or are computed at a time."""
-    plans_per_client: int = 4
-    """Of one client."""
-    page: int = 1000
-    """Releases of one answer."""
-    numbers: int = 200_000
-    """Published numbers of one answer."""
+    header_seconds: float = 10.0  # how long the head of a request may take to arrive
+    body_seconds: float = 60.0  # how long the body of a request may take to arrive
+    write_seconds: float = 60.0  # how long a client may leave an answer unread
+    plans: int = 64  # plans that wait or are computed at a time
+    plans_per_client: int = 4  # of one client
+    page: int = 1000  # releases of one answer
+    numbers: int = 200_000  # published numbers of one answer
 
 
 class Access:
@@ -77,9 +67,9 @@ class Access:
         return role
 
     def _role_of(self, digest: bytes) -> str | None:
-        role = "admin" if self._given is not None and same(digest, self._given) else None
+        role = "admin" if self._given is not None and compare_digest(digest, self._given) else None
         for known in self._tokens:
-            if same(digest, known.digest):
+            if compare_digest(digest, known.digest):
                 role = role or known.role
         return role
 

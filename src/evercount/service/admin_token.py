@@ -19,12 +19,9 @@ VARIABLE = "EVERCOUNT_ADMIN_TOKEN"
 class AdminToken:
     """The token that the service knows besides the stored ones, and what the operator is told about it."""
 
-    given: str | None = None
-    """A token that is not stored: from the environment or a file."""
-    file: Path | None = None
-    """Where `given` was read from or written to."""
-    shown: str | None = None
-    """A new stored token that is printed once, because that was asked for."""
+    given: str | None = None  # a token that is not stored: from the environment or a file
+    file: Path | None = None  # where `given` was read from or written to
+    shown: str | None = None  # a new stored token that is printed once, because that was asked for
 
 
 def default_file(store: Store) -> Path:

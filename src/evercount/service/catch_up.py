@@ -16,13 +16,11 @@ log = logging.getLogger("evercount.service")
 
 SLICE_SECONDS = 0.05
 """How long one slice is meant to take. A tick of very many cells may take longer: it is not divided."""
-FIRST_SLICE_TICKS = 1024
-"""More than the hours of a month: they are one slice."""
+FIRST_SLICE_TICKS = 1024  # more than the hours of a month: they are one slice
 LARGEST_SLICE_TICKS = 1 << 15
 CELLS_PER_PAGE = 1000
 """Cells of a release that one answer and one live event hold, unless a reader asks for others."""
-LOG_SECONDS = 10.0
-"""Between two lines of progress about one stream."""
+LOG_SECONDS = 10.0  # between two lines of progress about one stream
 
 Publish = Callable[[str, list[dict[str, Any]]], None]
 
@@ -47,7 +45,7 @@ class CatchUp:
         due = live.due(now)
         if not due:
             return 0
-        while (noise := self.store.noise_under_way(live)) is not None:
+        while (noise := self.store.noise_ahead.under_way(live)) is not None:
             if wait([noise], SLICE_SECONDS).not_done:
                 return due
         size = min(due, self._sizes.get(live.name, FIRST_SLICE_TICKS), due if most is None else most)

@@ -11,25 +11,24 @@ from concurrent.futures import Future
 from typing import Any
 
 from evercount.declarations.schedule import instant_of
-from evercount.errors import AlreadyReleased, Busy, CatchingUp, EvercountError, InputError, StoreError
+from evercount.errors import AlreadyReleased, Busy, CatchingUp, EvercountError, InputError, Problem, StoreError
 from evercount.service.catch_up import CELLS_PER_PAGE, SLICE_SECONDS, CatchUp, Publish, ticks_left
 from evercount.service.clock_guard import ClockGuard
 from evercount.service.wall_clock import Clock
 from evercount.store import Accepted, Batch, Conflict, LiveStream, Store
+from evercount.store.watched_store import WatchedStore
 
 log = logging.getLogger("evercount.service")
 
-MOST_PER_COMMIT = 256
-"""Batches that are committed together at most."""
-MOST_WAITING = 4096
-"""Commands that may wait before new ones are refused."""
+MOST_PER_COMMIT = 256  # batches that are committed together at most
+MOST_WAITING = 4096  # commands that may wait before new ones are refused
 LONGEST_WAIT = 3600.0
 STOPPING = "the service is stopping: send the request again when it is back"
 JUMPED = "the clock of the service has jumped ahead, and the operator has not confirmed the time yet"
 BEHIND_RETRY_SECONDS = 5.0
 """Retry-After of a stream that is behind: always the same, because the speed of closing depends on data."""
-RETRY_SECONDS = 1.0
-"""Seconds before a failed store is tried again."""
+RETRY_SECONDS = 1.0  # seconds before a failed store is tried again
+LOOK_SECONDS = 0.5  # between two looks at a store that another process writes to
 
 
 def loggable(error: Exception) -> str:
@@ -96,7 +95,7 @@ class Writer(threading.Thread):
             if tick > live.open_tick:
                 raise InputError(f"tick {tick} is out of turn: the open tick is {live.open_tick}")
             first_cells = range(CELLS_PER_PAGE)
-            earlier = self.store.read_releases(live.id, live.declaration, tick - 1, 1, tick, first_cells)
+            earlier = self.store.read_releases(live, tick - 1, 1, tick, first_cells)
             if not earlier:
                 raise AlreadyReleased(f"tick {tick} is released already")
             return earlier
@@ -306,3 +305,36 @@ class Writer(threading.Thread):
         self.failing = reason
         self._doubtful = True
         self._retry_at = time.monotonic() + RETRY_SECONDS
+
+
+class Watcher(Writer):
+    """In the place of the writer, for a store of another process: it looks for releases and refuses all changes."""
+
+    def __init__(self, store: WatchedStore, clock: Clock, publish: Publish) -> None:
+        super().__init__(store, clock, publish)
+        self.watched = store
+
+    def submit(self, work: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        remedy = "Send it to the process that writes to the store."
+        future.set_exception(Problem(403, "ReadOnly", "this service shows a store and changes nothing", remedy))
+        return future
+
+    def run(self) -> None:
+        while True:
+            try:
+                self._queue.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                self.close_due()
+                continue
+            return
+
+    def close_due(self) -> float:
+        """Publish what was released since the last look; the process that writes to the store closes the ticks."""
+        try:
+            for name, releases in self.watched.look(range(CELLS_PER_PAGE)):
+                self.publish(name, releases)
+            self.failing = None
+        except StoreError as error:
+            self._failed(error)
+        return self.clock.now()

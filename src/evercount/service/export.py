@@ -15,11 +15,10 @@ from evercount.declarations.public_facts import public_facts
 from evercount.engine.press_table import describe_csv
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.write_table import MEDIA_TYPES, Kind, write_tables
-from evercount.store import EndedStream, LiveStream
-from evercount.store.reader import Reading
+from evercount.store import AnyStream, Reading
 
 
-def write_export(live: LiveStream | EndedStream, tables: Iterable[ReleaseTable], kind: Kind) -> Path:
+def write_export(live: AnyStream, tables: Iterable[ReleaseTable], kind: Kind) -> Path:
     """Write tables of a stream into a new temporary file of its owner only; `ExportResponse` removes it."""
     handle, name = tempfile.mkstemp(prefix="evercount-export-")
     try:
@@ -32,7 +31,7 @@ def write_export(live: LiveStream | EndedStream, tables: Iterable[ReleaseTable],
 
 
 def describe_export(
-    store: Reading, live: LiveStream | EndedStream, tables: Iterable[ReleaseTable], full_digits: bool, url: str
+    store: Reading, live: AnyStream, tables: Iterable[ReleaseTable], full_digits: bool, url: str
 ) -> dict[str, Any]:
     """What readers of a CSV of these tables must know: the same as next to a CSV of `evercount release`."""
     marks, carried = store.marks(live.id), store.carried(live.id)

@@ -10,8 +10,7 @@ from evercount.errors import UnknownName
 
 FORMATS = ("text", "json")
 LINES_PER_MINUTE = 10
-CLIENTS = "evercount.service.clients"
-"""The logger of what clients do wrong."""
+CLIENTS = "evercount.service.clients"  # the logger of what clients do wrong
 
 
 class TextLines(logging.Formatter):

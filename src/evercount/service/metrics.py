@@ -30,10 +30,8 @@ class StreamMetrics:
 
     name: str
     released: int
-    lag: float
-    """Seconds for which a tick has been over without being released."""
-    left: int
-    """Ticks that have ended and are not released."""
+    lag: float  # seconds for which a tick has been over without being released
+    left: int  # ticks that have ended and are not released
     latest: tuple[tuple[str, float, float], ...] = ()
     """(label, value, std) of each cell of the last release; empty where the stream is not public."""
 

@@ -24,6 +24,10 @@ def _body(content: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
+def _json_body(required: str, **properties: Any) -> dict[str, Any]:
+    return _body(_json(_object([required], properties, additionalProperties=False)))
+
+
 TEXT = {"type": "string"}
 ERROR = _object(
     ["error"], {"error": _object(["type", "message", "remedy"], dict.fromkeys(("type", "message", "remedy"), TEXT))}
@@ -68,26 +72,16 @@ _EVENT: dict[str, Any] = {
 
 EVENTS = _body({**_json({"type": "array", "items": _EVENT}), "application/x-ndjson": {"schema": TEXT}})
 DECLARATION = _body(_json({"$ref": "#/components/schemas/StreamDeclaration"}))
-TOKEN = _body(
-    _json(_object(["role"], {"role": {"enum": ["admin", "write", "read"]}, "label": TEXT}, additionalProperties=False))
-)
-NOTE = _body(
-    _json(
-        _object(
-            ["first"],
-            {
-                "first": {"type": ["integer", "string"]},
-                "last": {"type": ["integer", "string", "null"]},
-                "text": {"type": "string", "maxLength": 500},
-                "missing": {"enum": ["drop", "next", None]},
-            },
-            additionalProperties=False,
-        )
-    )
+TOKEN = _json_body("role", role={"enum": ["admin", "write", "read"]}, label=TEXT)
+NOTE = _json_body(
+    "first",
+    first={"type": ["integer", "string"]},
+    last={"type": ["integer", "string", "null"]},
+    text={"type": "string", "maxLength": 500},
+    missing={"enum": ["drop", "next", None]},
 )
 
-HOST = "http://127.0.0.1:8000"
-"""Whom the commands of the examples ask."""
+HOST = "http://127.0.0.1:8000"  # whom the commands of the examples ask
 
 
 def examples() -> dict[str, dict[str, Any]]:

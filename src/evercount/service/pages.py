@@ -7,7 +7,7 @@ import importlib.util
 import json
 import pathlib
 from importlib import resources
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, Path
 from fastapi.responses import FileResponse, HTMLResponse
@@ -58,11 +58,6 @@ def serve_file(folder: pathlib.Path | None, name: str, kinds: tuple[str, ...] = 
     return FileResponse(file, media_type=MEDIA_TYPES[file.suffix], headers={"Cache-Control": "no-cache"})
 
 
-def _answer(answer: Any) -> str:
-    text = html.escape(json.dumps(answer, indent=1, ensure_ascii=False))
-    return f"<details><summary>answer</summary><pre>{text}</pre></details>"
-
-
 def add_pages(app: FastAPI) -> None:
     """`/`, `/embed`, `/static/*`, `/vendor/uplot/*` and `/docs`."""
 
@@ -93,6 +88,7 @@ def add_pages(app: FastAPI) -> None:
                 name = f"{method.upper()} {path}"
                 text = html.escape(operation.get("description", operation.get("summary", "")))
                 command, answer = html.escape(known[name]["command"]), known[name]["answer"]
-                shown = "" if answer is None else _answer(answer)
+                shown = html.escape(json.dumps(answer, indent=1, ensure_ascii=False))
+                shown = f"<details><summary>answer</summary><pre>{shown}</pre></details>" * (answer is not None)
                 items.append(f"<dt><code>{html.escape(name)}</code></dt><dd>{text}<pre>{command}</pre>{shown}</dd>")
         return HTMLResponse(DOCS_PAGE.format(version=html.escape(app.version), items="".join(items)))

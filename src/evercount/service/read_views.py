@@ -17,29 +17,21 @@ from evercount.engine.table_ticks import described
 from evercount.engine.view_widths import PER_TICK, RUNNING
 from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
-from evercount.store import EndedStream, LiveStream
-from evercount.store.reader import Reading
-
-Shown = LiveStream | EndedStream
+from evercount.store import AnyStream, Reading
 
 
 @dataclass(frozen=True)
 class Asked:
     """What a request asks to see."""
 
-    view: str
-    """Its name, or "running"."""
-    cells: tuple[str, ...] = ()
-    """Labels; empty for all."""
-    minus: str | None = None
-    """The cell that is subtracted from the only one of `cells`."""
-    minus_stream: Shown | None = None
-    """The stream of `minus`, where it is another one."""
-    limit: int = 240
-    """The most spans, the newest."""
+    view: str  # its name, or "running"
+    cells: tuple[str, ...] = ()  # Labels; empty for all
+    minus: str | None = None  # the cell that is subtracted from the only one of `cells`
+    minus_stream: AnyStream | None = None  # the stream of `minus`, where it is another one
+    limit: int = 240  # the most spans, the newest
 
 
-def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ReleaseTable:
+def read_view(store: Reading, live: AnyStream, asked: Asked, numbers: int) -> ReleaseTable:
     """Read a view of a stream from its stored releases, with the notes on its ticks; at most about `numbers` of them.
 
     **Guarantee.** Post-processing of published numbers; which spans there are depends on the released ticks alone.
@@ -48,7 +40,7 @@ def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> Releas
     return with_marks(_read_view(store, live, asked, numbers), store.marks(live.id), asked.view)
 
 
-def _read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ReleaseTable:
+def _read_view(store: Reading, live: AnyStream, asked: Asked, numbers: int) -> ReleaseTable:
     declaration, outputs = live.declaration, _outputs(live, asked.cells)
     own_ticks = declaration.query.publishing.own_ticks
     if own_ticks and asked.view not in (RUNNING, PER_TICK):
@@ -78,7 +70,7 @@ def _read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> Relea
     return table_of(table.ticks, table.starts, (f"{asked.cells[0]} − {asked.minus}",), parts, table.first)
 
 
-def describe_view(live: Shown, name: str, table: ReleaseTable) -> dict[str, Any]:
+def describe_view(live: AnyStream, name: str, table: ReleaseTable) -> dict[str, Any]:
     """A view as JSON; `flat` says for each cell whether the noise is wider than all ups and downs."""
     values, _, low, high = table.numbers.transpose(1, 0, 2)
     flat = without_trend(values, low, high).tolist() if len(table.ticks) > 1 else [False] * len(table.cells)
@@ -93,14 +85,14 @@ def describe_view(live: Shown, name: str, table: ReleaseTable) -> dict[str, Any]
     }
 
 
-def _published(store: Reading, live: Shown, outputs: list[int], ticks: int) -> ReleaseTable:
+def _published(store: Reading, live: AnyStream, outputs: list[int], ticks: int) -> ReleaseTable:
     """The newest released numbers as they are.
 
     Where the stream declares numbers below zero impossible, intervals do not go below it either: they lose no truth.
     """
     cells = range(min(outputs), max(outputs) + 1)
-    table = store.published(live.id, live.declaration, max(0, live.closed - max(1, ticks)), live.closed, cells)
-    table = store.adder(live.id, live.declaration)(table)
+    table = store.published(live, max(0, live.closed - max(1, ticks)), live.closed, cells)
+    table = store.adder(live)(table)
     numbers = table.numbers[:, :, [output - cells.start for output in outputs]]
     if "nonnegative" in live.declaration.stream_postprocess:
         numbers[:, 2] = np.maximum(numbers[:, 2], 0.0)
@@ -109,7 +101,7 @@ def _published(store: Reading, live: Shown, outputs: list[int], ticks: int) -> R
     return ReleaseTable(table.ticks, table.starts, [live.labels[output] for output in outputs], numbers, first)
 
 
-def _outputs(live: Shown, cells: Sequence[str]) -> list[int]:
+def _outputs(live: AnyStream, cells: Sequence[str]) -> list[int]:
     """The numbers of the named cells, each once; of all cells where none is named."""
     labels = list(live.labels)
     for cell in cells:
@@ -118,7 +110,7 @@ def _outputs(live: Shown, cells: Sequence[str]) -> list[int]:
     return [labels.index(cell) for cell in dict.fromkeys(cells)] or list(range(len(labels)))
 
 
-def _view(store: Reading, live: Shown, name: str, outputs: list[int], limit: int, numbers: int) -> View:
+def _view(store: Reading, live: AnyStream, name: str, outputs: list[int], limit: int, numbers: int) -> View:
     """The newest spans of a view; fewer of them where one span reads many numbers."""
     declaration = live.declaration
     own_ticks = declaration.query.publishing.own_ticks
@@ -127,10 +119,10 @@ def _view(store: Reading, live: Shown, name: str, outputs: list[int], limit: int
     wide = declaration.query.discovery is not None
     columns = needed_columns(outputs, len(live.labels)) if wide else outputs
     spans = newest_spans(name, declaration.schedule, live.closed, max(1, min(limit, numbers // len(columns))))
-    return store.view(live.id, declaration, name, spans, live.labels, outputs)
+    return store.view(live, name, spans, live.labels, outputs)
 
 
-def _aligned(live: Shown, view: View, other: Shown, theirs: View) -> tuple[View, View]:
+def _aligned(live: AnyStream, view: View, other: AnyStream, theirs: View) -> tuple[View, View]:
     """The views of two streams, over the spans that begin and end together."""
     places = {moment: place for place, moment in enumerate(_moments(other, theirs))}
     both = [(i, places[moment]) for i, moment in enumerate(_moments(live, view)) if moment in places]
@@ -140,7 +132,7 @@ def _aligned(live: Shown, view: View, other: Shown, theirs: View) -> tuple[View,
     return view._spans_at(here), theirs._spans_at(there)
 
 
-def _moments(live: Shown, view: View) -> list[tuple[int, int]]:
+def _moments(live: AnyStream, view: View) -> list[tuple[int, int]]:
     """When each span begins and ends; for manual clocks its ticks."""
     schedule, spans = live.declaration.schedule, list(zip(view.first.tolist(), view.last.tolist(), strict=True))
     if schedule.manual:

@@ -24,21 +24,20 @@ from evercount.errors import Problem, StoreError
 from evercount.privacy import counted_text
 from evercount.service.access import Access, Buckets, Limits, read_body
 from evercount.service.catch_up import CELLS_PER_PAGE, ticks_left
-from evercount.service.commit_loop import Writer
+from evercount.service.commit_loop import Watcher, Writer
 from evercount.service.log_keeper import LogKeeper
 from evercount.service.metrics import Requests, StreamMetrics, admin_metrics, exposition, public_metrics
-from evercount.service.plan_queue import PlanQueue
+from evercount.service.plans import PlanQueue
 from evercount.service.read_events import load_json
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
-from evercount.service.watch_loop import Watcher
-from evercount.store import EndedStream, LiveStream, Store, StreamDeclaration, retire_stream
+from evercount.store import AnyStream, EndedStream, LiveStream, Store, StreamDeclaration, retire_stream
 from evercount.store.open_stream import HISTORY
 from evercount.store.tick_marks import mark_ticks
 from evercount.store.watched_store import WatchedStore
 
 T = TypeVar("T")
-S = TypeVar("S", bound=LiveStream | EndedStream)
+S = TypeVar("S", bound=AnyStream)
 
 log = logging.getLogger("evercount.service")
 
@@ -130,7 +129,7 @@ class Service:
         if live.declaration.query.discovery is None and (live.ahead is None or live.ahead.done()):
             return  # no event brings new noise: the writer need not be asked
         for _ in range(2):  # what is under way, and then that of events that came since it began
-            noise = await self.write(lambda: self.store.noise_under_way(self.find(name)))
+            noise = await self.write(lambda: self.store.noise_ahead.under_way(self.find(name)))
             if noise is None:
                 return
             drawn = asyncio.wrap_future(noise)
@@ -169,7 +168,7 @@ class Service:
 
     # -- what may be known -------------------------------------------------------------------------------------------
 
-    def look_up(self, name: str) -> LiveStream | EndedStream | None:
+    def look_up(self, name: str) -> AnyStream | None:
         """The stream, or None; Problem 503 while nobody can say whether it exists."""
         known = self.store.streams.get(name) or self.store.ended.get(name)
         if known is None:
@@ -181,7 +180,7 @@ class Service:
         if self.writer.failing is not None:
             raise Problem(503, "Recovering", "the store is being loaded again", "Try again in a moment.", retry=2)
 
-    def known(self, name: str) -> LiveStream | EndedStream:
+    def known(self, name: str) -> AnyStream:
         if (known := self.look_up(name)) is None:
             raise Problem(404, "NotFound", "there is no such stream")
         return known
@@ -255,7 +254,7 @@ class Service:
         end, closed = live.next_end(), live.closed
         latest: tuple[tuple[str, float, float], ...] = ()
         if live.declaration.public and closed and len(live.labels) <= MOST_GAUGES:
-            for last in self.store.read_releases(live.id, live.declaration, closed - 1, 1):
+            for last in self.store.read_releases(live, closed - 1, 1):
                 known = zip(live.labels, last["values"], last["std"], strict=False)  # a key may be missing at a tick
                 latest = tuple(one for one in known if one[1] is not None)
         lag = 0.0 if end is None else max(0.0, now - end)
@@ -274,7 +273,7 @@ class Service:
                 log.error("stream %s cannot be described: %s", live.name, type(error).__name__)
         return said
 
-    def facts(self, live: LiveStream | EndedStream) -> dict[str, Any]:
+    def facts(self, live: AnyStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events, but for keys that were released."""
         declaration, closed = live.declaration, live.closed
         horizon, schedule = declaration.horizon, declaration.schedule
@@ -311,23 +310,19 @@ class Service:
             "closes": None,
             "level": 0.95,
             "notes": [mark.facts(schedule) for mark in live.marks if mark.hides is None],
+            "noise": live.noise,
         }
         if isinstance(live, EndedStream):
             state = {"state": live.ending, "reason": live.reason, "successor": live.successor, "ticks_left": 0}
-            return {**facts, "noise": live.noise, **state}
+            return facts | state
         begin, end = None if schedule.manual else schedule.start_of(closed + 1), live.next_end()
         if not live.finished:
             facts |= {"open_tick": closed + 1, "open_since": None if begin is None else format_utc(begin)}
-        return {
-            **facts,
-            "noise": live.stream.noise,
-            "closes": None if end is None else format_utc(instant_of(end)),
-            "state": self._state(live),
-            "successor": live.successor,
-        }
+        closes = None if end is None else format_utc(instant_of(end))
+        return facts | {"closes": closes, "state": self._state(live), "successor": live.successor}
 
     @staticmethod
-    def explained(live: LiveStream | EndedStream) -> dict[str, Any]:
+    def explained(live: AnyStream) -> dict[str, Any]:
         """The guarantee in plain words; the sentence is a fact of its own. The service itself keeps to the cap."""
         texts = asdict(declared_text(live.declaration))
         return {name: text for name, text in texts.items() if name != "sentence"}
@@ -342,7 +337,7 @@ class Service:
         return "scheduled" if early else "open"
 
     def read_page(
-        self, live: LiveStream | EndedStream, after: int, limit: int, first_cell: int = 0, cells: int = CELLS_PER_PAGE
+        self, live: AnyStream, after: int, limit: int, first_cell: int = 0, cells: int = CELLS_PER_PAGE
     ) -> list[dict[str, Any]]:
         """Releases after a tick: at most `limit`, `cells` of each, and not more numbers than one answer may hold."""
         self.check_readable(live)
@@ -350,18 +345,17 @@ class Service:
         asked = range(first_cell, min(first_cell + cells, outputs))
         limit = max(1, min(limit, self.limits.page, self.limits.numbers // max(1, len(asked))))
         part = None if len(asked) == outputs else asked
-        return self.store.read_releases(live.id, live.declaration, after, limit, live.closed, part)
+        return self.store.read_releases(live, after, limit, live.closed, part)
 
     @staticmethod
-    def check_readable(live: LiveStream | EndedStream) -> None:
+    def check_readable(live: AnyStream) -> None:
         """Refuse to show a history that is not the published one."""
-        if isinstance(live, EndedStream) and not live.readable:
+        if not live.readable:
             raise Problem(410, "StreamEnded", "the history in this database is not the one that was published")
 
-    def cells(self, live: LiveStream | EndedStream) -> list[dict[str, Any]]:
+    def cells(self, live: AnyStream) -> list[dict[str, Any]]:
         """The cells of a stream in order; `since` is the tick at which a key became public, null for declared ones."""
-        hidden = isinstance(live, EndedStream) and not live.readable
-        keys = [] if hidden else self.store.public_keys(live.id, live.declaration)
+        keys = self.store.public_keys(live.id) if live.readable else []
         declared: list[tuple[str, int | None]] = [(label, None) for label in live.declaration.query.labels]
         return [
             {"cell": cell, "label": label, "since": since} for cell, (label, since) in enumerate([*declared, *keys])

@@ -21,8 +21,7 @@ from evercount.declarations.schedule import SECOND
 from evercount.declarations.view_names import shown_tables
 from evercount.engine.cell_range import can_be_cut, cut_cells
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import LEVEL, ReleaseTable
-from evercount.engine.stream import Stream
+from evercount.engine.release_table import LEVEL
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modules
 from evercount.errors import InputError, ParameterError, StoreError
@@ -252,16 +251,7 @@ def _one_task(groups: DataFrame) -> DataFrame:
 def _release_named(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     """The released rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or some more."""
     declaration, secret = _of(job)
-    stream, schedule = declaration.build(secret=secret), declaration.schedule
-    try:
-        closed = (
-            table
-            for block in _blocks(_ticks_of(declaration, batches, job.ticks))
-            for table in close_ticks(stream, block, schedule.starts_of, level=job.level)
-        )
-        yield from _shown(job, declaration, stream, closed)
-    finally:
-        stream.close()
+    return _released(job, declaration, secret, _blocks(_ticks_of(declaration, batches, job.ticks)))
 
 
 def _ticks_of(declaration: StreamDeclaration, batches: Iterable[Any], last: int) -> Iterator[Any]:
@@ -281,7 +271,6 @@ def _ticks_of(declaration: StreamDeclaration, batches: Iterable[Any], last: int)
 
 
 def _blocks(ticks: Iterable[Any]) -> Iterator[TickEvents]:
-    """Ticks that are released together."""
     first, block, size = 1, list[Any](), 0
     for tick in ticks:
         block.append(tick)
@@ -301,18 +290,27 @@ def _of(job: ShardJob) -> tuple[StreamDeclaration, Secret]:
     return StreamDeclaration.from_dict(json.loads(job.declaration)), secret
 
 
-def _shown(
-    job: ShardJob, declaration: StreamDeclaration, stream: Stream, closed: Iterable[ReleaseTable]
+def _released(
+    job: ShardJob,
+    declaration: StreamDeclaration,
+    secret: Secret,
+    blocks: Iterable[TickTotals | TickEvents],
+    part: range | None = None,
 ) -> Iterator[Any]:
-    """What is shown of the released tables, as Arrow."""
-    before, schedule = np.empty((0, len(stream.labels))), declaration.schedule
-    made = declaration.view_postprocess
-    for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level, made):
-        yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
+    """What a stream of these cells shows when it has released the blocks, in tables of a bounded size, as Arrow."""
+    stream, schedule = declaration.build(secret=secret, part=part), declaration.schedule
+    before, made = np.empty((0, len(stream.labels))), declaration.view_postprocess
+    try:
+        closed = (
+            table for block in blocks for table in close_ticks(stream, block, schedule.starts_of, level=job.level)
+        )
+        for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level, made):
+            yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
+    finally:
+        stream.close()
 
 
 def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
-    """The released rows of all shards of a partition."""
     pa, _ = parquet_modules()
     received = list(batches)
     if not received:
@@ -330,15 +328,8 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
 def _release_shard(
     job: ShardJob, declaration: StreamDeclaration, secret: Secret, number: int, groups: list[IntArray]
 ) -> Iterator[Any]:
-    """All ticks of one shard, in tables of a bounded size."""
     order = np.lexsort((groups[1], groups[0]))
     tick, cell, total = rows_of(declaration.query).totals(*(column[order] for column in groups))
     part = cut_cells(declaration.query.cells, job.shards)[number] if job.shards > 1 else None
     cells, first = (declaration.query.cells, 0) if part is None else (len(part), part.start)
-    totals = TickTotals(1, job.ticks, cells, tick, cell - first, total)
-    stream, schedule = declaration.build(secret=secret, part=part), declaration.schedule
-    try:
-        closed = close_ticks(stream, totals, schedule.starts_of, level=job.level)
-        yield from _shown(job, declaration, stream, closed)
-    finally:
-        stream.close()
+    return _released(job, declaration, secret, [TickTotals(1, job.ticks, cells, tick, cell - first, total)], part)

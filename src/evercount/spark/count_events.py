@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.files.event_sql import columns_of
 from evercount.queries.capabilities import rows_of
 from evercount.spark.place_rows import BAD, event_rows, place_events, with_legal_keys
+from evercount.store.accept_totals import Counted
 from evercount.store.fed_stream import check_fed
 from evercount.store.named_events import NamedEvents
 from evercount.store.user_events import UserEvents
@@ -28,14 +29,9 @@ NAMES_AT_A_TIME = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class CountedEvents:
+class CountedEvents(Counted):
     """What the rows of one DataFrame add up to. Secret."""
 
-    totals: TickTotals
-    users: UserEvents | None = None
-    """The events themselves, where the budget protects users; `totals` are then empty."""
-    named: Iterable[NamedEvents] | None = None
-    """Rows with names, where keys are not listed or users are counted; `totals` are then empty. Read once."""
     kept: DataFrame | None = None
     """What `named` comes from; Spark keeps it until `forget`."""
     bad: dict[str, int] = field(default_factory=dict)

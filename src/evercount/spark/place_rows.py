@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,21 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from evercount.declarations.columns import Columns
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import UNITS
+from evercount.declarations.schedule import (
+    EARLIEST_NUMBER,
+    INSTANT_PATTERN,
+    LATEST_NUMBER,
+    NUMBER_PATTERN,
+    SECOND,
+    UNITS,
+    WALL_PATTERN,
+)
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError
-from evercount.files.event_sql import LONGEST_UNLISTED, NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
+from evercount.files.event_sql import FARTHEST, LONGEST_UNLISTED, NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
 from evercount.queries.capabilities import rows_of
 from evercount.queries.distinct_users import LONGEST_USER
 from evercount.spark.check_source import check_columns
-from evercount.spark.event_times import WALL_TYPES, instants, matches, within
 
 TOO_FAR = NO_ORDER + 1
 BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
@@ -34,6 +42,8 @@ USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"
 """Keys that are legal by their looks: `queries.discovered_keys`."""
 FEW_KEYS = 10_000
 """With more keys than this, they are looked up by a join instead of a table in the plan."""
+WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
+NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
 
 
@@ -60,7 +70,6 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 
 def _cells(rows: DataFrame, names: Sequence[str]) -> DataFrame:
-    """The cell of each key."""
     pa, _ = parquet_modules()
     return rows.sparkSession.createDataFrame(
         pa.table({"k": pa.array(list(names), pa.string()), "cell": np.arange(len(names))})
@@ -211,10 +220,16 @@ def _column(name: str) -> Column:
     return fn.col("`" + name.replace("`", "``") + "`")
 
 
-def _key(events: DataFrame, name: str) -> Column:
+def _is_text(events: DataFrame, name: str, legal: Any, what: str) -> bool:
+    """Whether a column has texts; InputError where its type is not legal."""
     kind = events.schema[name].dataType
-    if not isinstance(kind, KEY_TYPES):
-        raise InputError(f"the column {name!r} is of type {kind.simpleString()}; a key is a text or a whole number")
+    if not isinstance(kind, (types.StringType, *legal)):
+        raise InputError(f"the column {name!r} is of type {kind.simpleString()}; {what}")
+    return isinstance(kind, types.StringType)
+
+
+def _key(events: DataFrame, name: str) -> Column:
+    _is_text(events, name, KEY_TYPES, "a key is a text or a whole number")
     return _column(name).cast("string")
 
 
@@ -232,20 +247,14 @@ def _keys(events: DataFrame, names: tuple[str, ...]) -> Column:
 
 
 def _value(events: DataFrame, name: str) -> Column:
-    kind = events.schema[name].dataType
-    if isinstance(kind, types.StringType):
+    if _is_text(events, name, [types.NumericType], "a value is a number"):
         return fn.when(matches(_column(name), VALUE_TEXT), _column(name).try_cast("double"))
-    if not isinstance(kind, types.NumericType):
-        raise InputError(f"the column {name!r} is of type {kind.simpleString()}; a value is a number")
     return _column(name).cast("double")
 
 
 def _order(events: DataFrame, name: str) -> Column:
-    kind = events.schema[name].dataType
-    if isinstance(kind, types.StringType):
+    if _is_text(events, name, KEY_TYPES, "an order is a whole number"):
         return fn.when(matches(_column(name), ORDER_PATTERN), _column(name).try_cast("long"))
-    if not isinstance(kind, KEY_TYPES):
-        raise InputError(f"the column {name!r} is of type {kind.simpleString()}; an order is a whole number")
     return _column(name).cast("long")
 
 
@@ -255,3 +264,58 @@ def _units(declaration: StreamDeclaration) -> Column:
     lo, hi, grid = rows_of(declaration.query).values
     v = fn.col("v")  # half to even, as Sum rounds; a value outside its range is bad and has no units
     return fn.when((v >= fn.lit(lo)) & (v <= fn.lit(hi)), fn.rint(v / fn.lit(grid)).cast("long"))
+
+
+# -- times ------------------------------------------------------------------------------------------------------------
+
+
+def instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Column]:
+    """`wall` for a time without an offset, `exact` for one with it, in microseconds; NULL for what is not a time."""
+    none = fn.lit(None).cast("long")
+    wall, exact = none, none
+    if isinstance(kind, types.StringType):
+        wall = fn.when(matches(time, WALL_PATTERN), _wall(time.try_cast("timestamp_ntz")))
+        exact = fn.when(matches(time, INSTANT_PATTERN), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
+        exact = exact.when(matches(time, NUMBER_PATTERN), _epoch(time.try_cast("double")))
+    elif isinstance(kind, types.TimestampType):
+        exact = fn.unix_micros(time)
+    elif isinstance(kind, types.TimestampNTZType):
+        wall = _wall(time)
+    elif isinstance(kind, types.DateType):
+        wall = fn.unix_date(time).cast("long") * UNITS["d"]
+    elif isinstance(kind, NUMBER_TYPES):
+        exact = _epoch(time.cast("double"))
+    else:
+        raise InputError(
+            f"the column {name!r} is of type {kind.simpleString()}; a time is a TIMESTAMP, a DATE, a text in ISO 8601 "
+            "or a number of seconds since 1970"
+        )
+    return wall.alias("wall"), exact.alias("exact")
+
+
+def matches(text: Column, pattern: str) -> Column:
+    """Whether the whole text fits a pattern."""
+    return text.rlike(rf"\A(?:{pattern})\z")
+
+
+def within(instant: Column) -> Column:
+    """The instant, or NULL where it is farther away than any tick may be."""
+    return fn.when(instant.between(-FARTHEST, FARTHEST), instant)
+
+
+def _spelled_out(time: Column) -> Column:
+    """The text with seconds and `Z`, which Spark's cast needs."""
+    zulu = fn.regexp_replace(time, " UTC$", "Z")
+    return fn.regexp_replace(zulu, r"^(.{10}[T ]\d\d:\d\d)(Z|[+-].*)$", "$1:00$2")
+
+
+def _wall(moment: Column) -> Column:
+    """Microseconds of a wall time. The difference of two times without a zone is the same in every session's zone."""
+    epoch = fn.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")  # a literal from Python would be a time of the session's zone
+    return fn.call_function("div", moment - epoch, fn.lit(timedelta(microseconds=1)))
+
+
+def _epoch(seconds: Column) -> Column:
+    """The instant of seconds since 1970, NULL where the number is none."""
+    within = (seconds >= fn.lit(EARLIEST_NUMBER)) & (seconds < fn.lit(LATEST_NUMBER))
+    return fn.when(within, fn.rint(seconds * SECOND).cast("long"))

@@ -8,13 +8,16 @@ closed or late is decided by the declaration alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import perf_counter, time
+from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -24,16 +27,14 @@ from pyspark.util import inheritable_thread_target
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
-from evercount.errors import Conflict, EvercountError, InputError, ParameterError
+from evercount.errors import Conflict, EvercountError, InputError, ParameterError, StoreError
 from evercount.files.lake_table import append_new, open_lake
 from evercount.spark.check_source import check_parquet_times, check_source
-from evercount.spark.checkpoint import read_checkpoint
-from evercount.spark.close_on_executors import executors_of
 from evercount.spark.count_events import check_declaration, count_placed, refuse_bad
 from evercount.spark.place_rows import place_events
-from evercount.spark.session import first_line
+from evercount.spark.session import check_pandas, first_line
 from evercount.store import Store, key_from_environment
-from evercount.store.accept_totals import CountedBatch
+from evercount.store.close_shards import Run, ShardWork, close_shard
 from evercount.store.fed_stream import FedStream
 
 Clock = Callable[[], int]
@@ -81,8 +82,8 @@ class Progress:
 
 def append_released(store: Store, name: str, lake: str) -> int:
     """Append what a stream shows to a Delta or Iceberg table that lacks it: `files/lake_table.py`."""
-    declaration, tables = store.tables_of(name)
-    return append_new(lake, name, tables, declaration.schedule, store.streams[name].guarantee)
+    stored, tables = store.tables_of(name)
+    return append_new(lake, name, tables, stored.declaration.schedule, store.streams[name].guarantee)
 
 
 def wall_clock() -> int:
@@ -258,10 +259,7 @@ class _Round:
             with self.storing:
                 if self.over:
                     raise InputError("the round was interrupted")
-                one = CountedBatch(
-                    self.query.result(), number, counted.totals, self.new_checkpoint, counted.users, named=counted.named
-                )
-                if self.fed.accept(one):
+                if self.fed.accept(self.query.result(), number, counted, self.new_checkpoint):
                     self.batches += 1
                     for reason, rows in counted.bad.items():
                         self.bad[reason] = self.bad.get(reason, 0) + rows
@@ -269,3 +267,63 @@ class _Round:
             counted.forget()
         if self.progress is not None:
             self.progress.counted(number, counted.rows, perf_counter() - begin)
+
+
+def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int]:
+    """The id of the checkpoint's query, None where there is none, and the number of the first batch that will come.
+
+    Spark gives the newest planned batch again if it is not committed; all before it are over. It plans a batch after
+    it has committed the one before, so a folder `commits` that was lost or is older counts for nothing here.
+    """
+    jvm: Any = session._jvm
+    state: Any = session._jsparkSession.sessionState()
+    try:
+        root = jvm.org.apache.hadoop.fs.Path(folder)
+        files = root.getFileSystem(state.newHadoopConf())
+
+        def newest(name: str) -> int:
+            path = jvm.org.apache.hadoop.fs.Path(root, name)
+            names = [one.getPath().getName() for one in files.listStatus(path)] if files.exists(path) else []
+            return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+        metadata = jvm.org.apache.hadoop.fs.Path(root, "metadata")
+        query = None
+        if files.exists(metadata):
+            stream = files.open(metadata)
+            try:
+                query = str(json.loads(stream.readAllBytes())["id"])
+            finally:
+                stream.close()
+        return query, max(newest("commits") + 1, newest("offsets"))
+    except (ValueError, KeyError, TypeError, Py4JError) as error:
+        raise StoreError(f"the checkpoint {folder} cannot be read: {first_line(error)}") from None
+
+
+def executors_of(session: SparkSession, store: Store) -> Run:
+    """What closes the shards of a stream of this store on the executors of a session, each by itself.
+
+    The store's key and the password of a database are taken from the executor's own environment; they never travel.
+    """
+    check_pandas()
+    if store.database.url.password is not None:
+        raise ParameterError(
+            "executors open the store themselves, and its password must not travel with a job: leave it out of the "
+            "address, and give it to the driver and every executor by PGPASSWORD or a .pgpass file"
+        )
+
+    def run(work: ShardWork) -> None:
+        numbers = session.range(0, work.shards, 1, work.shards)  # a partition, and so a task, for each
+        try:
+            numbers.mapInPandas(partial(_close, work), "shard long, ticks long").collect()
+        except PySparkException as error:
+            raise StoreError(f"a shard could not be closed: {first_line(error)}") from error
+
+    return run
+
+
+def _close(work: ShardWork, frames: Iterator[Any]) -> Iterator[Any]:
+    """On an executor: close the shards of these rows."""
+    key = key_from_environment()
+    for frame in frames:
+        ticks = [close_shard(work, int(number), key) for number in frame["id"]]
+        yield frame.rename(columns={"id": "shard"}).assign(ticks=ticks)

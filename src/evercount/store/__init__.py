@@ -11,8 +11,7 @@ if importlib.util.find_spec("sqlalchemy") is None:
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import Conflict, StreamStopped, TooEarly
-from evercount.store.ended_stream import EndedStream
-from evercount.store.open_stream import Accepted, Batch, LiveStream
+from evercount.store.open_stream import Accepted, AnyStream, Batch, EndedStream, LiveStream
 from evercount.store.reader import Reading
 from evercount.store.retire import retire_stream
 from evercount.store.sealing import key_from_environment
@@ -21,6 +20,7 @@ from evercount.store.writer import Store
 
 __all__ = [
     "Accepted",
+    "AnyStream",
     "Batch",
     "Cap",
     "Conflict",

@@ -23,30 +23,40 @@ from evercount.store.known_users import ManyUsers
 from evercount.store.named_events import NamedEvents, Part, by_tick, keep_rows, pack_rows, packed_ticks, stored_parts
 from evercount.store.open_stream import LiveStream
 from evercount.store.saturation import Totals
-from evercount.store.schema import counted_batches, counted_events, counted_totals, meta
+from evercount.store.schema import counted_batches, counted_events, counted_totals, read_fact, write_fact
 from evercount.store.sealing import Sealer
 from evercount.store.user_events import UserEvents, cap_ticks, keep_events
 
-REMEMBERED = 10_000
-"""Batches of a query whose digests are kept."""
+REMEMBERED = 10_000  # batches of a query whose digests are kept
 MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
 """Ticks and microseconds ahead of the open tick that an event may lie in."""
 
 
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """What was counted elsewhere. Secret."""
+
+    totals: TickTotals
+    users: UserEvents | None = None
+    """The events themselves, where the budget protects users; `totals` are then empty."""
+    named: Iterable[NamedEvents] | None = None
+    """Rows with names, where users are counted, or keys are not listed and no users protected; `totals` are then empty.
+    The parts are in the order of ticks, share none, and are read once: memory holds one of them."""
+
+
 @dataclass(frozen=True)
 class CountedBatch:
+    """`Counted`, with the name of the batch."""
+
     query: str
     batch: int  # from 0 on without a gap
     totals: TickTotals
     fresh: bool = False
     """The caller promises that a query which the store does not know brings no event that another has brought."""
     users: UserEvents | None = None
-    """The events themselves, where the budget protects users; `totals` are then empty."""
     position: bytes | None = None
     """Where the source goes on after this batch, for a source that does not remember it."""
     named: Iterable[NamedEvents] | None = None
-    """Rows with names, where users are counted, or keys are not listed and no users protected; `totals` are then empty.
-    The parts are in the order of ticks, share none, and are read once: memory holds one of them."""
 
 
 def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: CountedBatch) -> bool:
@@ -89,7 +99,8 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
         )
     )
     if one.position is not None:
-        _write_position(connection, live, sealer, one.query, one.position)
+        sealed = sealer.seal(one.position, "position", live.id, 0, one.query.encode()).hex()
+        write_fact(connection, _position_key(live, one.query), sealed)
     table = counted_batches
     old = (table.c.stream == live.id) & (table.c.query == one.query) & (table.c.batch < one.batch - REMEMBERED)
     connection.execute(delete(table).where(old))
@@ -129,15 +140,8 @@ def last_batches(connection: Connection, stream: int) -> dict[str, int]:
 
 def read_position(connection: Connection, live: LiveStream, sealer: Sealer, query: str) -> bytes | None:
     """The position that came with the last batch of a query; None where it has none."""
-    kept = connection.execute(select(meta.c.value).where(meta.c.key == _position_key(live, query))).scalar()
+    kept = read_fact(connection, _position_key(live, query))
     return None if kept is None else sealer.open(bytes.fromhex(kept), "position", live.id, 0, query.encode())
-
-
-def _write_position(connection: Connection, live: LiveStream, sealer: Sealer, query: str, position: bytes) -> None:
-    key = _position_key(live, query)
-    connection.execute(delete(meta).where(meta.c.key == key))
-    sealed = sealer.seal(position, "position", live.id, 0, query.encode()).hex()
-    connection.execute(insert(meta).values(key=key, value=sealed))
 
 
 def _position_key(live: LiveStream, query: str) -> str:

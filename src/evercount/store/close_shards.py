@@ -5,69 +5,49 @@ freeze (the ticks' totals) ─► close_shard, anywhere and any number of times 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sqlalchemy import Connection, Row, insert, select, update
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.declarations.declaration import StreamDeclaration
-from evercount.engine.cell_range import cut_cells
+from evercount.engine.cell_range import can_be_cut, cut_cells
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
-from evercount.engine.table_ticks import each_tick
 from evercount.engine.tick_totals import TickTotals
-from evercount.errors import Conflict, StoreError
-from evercount.noise import Secret
+from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
+from evercount.store.accept_totals import CountedTicks
+from evercount.store.closing_ticks import counted_ticks, make_ready, next_totals
 from evercount.store.database import Database, insert_rows
+from evercount.store.known_users import forget_users
+from evercount.store.open_stream import CutStream, LiveStream
 from evercount.store.reader import Reading, read_identity
-from evercount.store.saturation import unpack_totals
+from evercount.store.release_chain import link
+from evercount.store.saturation import pack_totals, unpack_totals
 from evercount.store.sealing import Sealer
-from evercount.store.stored_rows import declared
+from evercount.store.stored_rows import declared, read_numbers, release_rows
 
-NUMBERS_PER_COMMIT = 200_000
-"""Numbers that one transaction of a shard releases."""
+if TYPE_CHECKING:
+    from evercount.store.writer import Store
 
-
-@dataclass(eq=False)
-class CutStream:
-    """The number of shards of a stream, and how far its ticks are frozen."""
-
-    shards: int
-    closing: int
-    """The last tick whose totals are frozen: released, or being closed by the shards."""
+NUMBERS_PER_COMMIT = 200_000  # numbers that one transaction of a shard releases
+NUMBERS_FROZEN = 5_000_000  # totals that are frozen together
 
 
 @dataclass(frozen=True)
 class ShardWork:
     """What a process needs to know to close shards. Nothing of it is secret: it may travel with a job."""
 
-    place: str
-    """The store: a file, or a URL without a password."""
+    place: str  # the store: a file, or a URL without a password
     stream: int
     shards: int
 
 
-Run = Callable[[ShardWork], None]
-"""Closes all shards of a stream, in this process or in others."""
-
-
-def new_shards(
-    connection: Connection, stream: int, declaration: StreamDeclaration, secret: Secret, sealer: Sealer, shards: int
-) -> None:
-    rows = []
-    for number, part in enumerate(cut_cells(declaration.query.cells, shards)):
-        shard_stream = declaration.build(secret=secret, part=part)
-        blob = shard_stream.snapshot()
-        shard_stream.close()
-        row = {"stream": stream, "number": number, "first": part.start, "stop": part.stop, "tick": 0}
-        rows.append({**row, "sealed": _seal(sealer, blob, stream, number, 0)})
-    connection.execute(insert(schema.cut_streams).values(stream=stream, closing=0))
-    connection.execute(insert(schema.shards), rows)
+Run = Callable[[ShardWork], None]  # closes all shards of a stream, in this process or in others
 
 
 def read_cut(connection: Connection, stream: int) -> CutStream | None:
@@ -78,6 +58,93 @@ def read_cut(connection: Connection, stream: int) -> CutStream | None:
         return None
     numbers = connection.execute(select(schema.shards.c.number).where(schema.shards.c.stream == stream)).all()
     return CutStream(len(numbers), int(closing))
+
+
+# -- in the process that has the lock ---------------------------------------------------------------------------------
+
+
+def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
+    """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way already."""
+    cut = live.cut
+    if cut is not None and cut.shards != shards:
+        raise Conflict(
+            f"stream {live.name!r} is kept in {cut.shards} shards, each with its own state, not in "
+            f"{shards}: say {cut.shards}, or leave the number out"
+        )
+    if cut is not None:
+        return
+    if live.closed:
+        raise Conflict(f"stream {live.name!r} began as a whole and cannot be cut now: leave the number of shards out")
+    if not can_be_cut(live.declaration.released_query):
+        raise ParameterError(f"the cells of {live.declaration.query.name!r} cannot be cut into shards")
+    with store.database.transaction() as connection:
+        rows = []
+        for number, part in enumerate(cut_cells(live.declaration.query.cells, shards)):
+            shard_stream = live.declaration.build(secret=live.secret, part=part)
+            blob = shard_stream.snapshot()
+            shard_stream.close()
+            row = {"stream": live.id, "number": number, "first": part.start, "stop": part.stop, "tick": 0}
+            rows.append({**row, "sealed": _seal(store.sealer, blob, live.id, number, 0)})
+        connection.execute(insert(schema.cut_streams).values(stream=live.id, closing=0))
+        connection.execute(insert(schema.shards), rows)
+    live.cut = CutStream(shards, 0)
+
+
+def close_by_shards(store: Store, live: LiveStream, count: int, closed_at: float, run: Run | None = None) -> int:
+    """Release the next `count` ticks of a stream that is cut into shards; returns how many were released.
+
+    What an earlier call has begun is brought to its end instead: its ticks keep their totals.
+    """
+    cut = live.cut
+    assert cut is not None
+    if cut.closing == live.closed:
+        _freeze(store, live, cut, count)
+    (run or partial(close_here, store.key))(ShardWork(shareable_place(store.database), live.id, cut.shards))
+    head, links = live.head, []
+    outputs = range(live.declaration.query.outputs)
+    with store.database.transaction() as connection:
+        table = schema.shards
+        late = connection.execute(
+            select(table.c.number)
+            .where((table.c.stream == live.id) & (table.c.tick < cut.closing))
+            .order_by(table.c.number)
+        ).first()
+        if late is not None:
+            raise StoreError(f"shard {late.number} has not closed tick {cut.closing}")
+        for tick in range(live.closed + 1, cut.closing + 1):
+            head = link(head, tick, read_numbers(connection, live.id, tick, outputs))
+            links.append((live.id, tick, head, closed_at))
+        insert_rows(connection, schema.ticks, links)
+        store.write_state(connection, live, cut.closing, live.blob)
+        CountedTicks().write(connection, live, cut.closing)
+    live.head, live.closed = head, cut.closing
+    store.write_head(live)
+    return len(links)
+
+
+def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
+    """Store the totals of the next ticks for good: every call that closes these ticks uses the same."""
+    if live.declaration.horizon is not None:
+        count = min(count, live.declaration.horizon - live.closed)
+    count = make_ready(store, live, min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells)))
+    last = live.closed + count
+    counted = counted_ticks(store, live, count)
+    totals = next_totals(live, count, counted)
+    assert isinstance(totals, TickTotals)
+    zeros = np.zeros(live.stream.query.cells, np.int64)
+    with store.database.transaction() as connection:
+        forget_users(connection, live, range(live.open_tick, last + 1))
+        (counted or CountedTicks()).write(connection, live, last)
+        for tick in np.unique(totals.tick).tolist():
+            sealed = store.sealer.seal(pack_totals(totals.rows(tick, tick + 1)[0]), "counted", live.id, tick)
+            connection.execute(insert(schema.counted_totals).values(stream=live.id, tick=tick, sealed=sealed))
+        store.write_accumulator(connection, live, last + 1, zeros)
+        table = schema.cut_streams
+        connection.execute(update(table).where(table.c.stream == live.id).values(closing=last))
+    live.totals, cut.closing = zeros, last
+
+
+# -- anywhere ---------------------------------------------------------------------------------------------------------
 
 
 def close_here(key: bytes | None, work: ShardWork) -> None:
@@ -143,33 +210,6 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
     return len(ticks)
 
 
-def release_rows(stream: int, table: ReleaseTable, first_cell: int = 0) -> Iterator[tuple[Any, ...]]:
-    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high; none for keys that are not public."""
-    if np.isnan(table.numbers).any():
-        return (
-            (stream, tick, cell, *row)
-            for tick, places, numbers in each_tick(table)
-            for cell, row in zip((places + first_cell).tolist(), numbers.T.tolist(), strict=True)
-        )
-    ticks, parts, cells = table.numbers.shape
-    return zip(
-        [stream] * (ticks * cells),
-        np.repeat(table.ticks, cells).tolist(),
-        list(range(first_cell, first_cell + cells)) * ticks,
-        *(table.numbers[:, part].ravel().tolist() for part in range(parts)),
-        strict=True,
-    )
-
-
-def read_numbers(connection: Connection, stream: int, tick: int, cells: range) -> FloatArray:
-    """Value, std, low and high of cells of a tick, shape (4, cells)."""
-    table = schema.releases
-    where = (table.c.stream == stream) & (table.c.tick == tick) & table.c.cell.between(cells.start, cells.stop - 1)
-    columns = (table.c.value, table.c.std, table.c.low, table.c.high)
-    rows = connection.execute(select(*columns).where(where).order_by(table.c.cell)).all()
-    return np.asarray([tuple(row) for row in rows], np.float64).reshape(len(rows), len(columns)).T
-
-
 def _compare(connection: Connection, stream: int, ticks: range, part: range, numbers: FloatArray) -> None:
     for tick, ours in zip(ticks, numbers, strict=True):
         kept = read_numbers(connection, stream, tick, part)
@@ -178,27 +218,6 @@ def _compare(connection: Connection, stream: int, ticks: range, part: range, num
                 f"tick {tick} of cells {part.start} to {part.stop - 1} was committed with other numbers: the store or "
                 "this program was changed. Nothing more is released; verify the store"
             )
-
-
-def refuse_open_shards(connection: Connection, stream: int, tick: int) -> None:
-    """Refuse to publish a tick that a shard has not closed."""
-    table = schema.shards
-    late = connection.execute(
-        select(table.c.number).where((table.c.stream == stream) & (table.c.tick < tick)).order_by(table.c.number)
-    ).first()
-    if late is not None:
-        raise StoreError(f"shard {late.number} has not closed tick {tick}")
-
-
-def refuse_other_cut(name: str, cut: CutStream | None, shards: int, released: int) -> None:
-    """Refuse another number of shards than a stream has, or shards for one that began without them."""
-    if cut is not None and cut.shards != shards:
-        raise Conflict(
-            f"stream {name!r} is kept in {cut.shards} shards, each with its own state, not in "
-            f"{shards}: say {cut.shards}, or leave the number out"
-        )
-    if cut is None and released:
-        raise Conflict(f"stream {name!r} began as a whole and cannot be cut now: leave the number of shards out")
 
 
 def _shard(connection: Connection, stream: int, number: int, lock: bool = False) -> Row[Any]:
@@ -221,7 +240,8 @@ def _frozen(connection: Connection, sealer: Sealer, stream: int, ticks: range, c
 
 def _sealer(connection: Connection, key: bytes | None) -> Sealer:
     sealer = Sealer(key, read_identity(connection))
-    probe = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "probe")).scalar_one()
+    probe = schema.read_fact(connection, "probe")
+    assert probe is not None
     Reading.check_probe(sealer, probe)
     return sealer
 

@@ -16,7 +16,6 @@ from evercount.engine.table_ticks import among, each_tick
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.store import schema
 from evercount.store.accept_totals import CountedTicks
-from evercount.store.close_shards import release_rows
 from evercount.store.commit_batches import Group
 from evercount.store.database import insert_rows
 from evercount.store.early_events import add_totals, keep_early, stored_totals, take_early
@@ -24,6 +23,7 @@ from evercount.store.named_events import as_tick
 from evercount.store.release_chain import link
 from evercount.store.saturation import Totals
 from evercount.store.sealing import Sealer
+from evercount.store.stored_rows import release_rows
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
@@ -84,7 +84,6 @@ def _move_on(store: Store, connection: Connection, live: LiveStream) -> None:
 
 
 def counted_ticks(store: Store, live: LiveStream, count: int) -> CountedTicks | None:
-    """What was counted ahead or elsewhere for the next ticks."""
     if not live.counted:
         return None
     with store.database.reading() as connection:
@@ -159,7 +158,6 @@ def _joined(one: Any, other: Any) -> Any:
 def keep_left(
     connection: Connection, live: LiveStream, sealer: Sealer, tick: int, left: Totals | list[Any] | None
 ) -> None:
-    """Keep for a tick what moved to it."""
     if isinstance(left, list):
         keep_early(connection, live, sealer, {tick: [(event, None) for event in left]})
         live.early.add(tick)
@@ -177,7 +175,6 @@ class ClosingTicks:
     blob: bytes = b""
 
     def write(self, connection: Connection, live: LiveStream, table: ReleaseTable, closed_at: float) -> None:
-        """Insert the rows of a table and the links of its ticks."""
         links: list[tuple[int, int, bytes, float]] = []
         keys = self._new_keys(live, table)
         self.labels = [*self.labels, *(label for _, _, label, _ in keys)] if keys else self.labels

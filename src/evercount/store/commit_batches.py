@@ -47,13 +47,9 @@ class Group:
 
     def add_all(self, batches: Sequence[Batch]) -> list[Accepted | EvercountError]:
         """Add batches one after the other; returns an answer to each, which is the error if the batch is refused."""
-        marks = [self._mark(batch) for batch in batches]
+        marks = [Mark.of(self.streams.get(batch.stream), batch) for batch in batches]
         self._read_known([mark for mark in marks if mark is not None])
         return [self._add(batch, mark) for batch, mark in zip(batches, marks, strict=True)]
-
-    def _mark(self, batch: Batch) -> Mark | None:
-        live = self.streams.get(batch.stream)
-        return None if live is None or batch.key is None else Mark.of(live, batch)
 
     def _read_known(self, marks: Sequence[Mark]) -> None:
         """Which idempotency keys are stored already: one statement for each stream, however many batches there are."""
@@ -118,7 +114,6 @@ class Group:
                 kept.extend(zip(events, users, strict=True))
 
     def count_early(self, live: LiveStream, kept: list[Kept]) -> None:
-        """Take in events that were kept until their tick is the first open one."""
         users = None if live.declaration.user_caps is None else [user for _, user in kept if user is not None]
         batch = Batch(live.name, [event for event, _ in kept], users=users)
         self._count_open(live, batch, list(range(batch.size)))
@@ -208,8 +203,9 @@ class Mark:
     digest: bytes
 
     @classmethod
-    def of(cls, live: LiveStream, batch: Batch) -> Mark:
-        assert batch.key is not None
+    def of(cls, live: LiveStream | None, batch: Batch) -> Mark | None:
+        if live is None or batch.key is None:
+            return None
         secret = bytes.fromhex(live.secret.derive("evercount/store/batches").hex())
         name = hashlib.blake2b(batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key").digest()
         key = hashlib.blake2b(name + batch.sender, digest_size=32, key=secret, person=b"evercount.sender").digest()

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,8 @@ log = logging.getLogger("evercount.store")
 LOCK = int.from_bytes(hashlib.blake2b(b"evercount single writer", digest_size=8).digest(), "big", signed=True)
 """The number of the advisory lock that the one writer of a PostgreSQL schema holds."""
 BUSY_SECONDS = 10
-ROWS_PER_STATEMENT = 50
-"""Rows that `insert_rows` puts into one statement."""
-PATIENCE = 3.0
-"""Seconds to wait for the session of a killed writer to end."""
+ROWS_PER_STATEMENT = 50  # rows that `insert_rows` puts into one statement
+PATIENCE = 3.0  # seconds to wait for the session of a killed writer to end
 
 
 def parse_url(place: str | Path) -> URL:
@@ -54,6 +52,9 @@ def parse_url(place: str | Path) -> URL:
     raise ParameterError(f"the database must be SQLite or PostgreSQL, not {kind!r:.40}")
 
 
+WRITER_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON")
+"""secure_delete: consumed accumulators and old states leave no copy in free pages."""
+READER_PRAGMAS = ("query_only=ON",)
 SQLITE_WORDS = {
     "full": "is full",
     "readonly": "is readonly",
@@ -125,7 +126,6 @@ class Database:
 
     @property
     def file(self) -> Path | None:
-        """The SQLite file; None for PostgreSQL."""
         return Path(str(self.url.database)) if self.sqlite else None
 
     def describe(self) -> str:
@@ -165,8 +165,9 @@ class Database:
         except (ModuleNotFoundError, NoSuchModuleError) as error:
             raise MissingExtra("PostgreSQL", "postgres") from error
         if self.sqlite:
-            event.listen(engine, "connect", _pragmas_of_writer if write else _pragmas_of_reader)
-            event.listen(engine, "begin", _begin_of_writer if write else _begin_of_reader)
+            event.listen(engine, "connect", partial(_set_pragmas, WRITER_PRAGMAS if write else READER_PRAGMAS))
+            begin = "BEGIN IMMEDIATE" if write else "BEGIN"
+            event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
         return engine
 
     def reconnect(self) -> None:
@@ -357,21 +358,7 @@ def _advisory_lock(connection: Connection) -> bool:
         time.sleep(0.05)
 
 
-def _pragmas_of_writer(connection: sqlite3.Connection, _: object) -> None:
-    connection.isolation_level = None  # transactions are begun by _begin_of_writer, not by the driver
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA secure_delete=ON")  # consumed accumulators and old states leave no copy in free pages
-
-
-def _pragmas_of_reader(connection: sqlite3.Connection, _: object) -> None:
-    connection.isolation_level = None
-    connection.execute("PRAGMA query_only=ON")
-
-
-def _begin_of_writer(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _begin_of_reader(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
+def _set_pragmas(pragmas: Iterable[str], connection: sqlite3.Connection, _: object) -> None:
+    connection.isolation_level = None  # transactions are begun by our own listener, not by the driver
+    for pragma in pragmas:
+        connection.execute(f"PRAGMA {pragma}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,31 +18,40 @@ from evercount.engine.stream import Stream
 from evercount.errors import BudgetExceeded, Conflict, ParameterError, TooLarge
 from evercount.noise import Secret
 from evercount.store import schema
-from evercount.store.late_rules import change_rules
+from evercount.store.close_shards import cut_stream
 from evercount.store.open_stream import FILES, HISTORY, LiveStream
 from evercount.store.release_chain import genesis
-from evercount.store.shard_writer import cut_stream
 from evercount.store.spending import Spending, refuse_beyond_cap
+from evercount.store.stored_rows import late_rules
 
 if TYPE_CHECKING:
     from evercount.store.writer import Store
 
-MOST_CELLS = 100_000
-"""Cells of one stream: each is a row per tick."""
-MOST_MISSED = 100_000
-"""Ticks that a newly declared stream may have missed already."""
+MOST_CELLS = 100_000  # cells of one stream: each is a row per tick
+MOST_MISSED = 100_000  # ticks that a newly declared stream may have missed already
 
 
 def declare_stream(
     store: Store,
     declaration: StreamDeclaration,
     now: float,
-    secret: Secret | None,
-    shards: int | None,
-    before_commit: Callable[[LiveStream], object] | None,
-    waits_for: str | None,
+    secret: Secret | None = None,
+    *,
+    shards: int | None = None,
+    before_commit: Callable[[LiveStream], object] | None = None,
+    waits_for: str | None = None,
 ) -> LiveStream:
-    """`Store.declare`."""
+    """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
+
+    With `shards` its cells are cut into that number of ranges, which close their ticks apart (`close_shards.py`). The
+    number stays, and may be left out later. `before_commit` is called with the new stream; if it fails, there is none.
+    The clock closes no tick of a new stream that waits: for FILES, or for its HISTORY, if a tick has ended before it
+    was declared.
+
+    **Guarantee.** No two streams that are declared in one store have the same secret, query, budget, horizon, start and
+    ticks: they would have the same noise, and the difference of their releases would be that of their data. Test:
+    `tests/store/test_store_secrets.py`.
+    """
     if store.name_is_spent(declaration.name):
         raise Conflict(
             f"stream {declaration.name!r} has ended, and its name cannot be used again: readers and the head file know "
@@ -53,7 +62,7 @@ def declare_stream(
     known = store.streams.get(declaration.name)
     if known is not None:
         if declares_again(known.declaration, declaration):
-            change_rules(store.database, known, declaration)
+            _change_late_rules(store, known, declaration)
             if shards is not None:
                 cut_stream(store, known, shards)
             return known
@@ -95,9 +104,8 @@ def declare_stream(
             .values(name=declaration.name, declaration=text, start=start, created=time.time(), genesis=head)
             .returning(schema.streams.c.id)
         ).scalar_one()
-        live = LiveStream(
-            number, declaration, secret, stream, blob, head, totals, labels=first_labels(stream, declaration)
-        )
+        labels = stream.labels if declaration.revise_for is None else declaration.query.labels  # as readers see them
+        live = LiveStream(number, declaration, secret, stream, blob, head, totals, labels=labels)
         missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
         if waits_for == FILES or (waits_for == HISTORY and missed):
             live.waiting = waits_for
@@ -125,9 +133,14 @@ def declare_stream(
     return live
 
 
-def first_labels(stream: Stream, declaration: StreamDeclaration) -> Sequence[str]:
-    """One label per number of a tick as readers see it."""
-    return stream.labels if declaration.revise_for is None else declaration.query.labels
+def _change_late_rules(store: Store, live: LiveStream, wanted: StreamDeclaration) -> None:
+    """Take over `late` and `wait` of a new declaration, for events that come from now on."""
+    rules = {"late": wanted.late, "wait": wanted.wait}
+    if rules == {"late": live.declaration.late, "wait": live.declaration.wait}:
+        return
+    with store.database.transaction() as connection:
+        schema.write_fact(connection, late_rules(live.id), json.dumps(rules))
+    live.declaration = live.declaration.with_rules(**rules)
 
 
 def _refuse_twin(store: Store, stream: Stream, secret: Secret) -> None:

@@ -24,10 +24,8 @@ from evercount.store.sealing import Sealer
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
 
-PART = 200
-"""Ticks that are read with one statement."""
-Kept = tuple[Any, str | None]
-"""An event and its user, where users are protected."""
+PART = 200  # ticks that are read with one statement
+Kept = tuple[Any, str | None]  # an event and its user, where users are protected
 
 
 def add_totals(connection: Connection, live: LiveStream, sealer: Sealer, rows: Mapping[int, IntArray | Totals]) -> None:
@@ -67,7 +65,6 @@ def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, tick
 
 
 def keep_early(connection: Connection, live: LiveStream, sealer: Sealer, events: Mapping[int, Iterable[Kept]]) -> None:
-    """Keep events of later ticks as they came."""
     table, rows = early_events, []
     for tick, kept in events.items():
         where = (table.c.stream == live.id) & (table.c.tick == tick)
@@ -88,6 +85,5 @@ def take_early(connection: Connection, live: LiveStream, sealer: Sealer, tick: i
 
 
 def early_ticks(connection: Connection, stream: int) -> set[int]:
-    """The ticks that have kept events."""
     table = early_events
     return set(connection.execute(select(table.c.tick).where(table.c.stream == stream).distinct()).scalars())

@@ -6,7 +6,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
 from evercount.errors import ParameterError, StreamStopped
 from evercount.queries.capabilities import rows_of
-from evercount.store.accept_totals import CountedBatch, last_batches, last_tick, read_position
+from evercount.store.accept_totals import Counted, CountedBatch, last_batches, last_tick, read_position
 from evercount.store.close_shards import Run
 from evercount.store.writer import Store
 
@@ -42,37 +42,31 @@ class FedStream:
     def __init__(self, store: Store, declaration: StreamDeclaration, now: int, shards: int | None = None) -> None:
         self.store = store
         self.live = store.declare(declaration, now / SECOND, shards=shards)
-        self.declaration = self.live.declaration
-        """With the start that the store knows."""
-        self.run: Run | None = None
-        """What closes the shards of a stream that is cut; None: this process."""
+        self.declaration = self.live.declaration  # with the start that the store knows
+        self.run: Run | None = None  # what closes the shards of a stream that is cut; None: this process
 
     @property
     def last_tick(self) -> int:
-        """The last tick that may have events now."""
         return last_tick(self.live)
 
     @property
     def finished(self) -> bool:
-        """Whether the horizon is reached."""
         return self.live.finished
 
     def last_batches(self) -> dict[str, int]:
-        """The last batch of each source that has fed the stream."""
         with self.store.database.reading() as connection:
             return last_batches(connection, self.live.id)
 
     def position(self, source: str) -> bytes | None:
-        """What came with the last batch of a source."""
         with self.store.database.reading() as connection:
             return read_position(connection, self.live, self.store.sealer, source)
 
-    def accept(self, batch: CountedBatch) -> bool:
+    def accept(self, query: str, batch: int, found: Counted, fresh: bool, position: bytes | None = None) -> bool:
         """Commit what a batch holds; False if it was committed before. See `store.accept_totals`."""
-        return self.store.accept_totals(self.live.name, batch)
+        one = CountedBatch(query, batch, found.totals, fresh, found.users, position, found.named)
+        return self.store.accept_totals(self.live.name, one)
 
     def due(self, now: int) -> int:
-        """How many ticks have ended by an instant and are not released."""
         if self.live.stopped:
             raise StreamStopped(f"stream {self.live.name!r} is stopped: {self.live.stopped}")
         return self.live.due(now / SECOND)
@@ -82,8 +76,5 @@ class FedStream:
         now -= max(0, wait - self.declaration.waits)
         first = self.live.closed + 1
         while (count := self.due(now)) > 0:
-            if self.run is None:
-                self.store.close_ticks(self.live, count, now / SECOND, describe=0)
-            else:
-                self.store.close_shards(self.live, count, now / SECOND, self.run, describe=0)
+            self.store.close_ticks(self.live, count, now / SECOND, describe=0, run=self.run)
         return range(first, self.live.closed + 1)

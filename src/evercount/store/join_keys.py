@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, select, update
 
 from evercount.engine.add_keys import label_of
 from evercount.engine.stream import Stream
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from evercount.store.sealing import Sealer
     from evercount.store.writer import Store
 
-FOR_EVER = 2**40
-"""The last tick of a key that is not shown again."""
-Joined = list[tuple[int, list[Any]]]
-"""(the last tick before they joined, the keys) of each joining."""
+FOR_EVER = 2**40  # the last tick of a key that is not shown again
+Joined = list[tuple[int, list[Any]]]  # (the last tick before they joined, the keys) of each joining
 
 
 def read_joined(connection: Connection, stream: int) -> Joined:
     """The keys that have joined a stream, in their order. They are public."""
-    text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == _row(stream))).scalar()
+    text = schema.read_fact(connection, _row(stream))
     listed = [] if text is None else json.loads(text)
     return [(after, [tuple(key) if isinstance(key, list) else key for key in keys]) for after, keys in listed]
 
@@ -55,12 +53,8 @@ def join_keys(store: Store, name: str, keys: Sequence[Any], most: int) -> list[s
         blob = live.stream.snapshot()
         if new:
             with store.database.transaction() as connection:
-                joined = [
-                    *read_joined(connection, live.id),
-                    (after, [key for key in keys if label_of(key) not in known]),
-                ]
-                connection.execute(delete(schema.meta).where(schema.meta.c.key == _row(live.id)))
-                connection.execute(insert(schema.meta).values(key=_row(live.id), value=json.dumps(joined)))
+                before, joining = read_joined(connection, live.id), [key for key in keys if label_of(key) not in known]
+                schema.write_fact(connection, _row(live.id), json.dumps([*before, (after, joining)]))
                 store.write_state(connection, live, after, blob)
                 totals = _widened(live.totals, query.cells)
                 store.write_accumulator(connection, live, live.open_tick, totals)

@@ -27,8 +27,7 @@ RECORD = struct.Struct(">4q")
 HASH = np.dtype("S32")
 """The keyed hash of a user; arrays of them are compared as texts, and all have the same length."""
 BLOCK = np.dtype([("user", HASH), ("used", "<i8", 4)])
-PART = 500
-"""Users that are read with one statement."""
+PART = 500  # users that are read with one statement
 DAY_BYTES = 8
 """Of the 32 bytes of a user, where ticks are revised: the number of the tick. The others are those of the hash."""
 BLOCK_KEYS = 2**32
@@ -94,7 +93,6 @@ class ManyUsers:
         self._forgot = False
 
     def read(self, connection: Connection, wanted: AnyArray) -> IntArray:
-        """A row of `Used` for each hash."""
         if self._stored is None:
             self._stored = _read_all(connection, self._stream, self._sealer)
         used = np.zeros((len(wanted), len(NOTHING)), np.int64)
@@ -111,7 +109,6 @@ class ManyUsers:
         self._fresh.append(Block(None, user, used))
 
     def forget(self) -> None:
-        """Forget everybody, because a period is over."""
         self._stored, self._fresh, self._forgot = [], [], True
 
     def write(self, connection: Connection) -> None:
@@ -152,8 +149,7 @@ class KnownUsers:
         self._used: dict[bytes, Used] = {}
         self._stored: set[bytes] = set()
         self._changed: set[bytes] = set()
-        self._rows = False
-        """Whether no user is in a block."""
+        self._rows = False  # whether no user is in a block
 
     def read(self, connection: Connection, wanted: Collection[bytes]) -> dict[bytes, Used]:
         """In the transaction that writes: blocks become rows."""
@@ -238,7 +234,6 @@ def _read_all(connection: Connection, stream: int, sealer: Sealer, most: bytes |
 
 
 def _split_blocks(connection: Connection, stream: int, sealer: Sealer) -> None:
-    """Make rows of blocks."""
     blocks = [block for block in _read_all(connection, stream, sealer, _key(BLOCK_KEYS)) if block.number is not None]
     if not blocks:
         return

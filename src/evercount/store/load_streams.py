@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from evercount.engine.stream import Stream
 from evercount.errors import SnapshotError, StoreError
@@ -15,13 +15,11 @@ from evercount.store import schema
 from evercount.store.accept_totals import has_totals
 from evercount.store.close_shards import read_cut
 from evercount.store.early_events import early_ticks
-from evercount.store.ended_stream import EndedStream
-from evercount.store.late_rules import with_stored_rules
-from evercount.store.open_stream import LiveStream
+from evercount.store.open_stream import EndedStream, LiveStream
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
 from evercount.store.spending import states
-from evercount.store.stored_rows import declared, labels_of
+from evercount.store.stored_rows import StoredStream, declared, labels_of, last_link, released_until, with_late_rules
 from evercount.store.tick_marks import read_marks
 
 
@@ -35,7 +33,8 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
             raise StoreError("the store is inconsistent: a stream's row is missing", f"{table.name} of {row['name']!r}")
         return stored
 
-    declaration = with_stored_rules(connection, number, declared(row))
+    stored = StoredStream(number, declared(row))
+    declaration = with_late_rules(connection, stored)
     if not states(row_of(schema.ledger)["cost"], declaration):
         raise StoreError(
             "the ledger states another budget or time range than a stream was declared with", repr(row["name"])
@@ -48,13 +47,7 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     except SnapshotError as error:
         raise StoreError("the state of a stream cannot be restored", f"{row['name']!r}: {error}") from None
     totals = sealer.open(sums["sealed"], "accumulator", number, sums["tick"])
-    last = connection.execute(
-        select(schema.ticks.c.tick, schema.ticks.c.hash)
-        .where(schema.ticks.c.stream == number)
-        .order_by(schema.ticks.c.tick.desc())
-        .limit(1)
-    ).first()
-    tick, head = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
+    tick, head = last_link(connection, row)
     cut = read_cut(connection, number)
     stored_ticks = (stream.tick, state["tick"], sums["tick"] - 1)
     if stored_ticks != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
@@ -67,7 +60,7 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
         blob,
         head,
         unpack_totals(totals, stream.query.cells),
-        labels=labels_of(connection, number, declaration),
+        labels=labels_of(connection, stored),
         cut=cut,
     )
     live.closed = tick
@@ -89,19 +82,16 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
 
 def load_retired(connection: Connection, row: Any, retired: Mapping[str, Any], doubtful: bool) -> EndedStream:
     """The retired stream of a row of `streams`; where the history is `doubtful`, nobody reads it."""
-    facts = json.loads(retired["facts"])
-    table = schema.ticks
-    last = connection.execute(select(func.max(table.c.tick)).where(table.c.stream == row["id"])).scalar()
+    facts, stored = json.loads(retired["facts"]), StoredStream(row["id"], declared(row))
     return EndedStream(
-        row["id"],
-        declared(row),
-        last or 0,
+        *stored,
+        released_until(connection, stored.id),
         "retired",
         retired["reason"],
         facts["guarantee"],
         facts["noise"],
         facts["readable"] and not doubtful,
         retired["successor"],
-        labels_of(connection, row["id"], declared(row)),
-        read_marks(connection, row["id"]),
+        labels_of(connection, stored),
+        read_marks(connection, stored.id),
     )

@@ -22,8 +22,7 @@ from evercount.store.schema import counted_events
 from evercount.store.sealing import Sealer
 
 PURPOSE = "named events"
-Part = tuple[list[str], IntArray]
-"""Names and numbers of some rows of one tick."""
+Part = tuple[list[str], IntArray]  # names and numbers of some rows of one tick
 BYTES_AT_A_TIME = 2**26
 """Stored bytes that are read together when several ticks close at once; at least one tick is."""
 
@@ -38,8 +37,7 @@ class NamedEvents:
 
     tick: IntArray
     name: Sequence[str]
-    numbers: IntArray
-    """Shape (rows, numbers)."""
+    numbers: IntArray  # shape (rows, numbers)
 
     def each_tick(self) -> Iterator[tuple[int, list[str], IntArray]]:
         """The rows of each tick, sorted: the same rows have the same form, however they came."""
@@ -122,7 +120,6 @@ def as_tick(declaration: StreamDeclaration, parts: Sequence[Part], accepted: Seq
 
 
 def add_keys(keys: Iterable[str], *counts: Iterable[tuple[str, int]]) -> Mapping[str, int]:
-    """How many events name each key."""
     total: dict[str, int] = {}
     for some in (((key, 1) for key in keys), *counts):
         for key, number in some:
@@ -131,7 +128,6 @@ def add_keys(keys: Iterable[str], *counts: Iterable[tuple[str, int]]) -> Mapping
 
 
 def stored_parts(connection: Connection, stream: int, sealer: Sealer, ticks: range) -> dict[int, list[Part]]:
-    """What is kept of some ticks, where there is any."""
     table, found = counted_events, dict[int, list[Part]]()
     where = (table.c.stream == stream) & table.c.tick.between(ticks.start, ticks.stop - 1)
     for tick, sealed in connection.execute(select(table.c.tick, table.c.sealed).where(where)):
@@ -142,7 +138,6 @@ def stored_parts(connection: Connection, stream: int, sealer: Sealer, ticks: ran
 def keep_rows(
     connection: Connection, stream: int, sealer: Sealer, query: str, batch: int, rows: Iterable[tuple[int, bytes]]
 ) -> None:
-    """Keep rows of some ticks, which come in order."""
     for tick, content in joined(rows):
         sealed = sealer.seal(content, PURPOSE, stream, tick)
         insert_rows(connection, counted_events, [(stream, tick, query, batch, sealed)])

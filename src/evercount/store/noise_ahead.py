@@ -29,11 +29,14 @@ class NoiseAhead:
             live.ahead = self._new_keys.submit(live.stream.prepare, list(live.events))
 
     def under_way(self, live: LiveStream) -> Future[Any] | None:
-        """The noise of this stream that is being drawn, after what its new keys need; None where nothing is."""
+        """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer.
+
+        The noise of a new key takes time in proportion to the tick: with very many new keys at a late tick it takes
+        longer than clients of other streams may wait.
+        """
         self.draw_new_keys(live)
         return None if live.ahead is None or live.ahead.done() else live.ahead
 
     def close(self) -> None:
-        """Wait for what is being drawn, and draw nothing more."""
         self._blocks.shutdown(cancel_futures=True)
         self._new_keys.shutdown(cancel_futures=True)

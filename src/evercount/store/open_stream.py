@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from evercount.engine.stream import Stream
 from evercount.errors import Conflict, EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
 from evercount.noise import Secret
 from evercount.privacy import successor_text
-from evercount.store.close_shards import CutStream
-from evercount.store.open_encoder import ENCODER_FAULTS, OF_REQUEST, UNREADABLE, OpenEncoder
+from evercount.queries import Query
 from evercount.store.saturation import Totals, add_exactly, check_request, cut_total, pack_totals
 from evercount.store.sealing import Sealer
 
@@ -36,8 +35,7 @@ class Batch:
     payloads: list[Any]
     row: IntArray | None = None
     users: list[str] | None = None
-    times: list[int | None] | None = None
-    """Instants; None for an event without a time of its own."""
+    times: list[int | None] | None = None  # Instants; None for an event without a time of its own
     key: str | None = None
     body: bytes = b""
     sender: bytes = b""
@@ -64,6 +62,13 @@ HISTORY, FILES = "history", "files"
 """What a stream waits for: that its past is sent, or runs of `evercount release`, which close its ticks."""
 
 
+UNREADABLE = "the batch holds an event that the stream's query cannot read"
+OF_REQUEST = "of this request"
+ENCODER_FAULTS = (TypeError, ValueError, OverflowError, IndexError, KeyError, AttributeError)
+"""What an encoder's own checks may fail to foresee; it is still the sender's event."""
+Ending = Literal["retired", "quarantined"]
+
+
 class Placed(NamedTuple):
     """Which open tick counts each event of a batch, as places in the batch; late ones that are dropped are in none."""
 
@@ -71,6 +76,55 @@ class Placed(NamedTuple):
     late: int
     revised: Mapping[int, list[int]] = MappingProxyType({})
     """By lag, the events that the first open tick counts for an earlier one, which is published again."""
+
+
+class OpenEncoder:
+    """A copy of the stream's encoder that has read the events of the open tick. Derived: it is never stored.
+
+    Where the query `splits`, new events are encoded by themselves, once. Otherwise the events of the tick are encoded
+    together with them, on a copy, because only that tells what the closing tick will do.
+
+    **Guarantee.** What `take` accepts, one part after the other, the closing tick accepts as one list, with the same
+    increments. Test: tests/store/test_store_open_encoder.py::test_parts_are_taken_as_the_tick_is.
+    """
+
+    def __init__(self, query: Query, state: Any, events: Sequence[Any]) -> None:
+        self._query = query
+        self._state = self._copied(state)
+        self._events: list[Any] = []
+        if query.splits:
+            self._state = query.encode(self._state, list(events))[1]
+        else:
+            self._events.extend(events)
+
+    def _copied(self, state: Any) -> Any:
+        return self._query.load_state(self._query.dump_state(state))
+
+    def take(self, events: Sequence[Any], places: Sequence[int]) -> None:
+        """Read more events of the tick, or refuse them and stay as before. `places`: their numbers in the request.
+
+        An error that is no InputError leaves the encoder in doubt: the caller builds a new one.
+        """
+        if self._query.splits:
+            try:
+                self._state = self._query.encode(self._state, list(events))[1]
+            except EventRefused as error:
+                raise error.numbered(places[error.number], OF_REQUEST) from None
+            return
+        try:
+            self._query.encode(self._copied(self._state), [*self._events, *events])
+        except (InputError, *ENCODER_FAULTS):
+            # the text of a user's own encoder may count the events of others in this tick
+            raise InputError(UNREADABLE) from None
+        self._events.extend(events)
+
+
+@dataclass(eq=False)
+class CutStream:
+    """The number of shards of a stream, and how far its ticks are frozen."""
+
+    shards: int
+    closing: int  # the last tick whose totals are frozen: released, or being closed by the shards
 
 
 @dataclass(eq=False)
@@ -83,37 +137,33 @@ class LiveStream:
     stream: Stream
     blob: bytes
     head: bytes
-    totals: Totals
-    """The exact sums of the open tick."""
+    totals: Totals  # the exact sums of the open tick
     events: list[Any] = field(default_factory=list)
     encoder: OpenEncoder | None = None
     """For queries with a memory: the encoder after `events`. None: it has to be built."""
-    groups: int = 0
-    """How many groups of open events are stored for the open tick."""
-    ahead: Future[Any] | None = None
-    """Noise of the next ticks that is being drawn already."""
+    groups: int = 0  # how many groups of open events are stored for the open tick
+    ahead: Future[Any] | None = None  # noise of the next ticks that is being drawn already
     looked_at: int = 0
     """How many of `events` were looked at for new keys, whose noise is drawn while the tick is open."""
     labels: Sequence[str] = ()
     """One label per number that a tick publishes, as of the last tick that is committed."""
-    counted: bool = False
-    """Whether the store may hold totals of open ticks that were counted elsewhere."""
+    counted: bool = False  # whether the store may hold totals of open ticks that were counted elsewhere
     cut: CutStream | None = None
     """How its cells are cut into shards; `stream` then stands before the first tick and gives public facts only."""
     waiting: str | None = None
     """What the stream waits for, while the clock closes none of its ticks: HISTORY or FILES."""
     early: set[int] = field(default_factory=set)
     """Later ticks whose events are kept as they came (`early_events.py`)."""
-    marks: Sequence[TickMark] = ()
-    """What the operator says about its ticks."""
+    marks: Sequence[TickMark] = ()  # what the operator says about its ticks
     successor: str | None = None
     """The stream that goes on when the horizon ends, if it was renewed (`renew.py`)."""
     follows: bool = False
     """Whether it goes on for another stream: events from before its start were that one's, and are late."""
-    stopped: str | None = None
-    """Why the stream cannot go on, when it cannot."""
+    stopped: str | None = None  # why the stream cannot go on, when it cannot
     closed: int = field(init=False)
     """How many ticks are released, which is: committed. `stream` itself is ahead of it while a commit is under way."""
+
+    readable = True
 
     def __post_init__(self) -> None:
         self.closed = self.stream.tick
@@ -124,8 +174,11 @@ class LiveStream:
 
     @property
     def guarantee(self) -> str:
-        """What its releases promise."""
         return self.stream.guarantee_by(self.declaration.tick)
+
+    @property
+    def noise(self) -> str:
+        return self.stream.noise
 
     @property
     def open_tick(self) -> int:
@@ -149,13 +202,19 @@ class LiveStream:
             return None
         return self.declaration.closes(self.open_tick) / SECOND
 
+    def ended(self, ending: Ending, reason: str, readable: bool = True) -> EndedStream:
+        """What is left of it when it never releases again: all that could release is dropped."""
+        facts = (self.id, self.declaration, self.closed, ending, reason, self.guarantee, self.noise, readable)
+        marks = self.marks if ending == "retired" else ()
+        self.stream.close()
+        return EndedStream(*facts, labels=self.labels, marks=marks)
+
     def over(self) -> HorizonReached:
         """The refusal of anything beyond the horizon, with what the next stream would cost."""
         assert self.declaration.horizon is not None
         return HorizonReached(self.declaration.horizon, successor_text(self.stream.cost))
 
     def check_open(self, now: float) -> None:
-        """Refuse events that no tick could take."""
         if self.stopped:
             raise StreamStopped(f"stream {self.name!r} is stopped: {self.stopped}")
         if self.finished:
@@ -258,6 +317,34 @@ class LiveStream:
 
     def pack_totals(self, sealer: Sealer, totals: Totals, tick: int) -> bytes:
         return sealer.seal(pack_totals(totals), "accumulator", self.id, tick)
+
+
+@dataclass(frozen=True)
+class EndedStream:
+    """A stream that can be read and never releases again: no secret, state or sums are in the process's memory."""
+
+    id: int
+    declaration: StreamDeclaration
+    closed: int
+    ending: Ending
+    reason: str
+    guarantee: str
+    noise: str
+    readable: bool = True
+    successor: str | None = None
+    labels: Sequence[str] = ()
+    marks: Sequence[TickMark] = ()
+
+    def __post_init__(self) -> None:
+        if not self.readable:  # keys that became public in a hidden history are a part of it
+            object.__setattr__(self, "labels", tuple(self.declaration.query.labels))
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+
+AnyStream = LiveStream | EndedStream
 
 
 def read_request(declaration: StreamDeclaration, payloads: list[Any]) -> IntArray | None:

@@ -22,7 +22,7 @@ from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows, states
 from evercount.store.stored_releases import StoredReleases
-from evercount.store.stored_rows import declared, public_keys_of
+from evercount.store.stored_rows import StoredStream, declared, last_link, public_keys_of
 
 PROBE = b"evercount store"
 
@@ -47,7 +47,6 @@ class Reading(StoredReleases):
 
     @staticmethod
     def check_probe(sealer: Sealer, stored: str) -> None:
-        """Refuse a key that is not the key of this store."""
         encrypted = bytes.fromhex(stored)[:1] == b"\x01"
         if encrypted and not sealer.encrypted:
             raise StoreError("the store is encrypted: give its key by EVERCOUNT_KEY_FILE or EVERCOUNT_KEY")
@@ -79,10 +78,7 @@ class Reading(StoredReleases):
         with self.database.reading() as connection:
             heads = {}
             for row in connection.execute(select(schema.streams)).mappings().all():
-                table = schema.ticks
-                query = select(table.c.tick, table.c.hash).where(table.c.stream == row["id"])
-                last = connection.execute(query.order_by(table.c.tick.desc()).limit(1)).first()
-                tick, digest = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
+                tick, digest = last_link(connection, row)
                 heads[row["name"]] = (tick, digest.hex())
             return Head(
                 read_identity(connection), heads, spent_of_streams(connection), frozenset(retired_rows(connection))
@@ -174,9 +170,9 @@ class Reading(StoredReleases):
         name, previous = row["name"], genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
             yield f"{name}: the declaration was changed after it was stored"
-        tick, keys, width = 0, public_keys_of(connection, row["id"], declaration), declaration.query.outputs
+        tick, keys, width = 0, public_keys_of(connection, row["id"]), declaration.query.outputs
         labels = [*declaration.query.labels, *(label for label, _ in keys)] if keys else declaration.query.labels
-        for release in self.chained_releases(connection, row, declaration):
+        for release in self.chained_releases(connection, StoredStream(row["id"], declaration)):
             tick += 1
             if declaration.query.publishing.own_ticks:
                 places = [place for place, value in enumerate(release["values"]) if value is not None]
@@ -196,17 +192,13 @@ class Reading(StoredReleases):
                 yield f"{name}: the release of tick {tick} was changed after it was stored"
                 return
         if retired:
-            if _secrets_left(connection, row["id"]):
+            tables = (schema.secrets, schema.states, schema.accumulators, schema.shards)
+            left = (connection.execute(select(one.c.stream).where(one.c.stream == row["id"])).first() for one in tables)
+            if any(left):
                 yield f"{name}: the stream is retired, and its secret or its sums are still there"
             return
         state = connection.execute(select(schema.states.c.tick).where(schema.states.c.stream == row["id"])).scalar()
-        chain = connection.execute(
-            select(schema.ticks.c.tick)
-            .where(schema.ticks.c.stream == row["id"])
-            .order_by(schema.ticks.c.tick.desc())
-            .limit(1)
-        ).scalar()
-        if not state == tick == (chain or 0):
+        if not state == tick == last_link(connection, row)[0]:
             yield f"{name}: the state is at another tick than the releases"
 
     def backup(self, target: Path) -> None:
@@ -231,12 +223,6 @@ class Reading(StoredReleases):
             raise StoreError(f"the copy failed ({type(error).__name__}): {error}") from None
 
 
-def _secrets_left(connection: Connection, stream: int) -> bool:
-    """Whether the secret or the state of a stream is in the database."""
-    tables = (schema.secrets, schema.states, schema.accumulators, schema.shards)
-    return any(connection.execute(select(table.c.stream).where(table.c.stream == stream)).first() for table in tables)
-
-
 def spent_of_streams(connection: Connection) -> dict[str, dict[str, Any]]:
     """What the head file keeps about the spending of each stream: its line of the ledger and its noise's identity."""
     table, names = schema.noise_identities, schema.streams
@@ -250,10 +236,10 @@ def spent_of_streams(connection: Connection) -> dict[str, dict[str, Any]]:
 
 def read_identity(connection: Connection) -> str:
     """The random name that the store got when it was created."""
-    identity = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
+    identity = schema.read_fact(connection, "identity")
     if identity is None:
         raise StoreError("this database is not an evercount store")
-    return str(identity)
+    return identity
 
 
 def _verify_spending(connection: Connection, row: Any, declaration: StreamDeclaration) -> Iterator[str]:

@@ -66,7 +66,7 @@ def renew_stream(
     with store.database.transaction() as connection:
         connection.execute(insert(schema.renewals).values(stream=live.id, successor=heir.name))
         if carry_totals:
-            connection.execute(insert(schema.meta).values(key=carried_row(heir.id), value=str(live.id)))
+            schema.write_fact(connection, carried_row(heir.id), str(live.id))
     live.successor, heir.follows = heir.name, True
     return heir
 
@@ -95,7 +95,6 @@ def last_of_renewals(store: Store, name: str) -> LiveStream:
 def explain_renewal(
     store: Store, name: str, horizon: int | None, new_name: str | None, carry_totals: bool = False
 ) -> str:
-    """What a renewal means, before it is done."""
     live = _known(store, name)
     following = _following(live, horizon, new_name, carry_totals)
     stream = following.build()

@@ -20,7 +20,7 @@ from evercount.declarations.schedule import instant_of
 from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.privacy import compose
 from evercount.store import schema
-from evercount.store.ended_stream import EndedStream
+from evercount.store.open_stream import AnyStream, EndedStream
 from evercount.store.spending import Spending, read_spendings, refuse_beyond_cap
 from evercount.text_rules import check_public_text
 
@@ -60,7 +60,6 @@ Then {successor!r} is declared in the same way, with a new secret, from tick 1 o
 
 
 def explain(store: Store, name: str, now: float, successor: str | None) -> str:
-    """What it means to retire a stream, before it is done."""
     known = store.streams.get(name) or store.ended.get(name)
     if known is None:
         raise StoreError(f"the store has no stream {name!r}")
@@ -121,7 +120,7 @@ def successor_of(declaration: StreamDeclaration, name: str, now: float) -> Strea
     return replace(declaration, name=name).with_schedule(schedule)
 
 
-def _until(known: LiveStream | EndedStream) -> int | None:
+def _until(known: AnyStream) -> int | None:
     """The instant from which on the stream has published nothing; None where that is not known.
 
     A stream in quarantine has published more than this copy of the database knows.
@@ -149,15 +148,11 @@ def _check_successor(
     refuse_beyond_cap(store.database, line, ending if ended is None else None)
 
 
-def _retire(store: Store, known: LiveStream | EndedStream, reason: str) -> EndedStream:
-    if isinstance(known, EndedStream):
-        noise, readable = known.noise, known.readable
-    else:
-        if known.ahead is not None:
-            wait([known.ahead])
-        noise, readable = known.stream.noise, True
-    guarantee = known.guarantee
-    facts = {"guarantee": guarantee, "noise": noise, "readable": readable, "until": _until(known)}
+def _retire(store: Store, known: AnyStream, reason: str) -> EndedStream:
+    live = store.streams.get(known.name)
+    if live is not None and live.ahead is not None:
+        wait([live.ahead])
+    facts = {"guarantee": known.guarantee, "noise": known.noise, "readable": known.readable, "until": _until(known)}
     with store.database.transaction() as connection:
         connection.execute(
             insert(schema.retired).values(
@@ -171,21 +166,10 @@ def _retire(store: Store, known: LiveStream | EndedStream, reason: str) -> Ended
         )
         for table in SECRET_TABLES:
             connection.execute(delete(table).where(table.c.stream == known.id))
-    ended = EndedStream(
-        known.id,
-        known.declaration,
-        known.closed,
-        "retired",
-        reason,
-        guarantee,
-        noise,
-        readable,
-        labels=known.labels,
-        marks=known.marks,
-    )
-    live = store.streams.pop(known.name, None)
-    if live is not None:
-        live.stream.close()
+    if isinstance(known, EndedStream):
+        ended = replace(known, ending="retired", reason=reason)
+    else:
+        ended = store.streams.pop(known.name).ended("retired", reason)
     store.ended[known.name] = ended
     store.heads.retire(known.name, *store.current_head().streams[known.name])
     store.write_head()

@@ -1,26 +1,39 @@
-"""The head of every release chain, kept outside the database, so that a database from the past is recognised."""
+"""The head of every release chain, kept outside the database, so that a database from the past is recognised.
+
+`HeadFile` is the file, and `HeadKeeper` what the writer of a store puts into it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import insert
 
 from evercount._safe_files import new_private, open_private, refuse_link, replaced
 from evercount.errors import StoreError
+from evercount.store import schema
 from evercount.store.database import Database
+from evercount.store.open_stream import EndedStream, LiveStream
+from evercount.store.spending import Spending
 
-Heads = dict[str, tuple[int, str]]
-"""Stream's name → (last released tick, its hash in hexadecimal digits)."""
+if TYPE_CHECKING:
+    from evercount.store.reader import Reading
+
+log = logging.getLogger("evercount.store")
+
+Heads = dict[str, tuple[int, str]]  # Stream's name → (last released tick, its hash in hexadecimal digits)
 
 FORMAT = "evercount-head"
 VERSION = 1
-MOST_ADDED = 1 << 16
-"""Bytes of lines that `HeadFile.add` appends before the file is replaced by a short one."""
+MOST_ADDED = 1 << 16  # bytes of lines that `HeadFile.add` appends before the file is replaced by a short one
 OLDER = (
     "the database is older than its head, or was changed: it does not have the last release that the head names. "
     "Releasing from it would use the same noise with other data"
@@ -124,7 +137,8 @@ class HeadFile:
         }
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with replaced(self.path, _mode(self.path)) as file:
+            mode = self.path.stat().st_mode & 0o777 if self.path.exists() else 0o600  # a new one is for its owner only
+            with replaced(self.path, mode) as file:
                 file.write(json.dumps(content).encode() + b"\n")
             state = self.path.stat()
             self._written, self._most = _look(state), state.st_size + MOST_ADDED
@@ -202,9 +216,70 @@ class HeadFile:
         return quarantined
 
 
-def _mode(path: Path) -> int:
-    """The permissions that the file has already; a new one is for its owner only."""
-    return path.stat().st_mode & 0o777 if path.exists() else 0o600
+class HeadKeeper:
+    """Writes the head file of one store.
+
+    **Guarantee.** The head of a stream in quarantine, and of one that a restored copy lost, never goes back to an
+    earlier tick: otherwise the next start would let the stream go on with noise that was used already. A stream that
+    was retired once stays retired in the file. Test:
+    `tests/store/test_store_rollback.py::test_a_quarantine_outlives_restarts`.
+    """
+
+    def __init__(
+        self, file: HeadFile, reading: Reading, ended: Mapping[str, EndedStream], lost: frozenset[str]
+    ) -> None:
+        self.file = file
+        self.lost = lost
+        before, now = file.read(), reading.current_head()
+        self._store = now.store
+        self._spent = {**now.spent, **(before.spent if before else {})}  # the file knows the noise of lost streams
+        self._retired = (before.retired if before else frozenset()) | (now.retired - lost)
+        self._fixed: Heads = {}
+        for name, head in (before.streams if before else {}).items():
+            if name in lost or (name in ended and ended[name].ending == "quarantined"):
+                self._fixed[name] = head
+        for name, stream in ended.items():
+            if stream.ending == "retired":
+                self._fixed[name] = now.streams[name]
+
+    def spend(self, line: Spending, identity: bytes) -> None:
+        self._spent[line.stream] = {**line.to_dict(), "identity": identity.hex()}
+
+    def retire(self, name: str, closed: int, digest: str) -> None:
+        """From now on the file says that the stream is retired, with the history that this database has."""
+        self._retired |= {name}
+        self._fixed[name] = (closed, digest)
+
+    def lost_identity(self, identity: bytes) -> bool:
+        return any(self._spent[name].get("identity") == identity.hex() for name in self.lost)
+
+    def write(self, streams: Iterable[LiveStream], released: LiveStream | None = None) -> None:
+        """Bring the file up to date, after a commit that released, declared or retired something."""
+        if released is not None and self.file.add(released.name, released.closed, released.head.hex()):
+            return
+        live = {one.name: (one.closed, one.head.hex()) for one in streams}
+        self.file.write(Head(self._store, {**self._fixed, **live}, self._spent, self._retired))
+
+
+def keep_lost_spending(reading: Reading, file: HeadFile, lost: Sequence[Quarantine]) -> None:
+    """Write down the streams that this copy of the database does not have: their names and budgets stay spent."""
+    content = file.read()
+    for one in lost:
+        assert content is not None  # it names the stream
+        row = {"name": one.name, "moment": time.time(), "reason": one.reason}
+        with reading.database.transaction() as connection:
+            connection.execute(insert(schema.retired).values(**row, facts=json.dumps(content.spent[one.name])))
+        log.error("stream %s is not in this copy of the database: it has ended, and its budget stays spent", one.name)
+
+
+def quarantine(live: LiveStream, why: Quarantine) -> EndedStream:
+    """Drop all of a stream that could release, and tell the operator by the log what can be done."""
+    log.error(
+        "stream %s is in quarantine, the others continue: %s (the head is at tick %d, this copy at tick %d). Restore "
+        "the newest database, or continue with a new stream: `evercount store retire %s --successor NAME`",
+        *(live.name, why.reason, why.tick, live.closed, live.name),
+    )
+    return live.ended("quarantined", why.reason, why.readable)
 
 
 def _look(state: os.stat_result) -> tuple[int, ...]:

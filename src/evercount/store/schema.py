@@ -17,6 +17,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    delete,
     insert,
     inspect,
     select,
@@ -27,34 +28,43 @@ from evercount.errors import StoreError
 metadata = MetaData()
 
 
+def required(name: str, kind: Any, **options: Any) -> Column[Any]:
+    return Column(name, kind, nullable=False, **options)
+
+
+def numbered(name: str, kind: Any = BigInteger) -> Column[Any]:
+    """A part of the primary key that we count ourselves."""
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
 def table_per_stream(name: str, *columns: Column[Any], **options: Any) -> Table:
     """A table whose primary key begins with the number of the stream."""
-    return Table(name, metadata, Column("stream", Integer, primary_key=True, autoincrement=False), *columns, **options)
+    return Table(name, metadata, numbered("stream", Integer), *columns, **options)
 
 
 def sealed_column() -> Column[Any]:
-    return Column("sealed", LargeBinary, nullable=False)
+    return required("sealed", LargeBinary)
 
 
 migrations = Table(
     "evercount_migrations",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("name", String(64), nullable=False),
-    Column("applied", Double, nullable=False),
+    numbered("number", Integer),
+    required("name", String(64)),
+    required("applied", Double),
 )
 
-meta = Table("meta", metadata, Column("key", String(64), primary_key=True), Column("value", Text, nullable=False))
+meta = Table("meta", metadata, Column("key", String(64), primary_key=True), required("value", Text))
 
 streams = Table(
     "streams",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("name", String(64), unique=True, nullable=False),
-    Column("declaration", Text, nullable=False),
-    Column("start", Double, nullable=False),
-    Column("created", Double, nullable=False),
-    Column("genesis", LargeBinary(32), nullable=False),
+    required("name", String(64), unique=True),
+    required("declaration", Text),
+    required("start", Double),
+    required("created", Double),
+    required("genesis", LargeBinary(32)),
 )
 
 secrets = table_per_stream("secrets", sealed_column())
@@ -62,48 +72,33 @@ secrets = table_per_stream("secrets", sealed_column())
 batches = table_per_stream(
     "batches",
     Column("key", LargeBinary(32), primary_key=True),
-    Column("digest", LargeBinary(32), nullable=False),
-    Column("tick", BigInteger, nullable=False),
-    Column("accepted", Double, nullable=False, index=True),
+    required("digest", LargeBinary(32)),
+    required("tick", BigInteger),
+    required("accepted", Double, index=True),
     Column("size", BigInteger),
     sqlite_with_rowid=False,
 )
 """`size` is NULL for batches of before it was kept."""
 
-accumulators = table_per_stream("accumulators", Column("tick", BigInteger, nullable=False), sealed_column())
+accumulators = table_per_stream("accumulators", required("tick", BigInteger), sealed_column())
 
-open_events = table_per_stream(
-    "open_events",
-    Column("tick", BigInteger, primary_key=True, autoincrement=False),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    sealed_column(),
-)
+open_events = table_per_stream("open_events", numbered("tick"), numbered("number"), sealed_column())
 
 users = table_per_stream(
-    "users",
-    Column("user", LargeBinary(32), primary_key=True),
-    sealed_column(),
-    sqlite_with_rowid=False,
+    "users", Column("user", LargeBinary(32), primary_key=True), sealed_column(), sqlite_with_rowid=False
 )
 
-states = table_per_stream("states", Column("tick", BigInteger, nullable=False), sealed_column())
+states = table_per_stream("states", required("tick", BigInteger), sealed_column())
 
 ticks = table_per_stream(
-    "ticks",
-    Column("tick", BigInteger, primary_key=True, autoincrement=False),
-    Column("hash", LargeBinary(32), nullable=False),
-    Column("closed", Double, nullable=False),
-    sqlite_with_rowid=False,
+    "ticks", numbered("tick"), required("hash", LargeBinary(32)), required("closed", Double), sqlite_with_rowid=False
 )
 
 releases = table_per_stream(
     "releases",
-    Column("tick", BigInteger, primary_key=True, autoincrement=False),
-    Column("cell", Integer, primary_key=True, autoincrement=False),
-    Column("value", Double, nullable=False),
-    Column("std", Double, nullable=False),
-    Column("low", Double, nullable=False),
-    Column("high", Double, nullable=False),
+    numbered("tick"),
+    numbered("cell", Integer),
+    *(required(name, Double) for name in ("value", "std", "low", "high")),
     sqlite_with_rowid=False,
 )
 
@@ -111,111 +106,96 @@ ledger = Table(
     "ledger",
     metadata,
     Column("sequence", Integer, primary_key=True),
-    Column("stream", Integer, unique=True, nullable=False),
-    Column("cost", Text, nullable=False),
-    Column("spent", Double, nullable=False),
+    required("stream", Integer, unique=True),
+    required("cost", Text),
+    required("spent", Double),
 )
 
-noise_identities = table_per_stream(
-    "noise_identities",
-    Column("identity", LargeBinary(32), nullable=False, index=True),
-)
+noise_identities = table_per_stream("noise_identities", required("identity", LargeBinary(32), index=True))
 """What tells the noise of a stream from that of every other: a hash of its declaration, keyed with its secret."""
 
 tokens = Table(
     "tokens",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("role", String(8), nullable=False),
-    Column("label", String(200), nullable=False),
-    Column("digest", LargeBinary(32), unique=True, nullable=False),
-    Column("created", Double, nullable=False),
+    required("role", String(8)),
+    required("label", String(200)),
+    required("digest", LargeBinary(32), unique=True),
+    required("created", Double),
 )
 
 counted_batches = table_per_stream(
     "counted_batches",
     Column("query", String(64), primary_key=True),
-    Column("batch", BigInteger, primary_key=True, autoincrement=False),
-    Column("digest", LargeBinary(32), nullable=False),
-    Column("accepted", Double, nullable=False),
+    numbered("batch"),
+    required("digest", LargeBinary(32)),
+    required("accepted", Double),
     sqlite_with_rowid=False,
 )
 
-counted_totals = table_per_stream(
-    "counted_totals",
-    Column("tick", BigInteger, primary_key=True, autoincrement=False),
-    sealed_column(),
-)
+counted_totals = table_per_stream("counted_totals", numbered("tick"), sealed_column())
 
 retired = Table(
     "retired",
     metadata,
     Column("name", String(64), primary_key=True),
     Column("stream", Integer),
-    Column("moment", Double, nullable=False),
-    Column("reason", Text, nullable=False),
+    required("moment", Double),
+    required("reason", Text),
     Column("successor", String(64)),
-    Column("facts", Text, nullable=False),
+    required("facts", Text),
 )
 """Streams that never release again. `stream` is NULL where a restored database does not have the stream at all: its
 spending is then in `facts`, as the head file knew it."""
 
 counted_events = table_per_stream(
     "counted_events",
-    Column("tick", BigInteger, primary_key=True, autoincrement=False),
+    numbered("tick"),
     Column("query", String(64), primary_key=True),
-    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    numbered("batch"),
     sealed_column(),
 )
 """Events of users, whose cap is applied when their tick closes."""
 
-cut_streams = table_per_stream("cut_streams", Column("closing", BigInteger, nullable=False))
+cut_streams = table_per_stream("cut_streams", required("closing", BigInteger))
 """Streams whose cells are cut into shards, and the last tick that is closed or being closed."""
 
 shards = table_per_stream(
     "shards",
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("first", Integer, nullable=False),
-    Column("stop", Integer, nullable=False),
-    Column("tick", BigInteger, nullable=False),
+    numbered("number", Integer),
+    required("first", Integer),
+    required("stop", Integer),
+    required("tick", BigInteger),
     sealed_column(),
 )
 """The state of the stream of each range of cells."""
 
 public_keys = table_per_stream(
-    "public_keys",
-    Column("cell", Integer, primary_key=True, autoincrement=False),
-    Column("label", Text, nullable=False),
-    Column("since", BigInteger, nullable=False),
+    "public_keys", numbered("cell", Integer), required("label", Text), required("since", BigInteger)
 )
 """The keys that became public in streams whose keys nobody listed, with the tick at which they did."""
 
-early_events = table_per_stream(
-    "early_events",
-    Column("tick", BigInteger, primary_key=True, autoincrement=False),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    sealed_column(),
-)
+early_events = table_per_stream("early_events", numbered("tick"), numbered("number"), sealed_column())
 """Events of ticks after the first open one that cannot be added up before their tick closes (`early_events.py`)."""
 
-waiting_streams = table_per_stream("waiting_streams", Column("reason", String(16), nullable=False))
+waiting_streams = table_per_stream("waiting_streams", required("reason", String(16)))
 """Streams whose ticks the clock does not close, and what they wait for (`open_stream.py`)."""
 
 tick_marks = table_per_stream(
     "tick_marks",
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("first", BigInteger, nullable=False),
-    Column("last", BigInteger, nullable=False),
+    numbered("number", Integer),
+    required("first", BigInteger),
+    required("last", BigInteger),
     Column("missing", String(8)),
-    Column("text", Text, nullable=False),
-    Column("made", Double, nullable=False),
+    required("text", Text),
+    required("made", Double),
 )
 """What the operator says about ticks: a note, or that they are missing and what becomes of their events."""
 
 file_runs = table_per_stream("file_runs", sealed_column())
 """What runs of `evercount release --db` remember besides: how much of a file was read, and the users of the period."""
 
-renewals = table_per_stream("renewals", Column("successor", String(64), nullable=False))
+renewals = table_per_stream("renewals", required("successor", String(64)))
 """The streams that go on for others when their horizon ends."""
 
 LATER_TABLES = (early_events, waiting_streams, tick_marks, file_runs, renewals)
@@ -239,6 +219,18 @@ def open_ticks_and_marks(connection: Connection) -> None:
     metadata.create_all(connection, [early_events, waiting_streams, tick_marks, file_runs, renewals])
     if "size" not in {column["name"] for column in inspect(connection).get_columns("batches")}:
         connection.exec_driver_sql("ALTER TABLE batches ADD COLUMN size BIGINT")
+
+
+def read_fact(connection: Connection, key: str) -> str | None:
+    """What `meta` keeps under a key."""
+    return connection.execute(select(meta.c.value).where(meta.c.key == key)).scalar()
+
+
+def write_fact(connection: Connection, key: str, value: str | None) -> None:
+    """Keep one value under a key, or none."""
+    connection.execute(delete(meta).where(meta.c.key == key))
+    if value is not None:
+        connection.execute(insert(meta).values(key=key, value=value))
 
 
 Migrations = tuple[Callable[[Connection], None], ...]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, select
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import format_utc
@@ -17,8 +17,7 @@ from evercount.privacy.accounts import Filter
 from evercount.store import schema
 from evercount.store.database import Database
 
-CAP = "budget_cap"
-"""The key of the cap among the store's own facts."""
+CAP = "budget_cap"  # the key of the cap among the store's own facts
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def _ended(cost: Cost, until: int | None) -> Cost:
 
 
 def read_cap(connection: Connection) -> Cap | None:
-    text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == CAP)).scalar()
+    text = schema.read_fact(connection, CAP)
     return None if text is None else Cap(**json.loads(text))
 
 
@@ -123,17 +122,9 @@ def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[s
     totals = []
     for (adjacency, unit, period, _), members in groups.items():
         together = compose(line.cost for line in members)
-        totals.append(
-            {
-                "adjacency": adjacency,
-                "unit": unit,
-                "period": period,
-                "streams": len(members),
-                "epsilon": together.epsilon,
-                "delta": together.delta,
-            }
-        )
-    shown = {} if cap is None else {"cap": {"epsilon": cap.epsilon, "delta": cap.delta}}
+        whom = {"adjacency": adjacency, "unit": unit, "period": period, "streams": len(members)}
+        totals.append({**whom, "epsilon": together.epsilon, "delta": together.delta})
+    shown = {} if cap is None else {"cap": asdict(cap)}
     return {"entries": entries, "totals": totals, **shown}
 
 
@@ -169,6 +160,4 @@ def refuse_beyond_cap(database: Database, new: Spending, ending: Mapping[str, in
 def set_cap(database: Database, cap: Cap | None) -> None:
     """Set or remove the cap on what streams about the same unit spend together. What is spent stays spent."""
     with database.transaction() as connection:
-        connection.execute(delete(schema.meta).where(schema.meta.c.key == CAP))
-        if cap is not None:
-            connection.execute(insert(schema.meta).values(key=CAP, value=json.dumps(asdict(cap))))
+        schema.write_fact(connection, CAP, None if cap is None else json.dumps(asdict(cap)))

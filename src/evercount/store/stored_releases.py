@@ -29,8 +29,11 @@ from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.join_keys import read_joined
 from evercount.store.stored_rows import (
+    Known,
+    StoredStream,
     carried_row,
     declared,
+    find_stream,
     labels_of,
     no_ticks,
     public_keys_of,
@@ -39,15 +42,12 @@ from evercount.store.stored_rows import (
     read_tables,
     released_until,
     stored_labels,
-    stream_row,
 )
 from evercount.store.tick_marks import read_marks
 
-MOST_NAMED = 500
-"""Ticks or cells that one statement names: databases limit their number."""
+MOST_NAMED = 500  # ticks or cells that one statement names: databases limit their number
 TICKS_PER_PAGE = 200
-NUMBERS_PER_TABLE = 50_000
-"""Cells times ticks that are read at a time when all releases are read."""
+NUMBERS_PER_TABLE = 50_000  # cells times ticks that are read at a time when all releases are read
 
 
 class StoredReleases:
@@ -55,7 +55,7 @@ class StoredReleases:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._facts: dict[tuple[str, int], StreamFacts] = {}
+        self._facts: dict[tuple[int, int], StreamFacts] = {}
         self._totals: dict[int, CarriedTotals] = {}
 
     def names(self) -> list[str]:
@@ -64,76 +64,73 @@ class StoredReleases:
 
     def declaration(self, name: str) -> StreamDeclaration:
         with self.database.reading() as connection:
-            return declared(stream_row(connection, name))
+            return find_stream(connection, name).declaration
 
     def labels(self, name: str) -> list[str]:
         with self.database.reading() as connection:
-            row = stream_row(connection, name)
-            return list(labels_of(connection, row["id"], declared(row)))
+            return list(labels_of(connection, find_stream(connection, name)))
 
-    def public_keys(self, stream: int, declaration: StreamDeclaration) -> list[tuple[str, int]]:
+    def public_keys(self, stream: int) -> list[tuple[str, int]]:
         """(key, tick since which it is public) of a stream whose keys nobody listed, in the order of their cells."""
         with self.database.reading() as connection:
-            return public_keys_of(connection, stream, declaration)
+            return public_keys_of(connection, stream)
 
     def read_releases(
         self,
-        stream: int,
-        declaration: StreamDeclaration,
+        one: Known,
         after: int = 0,
         limit: int = TICKS_PER_PAGE,
         until: int | None = None,
         cells: range | None = None,
     ) -> list[dict[str, Any]]:
         """What the stream shows at ticks after `after`: at most `limit` of them, none after `until`."""
-        name, schedule = declaration.shown, declaration.schedule
+        declaration, name, schedule = one.declaration, one.declaration.shown, one.declaration.schedule
         with self.database.reading() as connection:
-            released = released_until(connection, stream)
+            released = released_until(connection, one.id)
             until = released if until is None else min(released, until)
-            marks = read_marks(connection, stream)
+            marks = read_marks(connection, one.id)
             if declaration.shows_releases:
                 last, by_day = min(after + limit, until), declaration.revise_for is not None
-                tables, hashes = self._page(connection, stream, declaration, after, last, cells, by_day)
+                tables, hashes = self._page(connection, one, after, last, cells, by_day)
             else:
-                labels = labels_of(connection, stream, declaration)
+                labels = labels_of(connection, one)
         if declaration.shows_releases:
-            add = self.adder(stream, declaration)
+            add = self.adder(one)
             shown = (with_marks(add(table), marks, name) for table in tables)
             return [release for table in shown for release in described(table, format_utc, hashes)]
         outputs = range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
         after_until = next_spans(name, schedule, after, until, limit)
         if not outputs or not len(after_until[1]):
             return []
-        view = self.view(stream, declaration, name, after_until, labels, outputs)
+        view = self.view(one, name, after_until, labels, outputs)
         table = view_table(view, name, schedule, postprocess=declaration.view_postprocess)
         table = with_marks(table, marks, name)
         with self.database.reading() as connection:
-            return described(table, format_utc, read_hashes(connection, stream, after, int(table.ticks[-1])))
+            return described(table, format_utc, read_hashes(connection, one.id, after, int(table.ticks[-1])))
 
-    def release_tables(self, stream: int, declaration: StreamDeclaration, until: int) -> Iterator[ReleaseTable]:
+    def release_tables(self, one: Known, until: int) -> Iterator[ReleaseTable]:
         """All that the stream shows up to tick `until`, as tables of a bounded size; one at least.
 
         Each table is a read of its own: a slow reader holds no view of the database open. Releases never change, so
         the tables fit together.
         """
         with self.database.reading() as connection:
-            labels = labels_of(connection, stream, declaration)
-            marks = read_marks(connection, stream)
-        for table in self._unmarked(stream, declaration, until, labels):
-            yield with_marks(table, marks, declaration.shown)
+            labels = labels_of(connection, one)
+            marks = read_marks(connection, one.id)
+        for table in self._unmarked(one, until, labels):
+            yield with_marks(table, marks, one.declaration.shown)
 
-    def _unmarked(
-        self, stream: int, declaration: StreamDeclaration, until: int, labels: Sequence[str]
-    ) -> Iterator[ReleaseTable]:
+    def _unmarked(self, one: Known, until: int, labels: Sequence[str]) -> Iterator[ReleaseTable]:
+        declaration = one.declaration
         size = max(1, NUMBERS_PER_TABLE // len(labels))
         if not until:
             yield no_ticks(declaration, labels)
         elif declaration.shows_releases:
-            add = self.adder(stream, declaration)
+            add = self.adder(one)
             for after in range(0, until, size):
                 with self.database.reading() as connection:
                     read = read_tables if declaration.revise_for is None else read_by_day
-                    tables = read(connection, stream, declaration, after, min(after + size, until))
+                    tables = read(connection, one, after, min(after + size, until))
                 if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
                     known = len(declaration.query.labels)
                     tables = [among(table, [*table.cells[:known], *sorted(table.cells[known:])]) for table in tables]
@@ -142,29 +139,22 @@ class StoredReleases:
             name, schedule = declaration.shown, declaration.schedule
             spans = next_spans(name, schedule, 0, until, size)
             while True:
-                view = self.view(stream, declaration, name, spans, labels, range(len(labels)))
+                view = self.view(one, name, spans, labels, range(len(labels)))
                 yield view_table(view, name, schedule, postprocess=declaration.view_postprocess)
                 if not len(spans[1]) or spans[1][-1] >= until:
                     return
                 spans = next_spans(name, schedule, int(spans[1][-1]), until, size)
 
-    def published(
-        self, stream: int, declaration: StreamDeclaration, after: int, until: int, cells: range
-    ) -> ReleaseTable:
+    def published(self, one: Known, after: int, until: int, cells: range) -> ReleaseTable:
         """The stored numbers of some cells at ticks after+1 … until."""
         with self.database.reading() as connection:
-            tables = read_tables(connection, stream, declaration, after, until, cells)
-            labels = stored_labels(connection, stream, declaration)[cells.start : cells.stop]
+            tables = read_tables(connection, one, after, until, cells)
+            labels = stored_labels(connection, one)[cells.start : cells.stop]
         numbers = np.full((until - after, 4, len(labels)), np.nan)  # NaN where a key was not public
         for table in tables:
             numbers[table.ticks - after - 1, :, : len(table.cells)] = table.numbers
-        starts = declaration.schedule.starts_of(after + 1, until - after)
+        starts = one.declaration.schedule.starts_of(after + 1, until - after)
         return ReleaseTable(np.arange(after + 1, until + 1), starts, labels, numbers)
-
-    def marks_of(self, name: str) -> tuple[TickMark, ...]:
-        """As `marks`, of the stream of a name."""
-        with self.database.reading() as connection:
-            return read_marks(connection, stream_row(connection, name)["id"])
 
     def marks(self, stream: int) -> tuple[TickMark, ...]:
         """What the operator says about the ticks of a stream."""
@@ -172,49 +162,41 @@ class StoredReleases:
             return read_marks(connection, stream)
 
     def view(
-        self,
-        stream: int,
-        declaration: StreamDeclaration,
-        name: str,
-        spans: tuple[IntArray, IntArray],
-        labels: Sequence[str],
-        outputs: Sequence[int],
+        self, one: Known, name: str, spans: tuple[IntArray, IntArray], labels: Sequence[str], outputs: Sequence[int]
     ) -> View:
         """A view over spans (after, until), from the numbers at their ends: no other tick is read."""
-        values_at = partial(self.values_at, stream)
-        facts = self.facts_of(declaration)
+        values_at = partial(self.values_at, one.id)
+        facts = self.facts_of(one)
         if isinstance(facts._errors, RevisedErrors):
             with self.database.reading() as connection:
-                released = released_until(connection, stream)
-            guarantee = facts.guarantee_by(declaration.tick)
+                released = released_until(connection, one.id)
+            guarantee = facts.guarantee_by(one.declaration.tick)
             return newest_view(facts._errors, name, spans, outputs, values_at, released, guarantee)
         return view_at(facts, labels, name, spans, outputs, values_at)
 
-    def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
+    def facts_of(self, one: Known) -> StreamFacts:
         """The public facts of a stream: its errors follow from them."""
         with self.database.reading() as connection:
-            number = connection.execute(select(schema.streams.c.id).where(schema.streams.c.name == declaration.name))
-            joined = read_joined(connection, number.scalar() or 0)
-        known = (declaration.name, len(joined))
+            joined = read_joined(connection, one.id)
+        known = (one.id, len(joined))
         if known not in self._facts:
-            self._facts[known] = with_joined(declaration.as_declared.build(replay=True), joined)
+            self._facts[known] = with_joined(one.declaration.as_declared.build(replay=True), joined)
         return self._facts[known]
 
     def _page(
         self,
         connection: Connection,
-        stream: int,
-        declaration: StreamDeclaration,
+        one: Known,
         after: int,
         last: int,
         cells: range | None = None,
         by_day: bool = False,
     ) -> tuple[list[ReleaseTable], dict[int, bytes]]:
         """The numbers of ticks after+1 … last and their hashes, as one view of the database has them."""
-        hashes = read_hashes(connection, stream, after, last)
+        hashes = read_hashes(connection, one.id, after, last)
         last = max(hashes, default=after)  # shards commit rows of a tick before the tick is released
         read = read_by_day if by_day else read_tables
-        return read(connection, stream, declaration, after, last, cells), hashes
+        return read(connection, one, after, last, cells), hashes
 
     def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
         """What some cells published at some ticks: an array for each tick, in the order of `cells`.
@@ -238,32 +220,30 @@ class StoredReleases:
                         values[tick][place[cell]] = value
         return values
 
-    def tables_of(self, name: str) -> tuple[StreamDeclaration, Iterator[ReleaseTable]]:
-        """The declaration of a stream, and all that it shows now."""
+    def tables_of(self, name: str) -> tuple[StoredStream, Iterator[ReleaseTable]]:
+        """The stream of a name, and all that it shows now."""
         with self.database.reading() as connection:
-            row = stream_row(connection, name)
-            until = released_until(connection, row["id"])
-        return declared(row), self.release_tables(row["id"], declared(row), until)
+            one = find_stream(connection, name)
+            until = released_until(connection, one.id)
+        return one, self.release_tables(one, until)
 
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
         """All that a stream shows when the first is taken, tick by tick."""
         with self.database.reading() as connection:
-            row = stream_row(connection, name)
-            until = released_until(connection, row["id"])
+            one = find_stream(connection, name)
+            until = released_until(connection, one.id)
         after = 0
-        while page := self.read_releases(row["id"], declared(row), after, until=until):
+        while page := self.read_releases(one, after, until=until):
             yield from page
             after = page[-1]["tick"]
 
-    def chained_releases(
-        self, connection: Connection, row: Any, declaration: StreamDeclaration
-    ) -> Iterator[dict[str, Any]]:
+    def chained_releases(self, connection: Connection, one: Known) -> Iterator[dict[str, Any]]:
         """The stored numbers of all ticks, as one view of the database has them."""
-        keys = len(public_keys_of(connection, row["id"], declaration))
-        size = max(1, NUMBERS_PER_TABLE // (declaration.query.outputs + keys))
+        keys = len(public_keys_of(connection, one.id))
+        size = max(1, NUMBERS_PER_TABLE // (one.declaration.query.outputs + keys))
         after = 0
         while True:
-            tables, hashes = self._page(connection, row["id"], declaration, after, after + size)
+            tables, hashes = self._page(connection, one, after, after + size)
             if not tables:
                 return
             for table in tables:
@@ -275,8 +255,7 @@ class StoredReleases:
     def carried(self, stream: int) -> CarriedTotals | None:
         """The running totals that a stream goes on from; None where it starts at zero."""
         with self.database.reading() as connection:
-            row = select(schema.meta.c.value).where(schema.meta.c.key == carried_row(stream))
-            before = connection.execute(row).scalar()
+            before = schema.read_fact(connection, carried_row(stream))
         return None if before is None else self.totals_at_end(int(before))
 
     def totals_at_end(self, stream: int) -> CarriedTotals:
@@ -292,14 +271,14 @@ class StoredReleases:
             row = connection.execute(select(schema.streams).where(schema.streams.c.id == stream)).mappings().one()
             gone = select(schema.retired.c.facts).where(schema.retired.c.name == row["name"])
             facts = json.loads(connection.execute(gone).scalar() or "{}")
-            declaration, tick = declared(row), released_until(connection, stream)
+            one, tick = StoredStream(stream, declared(row)), released_until(connection, stream)
             hidden = [mark for mark in read_marks(connection, stream) if mark.hides is not None]
-        errors = self.facts_of(declaration)._errors
+        errors = self.facts_of(one)._errors
         labels = errors.query.labels
-        table = self.published(stream, declaration, max(tick - 1, 0), tick, range(len(labels)))
+        table = self.published(one, max(tick - 1, 0), tick, range(len(labels)))
         values = with_marks(table, hidden, RUNNING).numbers[-1:, 0].sum(axis=0)  # of one tick, or zero
-        totals = CarriedTotals.after(errors, tick, values, declaration.schedule.begin, before)
-        over = tick == declaration.horizon or facts.get("until") is not None  # it is None after a quarantine
+        totals = CarriedTotals.after(errors, tick, values, one.declaration.schedule.begin, before)
+        over = tick == one.declaration.horizon or facts.get("until") is not None  # it is None after a quarantine
         if not over or not facts.get("readable", True) or self.hides(row["name"]):
             return replace(totals, numbers=np.vstack([np.full(len(labels), np.nan), totals.numbers[1:]]))
         self._totals[stream] = totals
@@ -309,12 +288,12 @@ class StoredReleases:
         """Whether nobody may read the history of a stream."""
         return False
 
-    def adder(self, stream: int, declaration: StreamDeclaration) -> Callable[[ReleaseTable], ReleaseTable]:
+    def adder(self, one: Known) -> Callable[[ReleaseTable], ReleaseTable]:
         """What makes running totals as readers see them of those that are stored."""
-        carried = self.carried(stream)
+        carried = self.carried(one.id)
         if carried is None:
             return lambda table: table
-        return partial(carried.add_to, errors=self.facts_of(declaration)._errors)
+        return partial(carried.add_to, errors=self.facts_of(one)._errors)
 
     def last_release(self) -> float | None:
         """When the last tick of any stream was closed, by the service's clock; None before the first."""

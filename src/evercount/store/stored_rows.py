@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sqlalchemy import Connection, func, select
 
+from evercount._arrays import FloatArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import instant_of
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import by_day
+from evercount.engine.table_ticks import each_tick
 from evercount.errors import StoreError
 from evercount.store import schema
+from evercount.store.open_stream import AnyStream
+
+
+class StoredStream(NamedTuple):
+    """A stream as its row in the database describes it."""
+
+    id: int
+    declaration: StreamDeclaration
+
+
+Known = AnyStream | StoredStream
 
 
 def read_tables(
-    connection: Connection,
-    stream: int,
-    declaration: StreamDeclaration,
-    after: int,
-    last: int,
-    cells: range | None = None,
+    connection: Connection, one: Known, after: int, last: int, cells: range | None = None
 ) -> list[ReleaseTable]:
     """The stored numbers of ticks after+1 … last: one table, or one for each tick where some rows are missing."""
-    table = schema.releases
-    labels = stored_labels(connection, stream, declaration)
+    table, declaration = schema.releases, one.declaration
+    labels = stored_labels(connection, one)
     columns = (table.c.tick, table.c.cell, table.c.value, table.c.std, table.c.low, table.c.high)
-    where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
+    where = (table.c.stream == one.id) & (table.c.tick > after) & (table.c.tick <= last)
     if cells is not None:
         # each tick is looked up by itself, so that no other cell is read
-        where = (table.c.stream == stream) & table.c.tick.in_(range(after + 1, last + 1))
+        where = (table.c.stream == one.id) & table.c.tick.in_(range(after + 1, last + 1))
         where &= (table.c.cell >= cells.start) & (table.c.cell < cells.stop)
         labels = labels[cells.start : cells.stop]
-    query = select(*columns).where(where).order_by(table.c.tick, table.c.cell)
-    rows = connection.execute(query).all()
+    rows = connection.execute(select(*columns).where(where).order_by(table.c.tick, table.c.cell)).all()
     if not rows:
         return []
     stored = np.asarray([tuple(row) for row in rows], dtype=np.float64)
@@ -58,27 +65,21 @@ def read_tables(
     ]
 
 
-def stored_labels(connection: Connection, stream: int, declaration: StreamDeclaration) -> Sequence[str]:
+def stored_labels(connection: Connection, one: Known) -> Sequence[str]:
     """One label for each number that the store has of a tick; of a stream whose ticks are revised, for each lag."""
-    if declaration.revise_for is not None:
-        return declaration.released_query.labels
-    return labels_of(connection, stream, declaration)
+    revised = one.declaration.revise_for is not None
+    return one.declaration.released_query.labels if revised else labels_of(connection, one)
 
 
 def read_by_day(
-    connection: Connection,
-    stream: int,
-    declaration: StreamDeclaration,
-    after: int,
-    last: int,
-    cells: range | None = None,
+    connection: Connection, one: Known, after: int, last: int, cells: range | None = None
 ) -> list[ReleaseTable]:
     """The same of a stream whose ticks are revised, one row for each tick and each time it was published."""
-    wide = declaration.released_query
+    wide = one.declaration.released_query
     numbers = np.full((last - after, 4, wide.outputs), np.nan)
-    for table in read_tables(connection, stream, declaration, after, last):
+    for table in read_tables(connection, one, after, last):
         numbers[table.ticks - after - 1, :, : table.numbers.shape[2]] = table.numbers
-    starts = declaration.schedule.starts_of
+    starts = one.declaration.schedule.starts_of
     table = ReleaseTable(np.arange(after + 1, last + 1), starts(after + 1, last - after), wide.labels, numbers)
     table = by_day(table, wide, starts)
     if cells is not None:
@@ -92,8 +93,42 @@ def no_ticks(declaration: StreamDeclaration, labels: Sequence[str]) -> ReleaseTa
     return ReleaseTable(np.empty(0, np.int64), starts, labels, np.empty((0, 4, len(labels))))
 
 
+def read_numbers(connection: Connection, stream: int, tick: int, cells: range) -> FloatArray:
+    """Value, std, low and high of cells of a tick, shape (4, cells)."""
+    table = schema.releases
+    where = (table.c.stream == stream) & (table.c.tick == tick) & table.c.cell.between(cells.start, cells.stop - 1)
+    columns = (table.c.value, table.c.std, table.c.low, table.c.high)
+    rows = connection.execute(select(*columns).where(where).order_by(table.c.cell)).all()
+    return np.asarray([tuple(row) for row in rows], np.float64).reshape(len(rows), len(columns)).T
+
+
+def release_rows(stream: int, table: ReleaseTable, first_cell: int = 0) -> Iterator[tuple[Any, ...]]:
+    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high; none for keys that are not public."""
+    if np.isnan(table.numbers).any():
+        return (
+            (stream, tick, cell, *row)
+            for tick, places, numbers in each_tick(table)
+            for cell, row in zip((places + first_cell).tolist(), numbers.T.tolist(), strict=True)
+        )
+    ticks, parts, cells = table.numbers.shape
+    return zip(
+        [stream] * (ticks * cells),
+        np.repeat(table.ticks, cells).tolist(),
+        list(range(first_cell, first_cell + cells)) * ticks,
+        *(table.numbers[:, part].ravel().tolist() for part in range(parts)),
+        strict=True,
+    )
+
+
+def last_link(connection: Connection, row: Any) -> tuple[int, bytes]:
+    """The last tick of the chain of a row of `streams`, and its hash."""
+    chain = schema.ticks
+    query = select(chain.c.tick, chain.c.hash).where(chain.c.stream == row["id"])
+    last = connection.execute(query.order_by(chain.c.tick.desc()).limit(1)).first()
+    return (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
+
+
 def released_until(connection: Connection, stream: int) -> int:
-    """The last tick that is released."""
     query = select(func.max(schema.ticks.c.tick)).where(schema.ticks.c.stream == stream)
     return int(connection.execute(query).scalar() or 0)
 
@@ -110,14 +145,14 @@ def carried_row(stream: int) -> str:
     return f"totals {stream}"
 
 
-def stream_row(connection: Connection, name: str) -> Any:
+def find_stream(connection: Connection, name: str) -> StoredStream:
     row = connection.execute(select(schema.streams).where(schema.streams.c.name == name)).mappings().first()
     if row is None:
         raise StoreError(f"the store has no stream {name!r}")
-    return row
+    return StoredStream(row["id"], declared(row))
 
 
-def public_keys_of(connection: Connection, stream: int, declaration: StreamDeclaration) -> list[tuple[str, int]]:
+def public_keys_of(connection: Connection, stream: int) -> list[tuple[str, int]]:
     """(key, tick since which it is public) of keys that nobody listed, or that joined, in the order of their cells."""
     table = schema.public_keys
     query = select(table.c.label, table.c.since).where(table.c.stream == stream).order_by(table.c.cell)
@@ -125,13 +160,23 @@ def public_keys_of(connection: Connection, stream: int, declaration: StreamDecla
 
 
 def declared(row: Any) -> StreamDeclaration:
-    """The declaration of a stored stream, with its start."""
     declaration = StreamDeclaration.from_dict(json.loads(row["declaration"]))
     return declaration.started(instant_of(row["start"]))
 
 
-def labels_of(connection: Connection, stream: int, declaration: StreamDeclaration) -> Sequence[str]:
+def with_late_rules(connection: Connection, one: Known) -> StreamDeclaration:
+    """The declaration of a stream, which the chain covers, with the rule for late events that holds now."""
+    text = schema.read_fact(connection, late_rules(one.id))
+    return one.declaration if text is None else one.declaration.with_rules(**json.loads(text))
+
+
+def late_rules(stream: int) -> str:
+    """The key of the rule for late events, where it was changed after the stream was declared."""
+    return f"late {stream}"
+
+
+def labels_of(connection: Connection, one: Known) -> Sequence[str]:
     """What the cells of a stream are called, those included that became public or joined later."""
-    keys = public_keys_of(connection, stream, declaration)
-    first = declaration.declared_query.labels
+    keys = public_keys_of(connection, one.id)
+    first = one.declaration.declared_query.labels
     return [*first, *(label for label, _ in keys)] if keys else first

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, insert, select
 
 from evercount.declarations.tick_marks import NEXT, TickMark, check_mark
 from evercount.errors import AlreadyReleased, Conflict, ParameterError
@@ -19,22 +19,16 @@ if TYPE_CHECKING:
 
 
 def read_marks(connection: Connection, stream: int) -> tuple[TickMark, ...]:
-    """The remarks of a stream, in the order in which they were made."""
     marks = schema.tick_marks
     rows = connection.execute(select(marks).where(marks.c.stream == stream).order_by(marks.c.number)).mappings()
     said = [TickMark(row["first"], row["last"], row["text"], row["missing"]) for row in rows]
-    return (*said, *(TickMark(first, last, "", None, label) for label, first, last in read_hidden(connection, stream)))
-
-
-def read_hidden(connection: Connection, stream: int) -> list[tuple[str, int, int]]:
-    """(label, first, last tick) of keys that are not shown."""
-    text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == f"hidden {stream}")).scalar()
-    return [] if text is None else [(label, first, last) for label, first, last in json.loads(text)]
+    hidden = json.loads(schema.read_fact(connection, f"hidden {stream}") or "[]")
+    return (*said, *(TickMark(first, last, "", None, label) for label, first, last in hidden))
 
 
 def write_hidden(connection: Connection, stream: int, hidden: Sequence[tuple[str, int, int]]) -> None:
-    connection.execute(delete(schema.meta).where(schema.meta.c.key == f"hidden {stream}"))
-    connection.execute(insert(schema.meta).values(key=f"hidden {stream}", value=json.dumps(hidden)))
+    """(label, first, last tick) of keys that are not shown."""
+    schema.write_fact(connection, f"hidden {stream}", json.dumps(hidden))
 
 
 def mark_ticks(store: Store, name: str, mark: TickMark) -> TickMark:
@@ -66,17 +60,9 @@ def mark_ticks(store: Store, name: str, mark: TickMark) -> TickMark:
                 "drop them"
             )
     with store.database.transaction() as connection:
-        connection.execute(
-            insert(schema.tick_marks).values(
-                stream=known.id,
-                number=len(known.marks),
-                first=mark.first,
-                last=mark.last,
-                missing=mark.missing,
-                text=mark.text,
-                made=time.time(),
-            )
-        )
+        row = {"stream": known.id, "number": len(known.marks), "made": time.time()}
+        said = {"first": mark.first, "last": mark.last, "missing": mark.missing, "text": mark.text}
+        connection.execute(insert(schema.tick_marks).values(**row, **said))
     if live is not None:
         live.marks = (*live.marks, mark)
     else:

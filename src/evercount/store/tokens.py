@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import time
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -18,8 +17,7 @@ from evercount.store.writer import Store
 
 Role = Literal["admin", "write", "read"]
 ROLES: tuple[str, ...] = get_args(Role)
-SHORTEST = 24
-"""Characters of a token that an operator chooses; a shorter one could be guessed from its hash."""
+SHORTEST = 24  # characters of a token that an operator chooses; a shorter one could be guessed from its hash
 
 
 @dataclass(frozen=True)
@@ -43,10 +41,6 @@ def check_token(token: str) -> str:
     return token
 
 
-def same(one: bytes, other: bytes) -> bool:
-    return hmac.compare_digest(one, other)
-
-
 def add_token(store: Store, role: str, label: str = "") -> tuple[int, str]:
     """(id, token) of a new token; this is the only time that it can be seen."""
     if role not in ROLES:
@@ -67,7 +61,6 @@ def read_tokens(store: Reading) -> list[Token]:
 
 
 def remove_token(store: Store, number: int) -> bool:
-    """Delete a token; returns whether there was one."""
     with store.database.transaction() as connection:
         removed = connection.execute(delete(schema.tokens).where(schema.tokens.c.id == number))
     return bool(removed.rowcount)

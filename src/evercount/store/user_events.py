@@ -37,8 +37,7 @@ class UserEvents:
     order: IntArray
     cell: IntArray
     units: IntArray
-    place: IntArray | None = None
-    """Where `user` names each user once: the place there of each event's user."""
+    place: IntArray | None = None  # where `user` names each user once: the place there of each event's user
     keys: Sequence[str] = ()
     """Where keys are not listed: those that came, each once; `cell` is the place of the event's key among them."""
 
@@ -102,9 +101,7 @@ def keep_events(
     """Keep events until their tick closes. `batch` is the name of the query and the number of the batch."""
     rows = []
     for one, here in by_tick(tick):
-        content = records[here].tobytes()
-        if keys:
-            content = _with_keys(records[here], keys)
+        content = _with_keys(records[here], keys) if keys else records[here].tobytes()
         rows.append((live.id, one, *batch, sealer.seal(content, "user events", live.id, one)))
     insert_rows(connection, counted_events, rows)
 
@@ -141,7 +138,9 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
     capped = CappedTicks(users)
     query, rule = live.declaration.query, live.declaration.user_caps
     assert rule is not None
-    caps, filled = rule.caps, set(_ticks_with_events(connection, live, ticks))
+    caps, table = rule.caps, counted_events
+    where = (table.c.stream == live.id) & (table.c.tick >= ticks.start) & (table.c.tick < ticks.stop)
+    filled = set(connection.execute(select(table.c.tick).where(where).distinct()).scalars())
     for tick in ticks:
         if tick > ticks.start and rule.forgets_after(tick - 1):
             users.forget()
@@ -170,12 +169,6 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
     if rule.forgets_after(ticks.stop - 1):
         users.forget()
     return capped
-
-
-def _ticks_with_events(connection: Connection, live: LiveStream, ticks: range) -> list[int]:
-    table = counted_events
-    where = (table.c.stream == live.id) & (table.c.tick >= ticks.start) & (table.c.tick < ticks.stop)
-    return list(connection.execute(select(table.c.tick).where(where).distinct().order_by(table.c.tick)).scalars())
 
 
 def _records(connection: Connection, live: LiveStream, sealer: Sealer, tick: int) -> tuple[AnyArray, list[str]]:

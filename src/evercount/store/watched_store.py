@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from sqlalchemy import func, select
@@ -15,18 +15,15 @@ from evercount.errors import StoreError
 from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.database import Database
-from evercount.store.ended_stream import EndedStream
-from evercount.store.head_keeper import quarantine
-from evercount.store.late_rules import with_stored_rules
 from evercount.store.load_streams import load_retired
 from evercount.store.noise_ahead import NoiseAhead
-from evercount.store.open_stream import LiveStream
+from evercount.store.open_stream import EndedStream, LiveStream
 from evercount.store.reader import Reading, read_identity
-from evercount.store.rollback_guard import HeadFile, default_path
+from evercount.store.rollback_guard import HeadFile, default_path, quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import retired_rows
 from evercount.store.stored_releases import TICKS_PER_PAGE
-from evercount.store.stored_rows import declared
+from evercount.store.stored_rows import Known, StoredStream, declared, with_late_rules
 from evercount.store.tick_marks import read_marks
 from evercount.store.writer import Store
 
@@ -63,22 +60,13 @@ class WatchedStore(Store):
     def recover(self) -> None:
         """Nothing to do: this process keeps nothing that a failure could spoil."""
 
-    def declare(
-        self,
-        declaration: StreamDeclaration,
-        now: float,
-        secret: Secret | None = None,
-        *,
-        shards: int | None = None,
-        before_commit: Callable[[LiveStream], object] | None = None,
-        waits_for: str | None = None,
-    ) -> LiveStream:
+    def declare(self, *_: Any, **__: Any) -> NoReturn:
         """Refused."""
         raise StoreError("this store was opened for reading only")
 
-    def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
+    def facts_of(self, one: Known) -> StreamFacts:
         """From what is stored: keys may have joined since the stream was seen first."""
-        return Reading.facts_of(self, declaration)
+        return Reading.facts_of(self, one)
 
     def look(self, cells: range | None = None) -> list[tuple[str, list[dict[str, Any]]]]:
         """Streams and releases that are new since the last look: (name of the stream, releases of these cells)."""
@@ -91,8 +79,8 @@ class WatchedStore(Store):
             declarations, marks = {}, {row["id"]: read_marks(connection, row["id"]) for row in rows}
             for row in rows:
                 known = self.streams.get(row["name"])
-                declaration = declared(row) if known is None else known.declaration
-                declarations[row["id"]] = with_stored_rules(connection, row["id"], declaration)
+                stored = StoredStream(row["id"], declared(row)) if known is None else known
+                declarations[row["id"]] = with_late_rules(connection, stored)
                 if row["name"] in retired:
                     self.ended[row["name"]] = load_retired(connection, row, retired[row["name"]], False)
                     self.streams.pop(row["name"], None)
@@ -114,7 +102,7 @@ class WatchedStore(Store):
             live.waiting, live.declaration = waiting.get(live.id), declarations[live.id]
             live.marks = marks[live.id]
             while live.closed < tick:
-                page = self.read_releases(live.id, live.declaration, live.closed, TICKS_PER_PAGE, tick, cells)
+                page = self.read_releases(live, live.closed, TICKS_PER_PAGE, tick, cells)
                 reached = page[-1]["tick"] if len(page) >= TICKS_PER_PAGE else tick
                 live.labels, live.closed = self._labels_at(live, reached), reached
                 news.append((live.name, page))
@@ -122,7 +110,7 @@ class WatchedStore(Store):
 
     def _labels_at(self, live: LiveStream, tick: int) -> Sequence[str]:
         """One label per number that this tick published; all keys of the tick are stored with it."""
-        keys = self.public_keys(live.id, live.declaration)
+        keys = self.public_keys(live.id)
         declared_labels = live.declaration.query.labels
         return [*declared_labels, *(key for key, since in keys if since <= tick)] if keys else declared_labels
 

@@ -4,52 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
-from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.stream import Stream
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.tick_totals import TickEvents, TickTotals
-from evercount.errors import (
-    Conflict,
-    EvercountError,
-    StoreError,
-    StreamStopped,
-)
-from evercount.noise import Secret, random_bytes
+from evercount.errors import Conflict, EvercountError, StoreError, StreamStopped
+from evercount.noise import random_bytes
 from evercount.store import schema
 from evercount.store.accept_totals import CountedBatch, CountedTicks, take_batch
-from evercount.store.close_shards import Run
+from evercount.store.close_shards import Run, close_by_shards
 from evercount.store.closing_ticks import ClosingTicks, counted_ticks, keep_left, make_ready, next_totals, place_given
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
 from evercount.store.declare_stream import declare_stream
-from evercount.store.ended_stream import EndedStream
-from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
 from evercount.store.known_users import forget_users
 from evercount.store.load_streams import load_live, load_retired
 from evercount.store.named_events import ticks_at_a_time
 from evercount.store.noise_ahead import NoiseAhead
-from evercount.store.open_stream import FILES, Accepted, Batch, LiveStream
+from evercount.store.open_stream import FILES, Accepted, Batch, EndedStream, LiveStream
 from evercount.store.reader import PROBE, Reading
-from evercount.store.rollback_guard import HeadFile, default_path
+from evercount.store.rollback_guard import HeadFile, HeadKeeper, default_path, keep_lost_spending, quarantine
 from evercount.store.sealing import Sealer
-from evercount.store.shard_writer import close_by_shards
 from evercount.store.spending import retired_rows
+from evercount.store.stored_rows import Known
 
-REMEMBER_SECONDS = 30 * 86400.0
-"""How long an idempotency key is remembered."""
-FORGET_SECONDS = 60.0
-"""How often keys that are older are looked for."""
-NUMBERS_PER_COMMIT = 50_000
-"""Numbers that one transaction releases when missed ticks are closed together."""
+REMEMBER_SECONDS = 30 * 86400.0  # how long an idempotency key is remembered
+FORGET_SECONDS = 60.0  # how often keys that are older are looked for
+NUMBERS_PER_COMMIT = 50_000  # numbers that one transaction releases when missed ticks are closed together
 
 # built once: that takes longer than to run them
 NEW_STATE, NEW_SUMS = (
@@ -120,27 +109,25 @@ class Store(Reading):
         self._load()
 
     def close(self) -> None:
-        """Give the lock back."""
         self.noise_ahead.close()
         for live in self.streams.values():
             live.stream.close()
         self.database.close()
 
     def _identity(self, connection: Connection) -> str:
-        identity = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
+        identity = schema.read_fact(connection, "identity")
         if identity is None:
             identity = random_bytes(16).hex()
-            connection.execute(insert(schema.meta).values(key="identity", value=identity))
-        return str(identity)
+            schema.write_fact(connection, "identity", identity)
+        return identity
 
     def _sealer(self, connection: Connection, key: bytes | None) -> Sealer:
         sealer = Sealer(key, self.identity)
-        probe_text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "probe")).scalar()
-        if probe_text is None:
-            probe = sealer.seal(PROBE, "probe", 0).hex()
-            connection.execute(insert(schema.meta).values(key="probe", value=probe))
+        probe = schema.read_fact(connection, "probe")
+        if probe is None:
+            schema.write_fact(connection, "probe", sealer.seal(PROBE, "probe", 0).hex())
         else:
-            self.check_probe(sealer, probe_text)
+            self.check_probe(sealer, probe)
         return sealer
 
     def write_head(self, released: LiveStream | None = None) -> None:
@@ -153,28 +140,7 @@ class Store(Reading):
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
-    def declare(
-        self,
-        declaration: StreamDeclaration,
-        now: float,
-        secret: Secret | None = None,
-        *,
-        shards: int | None = None,
-        before_commit: Callable[[LiveStream], object] | None = None,
-        waits_for: str | None = None,
-    ) -> LiveStream:
-        """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
-
-        With `shards` its cells are cut into that number of ranges, which close their ticks apart (`close_shards.py`).
-        The number stays, and may be left out later. `before_commit` is called with the new stream; if it fails, there
-        is none. The clock closes no tick of a new stream that waits: for FILES, or for its HISTORY, if a tick has ended
-        before it was declared.
-
-        **Guarantee.** No two streams that are declared in one store have the same secret, query, budget, horizon, start
-        and ticks: they would have the same noise, and the difference of their releases would be that of their data.
-        Test: `tests/store/test_store_secrets.py`.
-        """
-        return declare_stream(self, declaration, now, secret, shards, before_commit, waits_for)
+    declare = declare_stream
 
     def open_history(self, name: str) -> LiveStream:
         """The operator says that the past of a stream is loaded, or that there is none: its ticks close from now on.
@@ -235,12 +201,16 @@ class Store(Reading):
         closed_at: float,
         describe: int | None = None,
         cells: int | None = None,
+        run: Run | None = None,
     ) -> list[dict[str, Any]]:
-        """Release the next ticks in one transaction; what is not committed did not happen."""
+        """Release the next ticks in one transaction; what is not committed did not happen.
+
+        The shards of a stream that is cut are closed by `run`, None for this process (`close_shards.py`).
+        """
         if live.finished:
             raise live.over()
         if live.cut is not None:
-            return self.close_shards(live, count, closed_at, None, describe, cells)
+            return self._describe(live, close_by_shards(self, live, count, closed_at, run), describe, cells)
         count = make_ready(self, live, count)
         count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))
         if live.counted and live.declaration.remembers:
@@ -294,40 +264,19 @@ class Store(Reading):
         live.looked_at, live.encoder, live.closed = 0, None, live.stream.tick
         live.early = {tick for tick in live.early if tick > live.closed}
 
-    def close_shards(
-        self,
-        live: LiveStream,
-        count: int,
-        closed_at: float,
-        run: Run | None = None,
-        describe: int | None = None,
-        cells: int | None = None,
-    ) -> list[dict[str, Any]]:
-        """As `close_ticks`, for a stream that is cut into shards; `run` closes them, None for this process."""
-        return self._describe(live, close_by_shards(self, live, count, closed_at, run), describe, cells)
-
     def _describe(self, live: LiveStream, new: int, describe: int | None, cells: int | None) -> list[dict[str, Any]]:
         """What the last `describe` of the new ticks show, of the first `cells` cells."""
         ticks = new if describe is None else min(new, describe)
         part = None if cells is None else range(cells)
-        return self.read_releases(live.id, live.declaration, live.closed - ticks, ticks, live.closed, part)
+        return self.read_releases(live, live.closed - ticks, ticks, live.closed, part)
 
-    def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
+    def facts_of(self, one: Known) -> StreamFacts:
         """As `Reading.facts_of`, from the stream itself."""
-        live = self.streams.get(declaration.name)
-        return super().facts_of(declaration) if live is None else live.stream
+        live = self.streams.get(one.declaration.name)
+        return super().facts_of(one) if live is None else live.stream
 
     def hides(self, name: str) -> bool:
-        """See `Reading`."""
         return name in self.ended and not self.ended[name].readable
-
-    def noise_under_way(self, live: LiveStream) -> Future[Any] | None:
-        """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer.
-
-        The noise of a new key takes time in proportion to the tick: with very many new keys at a late tick it takes
-        longer than clients of other streams may wait.
-        """
-        return self.noise_ahead.under_way(live)
 
     def _consume(
         self, connection: Connection, live: LiveStream, closing: ClosingTicks, counted: CountedTicks | None
@@ -347,11 +296,9 @@ class Store(Reading):
             self._forget_at = time.monotonic() + FORGET_SECONDS
 
     def write_state(self, connection: Connection, live: LiveStream, tick: int, blob: bytes) -> None:
-        """The state after a tick, into the open transaction."""
         sealed = self.sealer.seal(blob, "state", live.id, tick)
         connection.execute(NEW_STATE, {"number": live.id, "new_tick": tick, "content": sealed})
 
     def write_accumulator(self, connection: Connection, live: LiveStream, tick: int, totals: Any) -> None:
-        """The sums of the open tick, into the open transaction."""
         sealed = live.pack_totals(self.sealer, totals, tick)
         connection.execute(NEW_SUMS, {"number": live.id, "new_tick": tick, "content": sealed})

@@ -16,18 +16,13 @@ from evercount.mechanisms.exact.filter_kernel import FilterKernel
 from evercount.mechanisms.exact.filter_numbers import DRAW_BITS, MOST_TICKS, SIGMAS
 from evercount.mechanisms.exact.tree_kernels import HonakerFullKernel, HonakerKernel, OptimalKernel, TreeKernel
 
-ALLOWED_PRICE = 2.0**-60
-"""The price in δ that `numeric_horizon` allows by default."""
-ENDLESS_TICKS = 2**40
-"""The number of ticks for which the precision of a stream without horizon is chosen."""
-LONG_HORIZON = 2**24
-"""For longer horizons, dumps keep all bits of the state."""
-BITS_STEP = 22
-"""Fractional bits come in multiples of this."""
+ALLOWED_PRICE = 2.0**-60  # the price in δ that `numeric_horizon` allows by default
+ENDLESS_TICKS = 2**40  # the number of ticks for which the precision of a stream without horizon is chosen
+LONG_HORIZON = 2**24  # for longer horizons, dumps keep all bits of the state
+BITS_STEP = 22  # fractional bits come in multiples of this
 FEWEST_BITS, MOST_BITS = 6 * BITS_STEP, 10 * BITS_STEP
 
-Kernel = FilterKernel | TreeKernel
-"""The arithmetic of one factorization: `FilterKernel` has the contract."""
+Kernel = FilterKernel | TreeKernel  # the arithmetic of one factorization: `FilterKernel` has the contract
 
 _known: WeakKeyDictionary[Factorization, Kernel] = WeakKeyDictionary()
 """Kernels of the factorizations that are in use. A cache that held a factorization would hold its tables, which grow to

@@ -45,8 +45,7 @@ class Public:
     matrices: Tables
     eta: FloatArray
     n: FloatArray
-    sums: FloatArray
-    """What inputs and buffers of each block add to the running sum."""
+    sums: FloatArray  # what inputs and buffers of each block add to the running sum
     unit: float
     unit_n: float
     drift: float
@@ -65,8 +64,7 @@ class FilterKernel:
     `tests/mechanisms/test_near_noise.py` (measured error below the bound; planted losses of bits are caught).
     """
 
-    long_block = LONG_BLOCK_TICKS
-    """Ticks of a block in doubles, where there are not very many cells."""
+    long_block = LONG_BLOCK_TICKS  # ticks of a block in doubles, where there are not very many cells
 
     def __init__(
         self,

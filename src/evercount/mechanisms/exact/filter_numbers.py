@@ -14,25 +14,17 @@ from evercount.factorizations.filter_few_cells import lower_toeplitz_stack
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
 from evercount.mechanisms.exact.slices import check_exact, of_integers, product_error
 
-BLOCK_TICKS = 32
-"""Ticks of a block in integers, and in doubles where there are very many cells."""
-LONG_BLOCK_TICKS = 2 * BLOCK_TICKS
-"""Ticks of a block in doubles otherwise."""
-MOST_TICKS_AT_ONCE = 2**14
-"""Ticks of one call of `advance`."""
+BLOCK_TICKS = 32  # ticks of a block in integers, and in doubles where there are very many cells
+LONG_BLOCK_TICKS = 2 * BLOCK_TICKS  # ticks of a block in doubles otherwise
+MOST_TICKS_AT_ONCE = 2**14  # ticks of one call of `advance`
 SIGMAS = 64
 """No normal and no buffer exceeds this many standard deviations, except with probability < e^−2000."""
 DRAW_BITS = 128
-MOST_TICKS = 2**47
-"""Ticks that the counters of the generator serve (a tree uses up to two draws a tick)."""
-_WORK_BITS = 600
-"""Fractional bits of powers before they are rounded."""
-_SLICED_BITS = 256
-"""Fractional bits of matrices before they are cut into slices."""
-ONE = PiecewiseLinear(np.zeros(1, dtype=np.int64), np.ones(1))
-"""The weight 1 at every tick."""
-BUFFER = 130.0
-"""No buffer is larger, in units of the largest weight of an input so far (lemma 4)."""
+MOST_TICKS = 2**47  # ticks that the counters of the generator serve (a tree uses up to two draws a tick)
+_WORK_BITS = 600  # fractional bits of powers before they are rounded
+_SLICED_BITS = 256  # fractional bits of matrices before they are cut into slices
+ONE = PiecewiseLinear(np.zeros(1, dtype=np.int64), np.ones(1))  # the weight 1 at every tick
+BUFFER = 130.0  # no buffer is larger, in units of the largest weight of an input so far (lemma 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +36,8 @@ class Constants:
 
     output: ObjectArray
     """[G C]: what inputs and buffers add to the ticks of a block, (size, size + d). G has 1 on its diagonal."""
-    feed: ObjectArray
-    """Q: how inputs end up in the buffers, (d, size)."""
-    decay: ObjectArray
-    """D, (d, 1)."""
+    feed: ObjectArray  # Q: how inputs end up in the buffers, (d, size)
+    decay: ObjectArray  # D, (d, 1)
     bounds: tuple[tuple[float, ...], ...]
     """Upper bounds of |C_{k,i}| over k, of 1/(1 − D_i) (how many blocks an error lives on) and of Σ_j Q_{i,j}."""
 
@@ -141,18 +131,14 @@ class Dyadics:
 class Tables:
     """The matrices of one block length in slices, and sums of their entries."""
 
-    most: int
-    """Blocks that are carried through at a time."""
-    output: FloatArray
-    """[G C], (5, size, size + d)."""
-    feed: FloatArray
-    """Q, (5, d, size)."""
+    most: int  # blocks that are carried through at a time
+    output: FloatArray  # [G C], (5, size, size + d)
+    feed: FloatArray  # Q, (5, d, size)
     chain: FloatArray
     """Powers of D: (buffers, feeds of the blocks) to the buffers before every block and after the last one."""
     row_sums: tuple[float, float]
     """The largest sums of a row's magnitudes in `output`, for inputs and for buffers."""
-    drift: float
-    """What one block adds to the error of the noise of any later tick, in units (lemma 10)."""
+    drift: float  # what one block adds to the error of the noise of any later tick, in units (lemma 10)
     buffer_error: float
     """What one block adds to the error of what buffers will ever add to one tick, in units (lemma 10)."""
 

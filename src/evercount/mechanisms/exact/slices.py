@@ -17,12 +17,9 @@ import numpy as np
 
 from evercount._arrays import FloatArray, ObjectArray
 
-WIDTH = 20
-"""Bits of a slice."""
-ROUNDING = 2.0**-53
-"""Relative error of one operation on doubles."""
-EXACT = 2.0**53
-"""Integers up to this size are exact as doubles."""
+WIDTH = 20  # bits of a slice
+ROUNDING = 2.0**-53  # relative error of one operation on doubles
+EXACT = 2.0**53  # integers up to this size are exact as doubles
 
 Parts = tuple[FloatArray, FloatArray, FloatArray]
 """The sum of three arrays: multiples of 2^−40, multiples of 2^−60, and a small rest (each times the units)."""

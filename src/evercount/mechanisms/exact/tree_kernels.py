@@ -18,8 +18,7 @@ from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS, DRAW_BITS, SI
 from evercount.mechanisms.exact.slices import ROUNDING, cut, of_integers, product, settle
 from evercount.noise import Normals
 
-DRIFT = 48**2 * 2.0**-76
-"""No number of a tree of 48 levels is further off in pairs of doubles (lemma 12)."""
+DRIFT = 48**2 * 2.0**-76  # no number of a tree of 48 levels is further off in pairs of doubles (lemma 12)
 
 
 class TreeKernel:
@@ -30,8 +29,7 @@ class TreeKernel:
     """
 
     bits, narrow, long_block = DRAW_BITS, 0, BLOCK_TICKS
-    weights: tuple[int, ...] = ()
-    """Of a node's own normal, by level."""
+    weights: tuple[int, ...] = ()  # of a node's own normal, by level
 
     def __init__(self, horizon: int) -> None:
         self.levels = (-(-horizon // BLOCK_TICKS) * BLOCK_TICKS).bit_length()  # of the tree over whole blocks

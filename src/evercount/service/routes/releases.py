@@ -36,8 +36,7 @@ OtherStream = Annotated[str | None, Query(max_length=64, description="the stream
 Views = Annotated[
     list[str], Query(max_length=4, description="views that are published: running, per-tick, last-7; one std for each")
 ]
-WIDEST = 366
-"""Ticks of a view that anyone may have planned: the time that takes grows with them."""
+WIDEST = 366  # ticks of a view that anyone may have planned: the time that takes grows with them
 Ticks = Annotated[int | None, Query(ge=1, le=2**30)]
 
 
@@ -98,7 +97,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         live = visible(service, request, name)
         service.check_readable(live)
         if view is None:
-            tables: Iterable[ReleaseTable] = service.store.release_tables(live.id, live.declaration, live.closed)
+            tables: Iterable[ReleaseTable] = service.store.release_tables(live, live.closed)
         else:
             asked = ask(request, view, cell, minus, minus_stream, limit)
             tables = [await service.read(read_view, service.store, live, asked, service.limits.numbers)]

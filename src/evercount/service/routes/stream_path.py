@@ -8,10 +8,9 @@ from fastapi import Path, Query, Request
 
 from evercount.errors import Problem
 from evercount.service.runtime import Service
-from evercount.store import EndedStream, LiveStream
+from evercount.store import AnyStream
 
-LARGEST_TICK = 2**53
-"""Ticks travel as JSON numbers; beyond this many readers would round them."""
+LARGEST_TICK = 2**53  # ticks travel as JSON numbers; beyond this many readers would round them
 
 Name = Annotated[str, Path(min_length=1, max_length=64)]
 FirstCell = Annotated[int, Query(ge=0, le=2**31 - 1, description="the first cell that is shown, from 0")]
@@ -19,7 +18,7 @@ Cells = Annotated[int, Query(ge=1, le=10_000, description="how many cells are sh
 After = Annotated[int, Query(ge=0, le=LARGEST_TICK, description="releases of later ticks only")]
 
 
-def visible(service: Service, request: Request, name: str) -> LiveStream | EndedStream:
+def visible(service: Service, request: Request, name: str) -> AnyStream:
     """The stream if this request may read it."""
     role = service.access.role(request)
     live = service.look_up(name)
@@ -32,7 +31,7 @@ def visible(service: Service, request: Request, name: str) -> LiveStream | Ended
     return live
 
 
-def cell_page(live: LiveStream | EndedStream, first_cell: int, cells: int) -> dict[str, Any]:
+def cell_page(live: AnyStream, first_cell: int, cells: int) -> dict[str, Any]:
     """Which cells of a stream an answer is about: their labels, the place of the first, and how many there are."""
     labels = list(live.labels[first_cell : first_cell + cells])
     return {"stream": live.name, "labels": labels, "first_cell": first_cell, "cells": len(live.labels)}

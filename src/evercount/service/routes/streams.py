@@ -15,7 +15,7 @@ from evercount.service.http_errors import Json
 from evercount.service.read_events import read_batch
 from evercount.service.routes.stream_path import LARGEST_TICK, Name, visible
 from evercount.service.runtime import Service
-from evercount.store import EndedStream, LiveStream
+from evercount.store import AnyStream
 
 READ_AT_ONCE = 1 << 15
 """Bytes of a body that is read where it arrives: that takes less time than waking another thread twice."""
@@ -28,7 +28,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
     async def list_streams(request: Request) -> Response:
         """All streams; without a token the public ones. With the ledger: what these spend together."""
         role = service.access.role(request)
-        known: list[LiveStream | EndedStream] = [*service.store.streams.values(), *service.store.ended.values()]
+        known: list[AnyStream] = [*service.store.streams.values(), *service.store.ended.values()]
         seen = [live for live in known if role or live.declaration.public]
         ledger = await service.read(service.store.ledger, role is None)
         return Json({"streams": service.each(seen, service.facts), "ledger": ledger})
