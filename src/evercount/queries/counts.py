@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_number, check_positive
-from evercount.errors import EventRefused, InputError, ParameterError, UnknownName
+from evercount._validate import check_count, check_name, check_number, check_positive
+from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.capabilities import EventNumber, Groups, Rows
 from evercount.queries.cell_errors import CellErrors, fieller_interval
@@ -26,6 +26,12 @@ NO_EVENTS = (
     "an average per event does not reveal its number of events, so nothing can be said about the ticks between two "
     "releases; stream a Sum and a Count instead"
 )
+
+
+def check_range(low: float, high: float) -> None:
+    """Refuse a range of values that is empty."""
+    if not low < high:
+        raise ParameterError(f"low must be below high, got low={low}, high={high}")
 
 
 def kind_of(array: npt.NDArray[Any]) -> str:
@@ -169,15 +175,12 @@ class Sum(Query[float]):
     def __init__(self, low: float = 0.0, high: float = 1.0, grid: float = 1.0) -> None:
         self.low, self.high = check_number("low", low), check_number("high", high)
         self._grid = check_positive("grid", grid)
-        if not low < high:
-            raise ParameterError(f"low must be below high, got low={low}, high={high}")
+        check_range(low, high)
         self._low, self._high = round(low / grid), round(high / grid)
         if max(abs(self._low * self._grid - self.low), abs(self._high * self._grid - self.high)) > 1e-9 * self._grid:
             raise ParameterError(f"low={low} and high={high} must be whole multiples of grid={grid}")
         if max(abs(self._low), abs(self._high)) > MOST_UNITS:
-            raise ParameterError(
-                f"an event may add at most 2^20 grid units; grid={grid} is too fine for [{low}, {high}]"
-            )
+            raise ParameterError(f"grid={grid} is too fine for [{low}, {high}]: an event may add at most 2^20 units")
 
     @property
     def cells(self) -> int:
@@ -250,8 +253,7 @@ class Average(Sum):
         self, low: float = 0.0, high: float = 1.0, grid: float = 1.0, per: Literal["tick", "event"] = "tick"
     ) -> None:
         super().__init__(low, high, grid)
-        if per not in ("tick", "event"):
-            raise UnknownName("kind of average", per, ("tick", "event"))
+        check_name("kind of average", per, ("tick", "event"))
         if per == "event" and 1 / self._grid != round(1 / self._grid):
             raise ParameterError(f"per='event' needs a grid that divides 1, got {grid}")
         self.per = per

@@ -159,11 +159,7 @@ class DiscoveredKeys(Query[FloatArray]):
 
     @property
     def rows(self) -> Rows:
-        return Rows(("key",), list_keys=self._row_keys)
-
-    def _row_keys(self) -> tuple[Sequence[str], bool]:
-        """None are listed."""
-        return (), False
+        return Rows(("key",), list_keys=lambda: ((), False))
 
     def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
         """The keys of rows as they are counted; None for those that are not legal."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -20,10 +19,6 @@ ONE_TICK = (
     'for such sums declare a stream with the views that you need, for example ["per-tick", "last-7"]: its keys stay '
     "public"
 )
-
-
-def _one() -> float:
-    return 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +61,7 @@ class Publishing:
     """
 
     decode: Callable[[int, FloatArray], FloatArray] | None = None
-    norms: Callable[[], FloatArray | float] = _one
+    norms: Callable[[], FloatArray | float] = lambda: 1.0
     rounding: Callable[[], FloatArray | float] | None = None
     covariance: Callable[[Sequence[int]], FloatArray] | None = None
     weights: Callable[[IntArray], FloatArray] | None = None
@@ -130,18 +125,8 @@ SUMS = Publishing()
 
 def divided(scale: IntArray) -> Publishing:
     """Each noisy running sum over its entry of `scale`."""
-    return Publishing(partial(_divide, scale), partial(_inverse, scale), covariance=partial(_apart, scale))
 
+    def covariance(outputs: Sequence[int]) -> FloatArray:
+        return np.asarray(SUMS.joint(outputs) / scale[np.asarray(outputs)] ** 2)
 
-def _divide(scale: IntArray, first_tick: int, noisy: FloatArray) -> FloatArray:
-    return noisy / scale
-
-
-def _inverse(scale: IntArray) -> FloatArray:
-    return np.asarray(1 / scale)
-
-
-def _apart(scale: IntArray, outputs: Sequence[int]) -> FloatArray:
-    """Cells are independent."""
-    chosen = np.asarray(outputs)
-    return np.asarray((chosen[:, np.newaxis] == chosen) / scale[chosen] ** 2, dtype=np.float64)
+    return Publishing(lambda first_tick, noisy: noisy / scale, lambda: np.asarray(1 / scale), covariance=covariance)

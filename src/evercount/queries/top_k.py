@@ -42,10 +42,6 @@ class TopK(Histogram):
         super().__init__(keys, max_keys_per_event, removals, unknown)
         self._k = self._checked_k(k)
 
-    @property
-    def k(self) -> int:
-        return self._k
-
     def with_keys(self, keys: Sequence[Any]) -> Histogram:
         raise ParameterError("'top-k' keeps its keys: declare a histogram, whose largest keys `Release.top` gives, too")
 

@@ -22,28 +22,16 @@ from evercount.queries.graphs.graph_state import Tracker, UnionFind
 from evercount.queries.graphs.maximum_matching import MatchingTracker
 
 
-class _ComponentTracker(Tracker):
-    """Number of components of a graph that only grows."""
-
-    __slots__ = ("sets",)
-
-    def __init__(self) -> None:
-        self.sets = UnionFind()
-
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        row[0] -= self.sets.join(u, v)
-
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        raise NotImplementedError("union-find cannot forget; deletions use the forest")
-
-
 class _ForestTracker(Tracker):
-    """Cost of a minimum spanning forest, times `sign`. The whole graph is kept only if edges are to be removed."""
+    """Cost of a minimum spanning forest; with `components`, whose edges all weigh 1, the number of components instead.
 
-    __slots__ = ("graph", "sets", "shrunk", "sign", "tree")
+    The whole graph is kept only if edges are to be removed.
+    """
 
-    def __init__(self, sign: int, removals: bool) -> None:
-        self.sign = sign
+    __slots__ = ("components", "graph", "sets", "shrunk", "sign", "tree")
+
+    def __init__(self, removals: bool, components: bool = False) -> None:
+        self.components, self.sign = components, -1 if components else 1
         self.tree: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self.graph: defaultdict[int, dict[int, int]] | None = defaultdict(dict) if removals else None
         self.sets = UnionFind()
@@ -55,6 +43,8 @@ class _ForestTracker(Tracker):
         if not self._connected(u, v) if self.shrunk else self.sets.join(u, v):
             self._link(u, v, weight)
             row[0] += self.sign * weight
+            return
+        if self.components:  # no edge of the forest is heavier
             return
         heaviest, x, y = self._heaviest_on_path(u, v)
         if weight < heaviest:
@@ -144,7 +134,7 @@ class SpanningForest(GraphQuery[float]):
         return self.max_weight
 
     def _new_tracker(self) -> Tracker:
-        return _ForestTracker(1, removals=self.deletes)
+        return _ForestTracker(removals=self.deletes)
 
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """An edge costs up to W, then replaces a cheaper and cheaper other edge."""
@@ -171,7 +161,7 @@ class Components(GraphQuery[float]):
     name: ClassVar[str] = "components"
 
     def _new_tracker(self) -> Tracker:
-        return _ForestTracker(-1, removals=True) if self.deletes or self.stream == "mixed" else _ComponentTracker()
+        return _ForestTracker(removals=self.deletes or self.stream == "mixed", components=True)
 
     def _empty_value(self) -> int:
         return self.vertices
