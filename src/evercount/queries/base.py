@@ -185,9 +185,7 @@ class Query(Sensitivities, Generic[V_co]):
         for name, given in caps.items():
             if given is not None:
                 own = f", or give {name} to the query, which has its own cap" if name in self.parameters() else ""
-                raise ParameterError(
-                    f"{self.name!r} protects users with any number of events: omit {name}={given} of the budget{own}"
-                )
+                raise ParameterError(f"{self.name!r} protects users of any number of events: omit {name}={given}{own}")
 
     # -- from events to increments -----------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from evercount._validate import check_count, check_name, check_number, check_pos
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.capabilities import EventNumber, Groups, Rows
-from evercount.queries.cell_errors import CellErrors, fieller_interval
-from evercount.queries.publishing import KeptSums, Publishing
+from evercount.queries.cell_errors import CellErrors, Limits, fieller_interval
+from evercount.queries.publishing import Change, KeptSums, Publishing
 
 MOST_UNITS = 2**20
 """Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to be refused."""
@@ -310,16 +310,12 @@ class Average(Sum):
         events = np.maximum(noisy[:, 1], 1.0)
         return np.clip(self._mid * self._grid + noisy[:, 0] / events, self.low, self.high)[:, np.newaxis]
 
-    def _average_between(
-        self, earlier: int, later: int, low: FloatArray, high: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _average_between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
         """The average over those ticks."""
         ticks = max(later - earlier, 1)
         return (later * high - earlier * low) / ticks, np.ones(1) / ticks
 
-    def _nothing_between(
-        self, earlier: int, later: int, low: FloatArray, high: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _nothing_between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
         raise ParameterError(NO_EVENTS)
 
     def _output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
@@ -327,9 +323,7 @@ class Average(Sum):
         events = np.maximum(sums[:, 1:2], 1.0)
         return np.asarray(np.sqrt(1 + (values - self._mid * self._grid) ** 2) / events)
 
-    def _interval(
-        self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
-    ) -> tuple[FloatArray, FloatArray]:
+    def _interval(self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float) -> Limits:
         """Fieller's interval of the ratio.
 
         **Guarantee.** At every tick with at least one event it holds the true average of the values, rounded to the

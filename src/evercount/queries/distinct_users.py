@@ -162,9 +162,7 @@ class DistinctUsers(UserQuery):
             one = 4.0 if self._most == len(self._keys) else 8.0
         return one + 2.0 * self._total
 
-    def user_sensitivity(
-        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
-    ) -> float:
+    def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
         """S for one user with any number of events: see the class."""
         each = {(False, False): 1, (True, False): 2, (False, True): 2, (True, True): 5}
         return float(each[is_replace(adjacency), period] * (self._most + self._total))
@@ -250,9 +248,7 @@ class ActiveUsers(DistinctUsers):
         alone, other = (1.0, 1.0) if self._keys is None else (2.0, 8.0) if self.order_matters else (1.0, 2.0)
         return other if is_replace(adjacency) else alone
 
-    def user_sensitivity(
-        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
-    ) -> float:
+    def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
         """S of one tick for one user with any number of events: see the class."""
         return float(self._most * (1 + is_replace(adjacency)))
 

@@ -12,13 +12,17 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.cell_errors import CellErrors, Limits
 
 ONE_TICK = (
     "keys of the day are chosen anew at each tick, so a key may be missing at some ticks and has no sum over several; "
     'for such sums declare a stream with the views that you need, for example ["per-tick", "last-7"]: its keys stay '
     "public"
 )
+
+
+Change = tuple[FloatArray, FloatArray]
+"""What numbers gained, and its std in units of that of a cell's change: see `Publishing.between`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +36,7 @@ class KeptSums:
     """
 
     scale: Callable[[FloatArray, FloatArray], FloatArray]
-    interval: Callable[[FloatArray, FloatArray, CellErrors, float], tuple[FloatArray, FloatArray]]
+    interval: Callable[[FloatArray, FloatArray, CellErrors, float], Limits]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +71,7 @@ class Publishing:
     weights: Callable[[IntArray], FloatArray] | None = None
     whole: bool = False
     no_views: str | None = None
-    change: Callable[[int, int, FloatArray, FloatArray], tuple[FloatArray, FloatArray]] | None = None
+    change: Callable[[int, int, FloatArray, FloatArray], Change] | None = None
     kept: KeptSums | None = None
     own_ticks: bool = False
     part: Callable[[int], tuple[FloatArray, FloatArray]] | None = None
@@ -99,7 +103,7 @@ class Publishing:
         """What the running sums of each tick are multiplied with before they are published."""
         return np.ones(len(ticks)) if self.weights is None else self.weights(ticks)
 
-    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
         """(change, weight): what is published for ticks earlier+1 … later, given the published numbers at both ends.
 
         `weight` × the std of a cell's change is the std of each output's change. ParameterError where published
