@@ -50,7 +50,9 @@ def build_parameters(
     if not isinstance(budget, Budget):
         raise ParameterError(f"the second argument must be a Budget, got {budget!r}")
     if not isinstance(source.get("secret"), Secret | None):
-        raise ParameterError(f"secret must be a Secret, not {type(source['secret']).__name__}")
+        raise ParameterError(
+            f"secret must be a Secret, such as Secret.generate(), got {type(source['secret']).__name__}"
+        )
     if horizon is None and isinstance(factorization, Factorization):
         horizon = factorization.horizon
     if not isinstance(factorization, str | Mapping | Factorization | None):

@@ -117,7 +117,7 @@ def _block(
         total += int(numbers[number])
         noisy_total = total + int(drawn[number, noise.place[""]])
         keys = noisy[table.listed]
-        values = np.asarray([noisy_total, noisy_total - int(keys.sum()), *keys.tolist()], np.float64)
+        values = np.concatenate([[noisy_total, noisy_total - int(keys.sum())], keys]).astype(np.float64)
         published.append((values, np.concatenate([np.zeros(2), table.evidence])))
     return published, table
 

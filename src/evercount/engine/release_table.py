@@ -113,7 +113,7 @@ class ReleaseTable(Sequence[Any]):
             )
         if not isinstance(index, int | np.integer):
             raise ParameterError(
-                f'rows have numbers, as in table[0]; columns: table.to_pandas()["value"]: {index!r:.40}'
+                f'a row has a number, as in table[0]; for columns, table.to_pandas()["value"]: {index!r:.80}'
             )
         if not -len(self) <= index < len(self):
             raise IndexError(f"the table has {len(self)} rows, and row {index} is not one of them")

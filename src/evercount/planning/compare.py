@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import chance_outside, check_whole
+from evercount._validate import chance_outside
 from evercount.bounds import nuclear_lower
 from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.engine.build import choose_engine
@@ -309,7 +309,9 @@ def compared_ticks(horizon: int | None, ticks: int | None) -> int:
         return REFERENCE_TICKS if horizon is None else horizon
     if horizon is not None:
         raise ParameterError(f"ticks={ticks} is for streams without a horizon; this one is compared over its {horizon}")
-    return check_whole("ticks", ticks, 1, LARGEST_HORIZON)
+    if isinstance(ticks, bool) or not isinstance(ticks, int) or not 1 <= ticks <= LARGEST_HORIZON:
+        raise ParameterError(f"ticks must be a whole number from 1 to 2^50, got {ticks!r}")
+    return ticks
 
 
 def _suspects(model: ErrorModel, span: int) -> IntArray:

@@ -104,7 +104,7 @@ class Budget:
             if given is None:
                 continue
             if self.unit == "event":
-                raise ParameterError(f"{name}={given!r} has no meaning with unit='event': it is for unit='user'")
+                raise ParameterError(f"{name}={given!r} has no meaning with unit='event'. Use unit='user'.")
             if name == "period" and isinstance(given, str):
                 if not PERIOD_TEXT.fullmatch(given):
                     raise ParameterError(
