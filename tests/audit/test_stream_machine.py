@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from evercount import Budget, Count, Histogram, Secret, Stream
-from evercount.audit.library_door import open_for_replay
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine import state as state_module
 from evercount.errors import AlreadyReleased, EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
@@ -31,7 +30,7 @@ QUERY = Histogram(("a", "b", "c"))
 
 
 def fresh(query: Any, budget: Budget) -> Stream:
-    return open_for_replay(query, budget, HORIZON, secret=SECRET)
+    return Stream(query, budget, HORIZON, secret=SECRET)
 
 
 class StreamMachine(RuleBasedStateMachine):

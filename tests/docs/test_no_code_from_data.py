@@ -26,7 +26,6 @@ ALLOWED = {
     "declarations/file_places.py: getattr(self, name)": 1,
     # a library that the caller's method names: pyarrow, pandas or polars
     "engine/write_table.py: import_module(name)": 1,
-    "privacy/accounting.py: import_module(name)": 1,
     # the program that a person asks to have audited, typed on the command line of that person's own shell
     "audit/doors.py: getattr(importlib.import_module(module), name)": 1,
     "audit/doors.py: import_module(module)": 1,

@@ -23,8 +23,7 @@ from evercount.errors import (
 from evercount.local import Hinge, LocalPlan, Loss, Quantile
 from evercount.local.estimate import LocalEstimate
 from evercount.local.genprot import GenProtClient, GenProtServer, choose
-from evercount.local.genprot_exact import BITS, choice_weights, exact_ratio, pure_epsilon, widest_clip
-from evercount.local.genprot_plan import GenProtPlan
+from evercount.local.genprot_plan import BITS, GenProtPlan, choice_weights, exact_ratio, pure_epsilon, widest_clip
 from evercount.noise import Secret
 from many_streams import least_share
 

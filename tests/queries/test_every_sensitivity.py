@@ -43,13 +43,12 @@ from evercount.queries.graphs import (
     SpanningForest,
     Triangles,
 )
-from evercount.queries.histogram import Histogram
+from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.marginals import Marginals
 from evercount.queries.occupancy import Occupancy
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
-from evercount.queries.top_k import TopK
 from evercount.queries.word_cells import WordQuery
 from neighbouring_streams import change_norm
 from queries.test_queries_graphs_sensitivity import STAR_PAIR, TWO_TRIANGLES, shifted

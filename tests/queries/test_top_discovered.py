@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from evercount import Budget, DiscoveredKeys, Secret, Stream
 from evercount.errors import ParameterError
-from evercount.queries.top_discovered import top_discovered
+from evercount.queries.discovered_keys import top_discovered
 from many_streams import discoveries
 
 

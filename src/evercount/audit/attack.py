@@ -18,7 +18,7 @@ import numpy as np
 from evercount._arrays import BoolArray, FloatArray
 from evercount._validate import check_count, check_probability
 from evercount.audit.program import Claim, Program
-from evercount.audit.replay import Pair
+from evercount.audit.replay import Pair, Progress
 from evercount.errors import ParameterError
 from evercount.noise import Secret
 from evercount.text_rules import finite
@@ -28,6 +28,7 @@ THRESHOLDS = 33
 """Quantiles of the training runs that are tried as thresholds."""
 
 Statistic = Callable[[FloatArray], FloatArray]
+Statistics = dict[str, Statistic]
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def attack(
     runs: int = 2000,
     secret: Secret | None = None,
     confidence: float = 1 - 1e-4,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> AttackReport:
     """Attack one pair of neighbours with `runs` runs on either side, each with a secret of its own.
 
@@ -132,10 +133,10 @@ def attack(
 
 def _statistics(
     sides: list[FloatArray], difference: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int
-) -> dict[str, Statistic]:
+) -> Statistics:
     """Candidates, from the training half of the runs and public numbers."""
     rows = claim.left[np.asarray(ticks) - 1]
-    statistics: dict[str, Statistic] = {}
+    statistics: Statistics = {}
     if np.any(difference):
         # cells are independent in the claim; a direction for each of them
         weights = np.linalg.pinv(rows @ rows.T) @ difference.reshape(len(ticks), labels)
@@ -195,9 +196,7 @@ def lowest_bits(values: FloatArray) -> FloatArray:
 # -- judging -------------------------------------------------------------------------------------------------------
 
 
-def _judge(
-    candidates: dict[str, Statistic], sides: list[FloatArray], claim: Claim, confidence: float
-) -> dict[str, Any]:
+def _judge(candidates: Statistics, sides: list[FloatArray], claim: Claim, confidence: float) -> dict[str, Any]:
     """The best candidate of the training half, judged on the other half."""
     half = len(sides[0]) // 2
     chosen: tuple[tuple[float, float], str, float, int] | None = None

@@ -96,13 +96,11 @@ class _Ticks(Universe):
         gone = () if noop is ABSENT else (len(events),)
         shorter = tuple({((*tick[:at], *gone, *tick[at + 1 :]),) for tick in full for at in range(per_tick)})
         every = [*events, noop]
-        return cls(
-            full,
-            shorter,
-            merge=False,
-            tick=lambda step: as_tick([every[number] for tick in step for number in tick]),
-            known=len(events),
-        )
+
+        def read(step: Sequence[Any]) -> Any:
+            return as_tick([every[number] for tick in step for number in tick])
+
+        return cls(full, shorter, merge=False, tick=read, known=len(events))
 
     def alternatives(self, event: Any, adjacency: str) -> list[tuple[Any, ...]]:
         gone = () if len(self.absent[0][0]) < len(event) else (self.known,)

@@ -102,9 +102,8 @@ def attack_discovery(
     half = runs // 2
     best = max(_events(sides), key=lambda one: _advantage(one, slice(half), budget.epsilon))
     judged = slice(half, None)
-    (low, _), (_, high) = (
-        clopper_pearson(int(event[judged].sum()), runs - half, 1 - (1 - confidence) / 2) for event in best[1]
-    )
+    rest, shared = runs - half, 1 - (1 - confidence) / 2
+    (low, _), (_, high) = (clopper_pearson(int(event[judged].sum()), rest, shared) for event in best[1])
     proved = max(0.0, low - math.exp(budget.epsilon) * high)
     return DiscoveryReport(budget.epsilon, budget.delta, proved, best[0], listed, runs, confidence)
 

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from evercount._validate import check_name
 from evercount.audit.library_door import LibraryProgram
-from evercount.audit.neighbour_pairs import neighbours, worst_pairs
+from evercount.audit.neighbour_pairs import neighbours, worst_of
 from evercount.audit.program import Program
-from evercount.audit.replay import Pair, ReplayReport, replay, search
+from evercount.audit.replay import ReplayReport, replay, search
 from evercount.audit.universes import Universe
 from evercount.errors import ParameterError
 from evercount.noise import Secret
@@ -77,10 +75,12 @@ def run_replay(
     """Replay the worst neighbours of the program's query, where it has one, and `examples` random ones."""
     tell = progress or (lambda what, done: None)
     budget = program.claim(ticks).budget
-    first = replay(program, _worst(program, budget, ticks), secret, lambda done: tell("worst neighbours", done))
+    query = getattr(program, "query", None)
+    worst_pairs = worst_of(program, query, budget, ticks, program.universe) if isinstance(query, Query) else []
+    first = replay(program, worst_pairs, secret, lambda done: tell("worst neighbours", done))
     if not first.holds or not examples:
         return first
-    if budget.unit == "user" and getattr(getattr(program, "query", None), "people", None) is not None:
+    if budget.unit == "user" and isinstance(query, Query) and query.people is not None:
         return first  # random neighbours would need users' names in events that already have them
     tell("random neighbours", 0)
     second = search(program, neighbours(program.universe, budget, ticks), secret, examples)
@@ -88,12 +88,3 @@ def run_replay(
     worst = max(findings, key=lambda finding: finding.spent, default=None)
     measure = "epsilon" if budget.pure else "mu"
     return ReplayReport(program.name, measure, worst, first.pairs + second.pairs, first.refused + second.refused)
-
-
-def _worst(program: Audited, budget: Budget, ticks: int) -> list[Pair]:
-    query = getattr(program, "query", None)
-    if not isinstance(query, Query):
-        return []
-    # R = L⁺·M: the search needs the direction of the worst change only
-    right = np.linalg.pinv(program.claim(ticks).left) @ np.tril(np.ones((ticks, ticks)))
-    return worst_pairs(query, budget, ticks, right, program.universe)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -93,6 +94,12 @@ def largest_ratio(laws: Mapping[str, Law]) -> tuple[float, tuple[str, str], str]
     return max(ratios)
 
 
+def drawn_p_value(law: Law, draw: Callable[[Secret], Hashable], draws: int, secret: Secret | None) -> float:
+    """`draws_p_value` of a program that is run with a secret of its own for each draw."""
+    root = Secret.generate() if secret is None else secret
+    return draws_p_value(law, lambda number: draw(root.derive(f"law {number}")), draws)
+
+
 def draws_p_value(law: Law, draw: Callable[[int], Hashable], draws: int) -> float:
     """The p-value of the χ² test of draws 0, 1, … of a program against a law; rare outcomes make one class.
 
@@ -101,7 +108,7 @@ def draws_p_value(law: Law, draw: Callable[[int], Hashable], draws: int) -> floa
     """
     from scipy.stats import chi2
 
-    seen = Counter(draw(number) for number in range(draws))
+    seen = Counter(map(draw, range(draws)))
     common = [outcome for outcome, p in law.items() if p * draws >= 5]
     expected = [law[outcome] * draws for outcome in common]
     counted = [seen[outcome] for outcome in common]
@@ -136,9 +143,9 @@ def closing_law(plan: SparsePlan, counts: Sequence[int]) -> dict[Hashable, float
         for pattern, p in extended(tick + 1, held, segments, density * (1 - reached)):
             yield (False, *pattern), p
         if segments < most:
-            closing = float((density * reached).sum())
+            closed = float((density * reached).sum())
             for pattern, p in extended(tick + 1, 0, segments + 1, weight):
-                yield (True, *pattern), closing * p
+                yield (True, *pattern), closed * p
 
     return dict(extended(0, 0, 0, weight))
 
@@ -185,17 +192,14 @@ def audit_sparse(
                     apart = _log_ratio(p, other[pattern]) + counter[_segment(pattern, tick)]
                     ratios.append((apart, (str(counts), str(more)), str(pattern)))
     apart, pair, outcome = max(ratios)
-    root = Secret.generate() if secret is None else secret
     opened = program or (lambda key: SparseCount(epsilon, horizon, 0.0, max_ones, method="partition", secret=key))
     start = (bases[0] * ticks)[:ticks]
 
-    def closings(number: int) -> Hashable:
-        counter = opened(root.derive(f"law {number}"))
-        pattern = tuple(release.closed for release in counter.run(start))
-        counter.close()
-        return pattern
+    def closings(key: Secret) -> Hashable:
+        with closing(opened(key)) as counter:
+            return tuple(release.closed for release in counter.run(start))
 
-    p_value = draws_p_value(closing_law(split, start), closings, draws)
+    p_value = drawn_p_value(closing_law(split, start), closings, draws, secret)
     return LawReport("sparse count", epsilon, apart, pair, outcome, p_value, draws)
 
 

@@ -15,7 +15,6 @@ from evercount.audit.program import Claim, Data, Published
 from evercount.audit.universes import Universe, universe
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError
-from evercount.factorizations import Factorization
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree
@@ -23,23 +22,6 @@ from evercount.mechanisms.laplace_rates import node_rate
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
-
-
-def open_for_replay(
-    query: Query,
-    budget: Budget,
-    horizon: int | None = None,
-    factorization: str | Factorization | None = None,
-    *,
-    secret: Secret,
-) -> Stream:
-    """A stream that may share its secret with other streams of the same declaration: for audits only.
-
-    Two streams with one secret reveal how their data differ. That is what an audit measures, on synthetic data; nothing
-    that such a stream releases may be published. It is a stream like any other, so that snapshots are audited too:
-    close it before the next one with the same secret is opened.
-    """
-    return Stream(query, budget, horizon, factorization, secret=secret)
 
 
 class DoorProgram(ABC):
@@ -61,10 +43,7 @@ class DoorProgram(ABC):
         self.restarts = restarts
         self.name = f"{self.door}: {query.name}"
         self.names_users = budget.unit == "user" and query.people is None
-        self.claim = cache(self._claim)
-
-    def _claim(self, ticks: int) -> Claim:
-        return stream_claim(self.open(Secret.generate()), ticks)
+        self.claim = cache(lambda ticks: stream_claim(self.open(Secret.generate()), ticks))
 
     @abstractmethod
     def open(self, secret: Secret) -> Stream:
@@ -76,7 +55,11 @@ class DoorProgram(ABC):
 
 
 class LibraryProgram(DoorProgram):
-    """The library door: `Stream.step`, tick by tick."""
+    """The library door: `Stream.step`, tick by tick.
+
+    Two streams with one secret reveal how their data differ: what an audit measures, on synthetic data. They are no
+    replays, so that snapshots are audited too; each is closed before the next is opened.
+    """
 
     door = "library"
 
@@ -85,7 +68,7 @@ class LibraryProgram(DoorProgram):
         self.universe = universe(self.query) if events is None else events
 
     def open(self, secret: Secret) -> Stream:
-        return open_for_replay(self.query, self.budget, self.horizon, self.factorization, secret=secret)
+        return Stream(self.query, self.budget, self.horizon, self.factorization, secret=secret)
 
     def run(self, data: Data, secret: Secret) -> Published:
         stream, rows = self.open(secret), list[FloatArray]()

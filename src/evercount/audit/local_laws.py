@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import closing
 from fractions import Fraction
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from evercount.audit.attack import AttackReport, attack
-from evercount.audit.exact_laws import Law, LawReport, draws_p_value, largest_ratio
+from evercount.audit.exact_laws import Law, LawReport, drawn_p_value, largest_ratio
 from evercount.audit.program import Claim, Data, Published
 from evercount.local.collection_plan import Form, shared_plan
 from evercount.local.genprot import GenProtClient
-from evercount.local.genprot_exact import BITS
-from evercount.local.genprot_plan import GenProtPlan
+from evercount.local.genprot_plan import BITS, GenProtPlan
 from evercount.local.hierarchical import HierarchyClient, HierarchyPlan, encode
 from evercount.local.local_client import LocalClient
 from evercount.local.messages import unpack
@@ -51,17 +51,13 @@ def audit_hierarchical(
     plan = HierarchyPlan(epsilon, buckets)
     laws: dict[str, Law] = {f"bucket {b}": _message_law(plan, b, encoder) for b in range(buckets)}
     apart, pair, outcome = largest_ratio(laws)
-    root = Secret.generate() if secret is None else secret
-    p_value = draws_p_value(
-        laws["bucket 5"], lambda n: _send(client(plan, root.derive(f"law {n}")), 5.5 / buckets), draws
-    )
+    p_value = drawn_p_value(laws["bucket 5"], lambda key: _send(client(plan, key), 5.5 / buckets), draws, secret)
     return LawReport("hierarchical client", epsilon, apart, pair, outcome, p_value, draws)
 
 
 def _send(client: Any, value: float) -> Hashable:
-    message: Hashable = client.message(value)
-    client.close()
-    return message
+    with closing(client):
+        return cast(Hashable, client.message(value))
 
 
 def _message_law(plan: HierarchyPlan, bucket: int, encoder: Encoder) -> Law:
@@ -101,9 +97,8 @@ def audit_genprot(
         plan.__dict__["clip"] = clip
     found = [(*largest_ratio(_choice_laws(plan, number)), number) for number in range(CLIENTS)]
     apart, pair, outcome, number = max(found)
-    root = Secret.generate() if secret is None else secret
     law = _choice_laws(plan, 0)["bucket 1"]
-    p_value = draws_p_value(law, lambda n: _send(client(plan, 0, root.derive(f"law {n}")), 0.5 / buckets), draws)
+    p_value = drawn_p_value(law, lambda key: _send(client(plan, 0, key), 0.5 / buckets), draws, secret)
     return LawReport(f"genprot client, {rule}", epsilon, apart, pair, f"{outcome} of client {number}", p_value, draws)
 
 

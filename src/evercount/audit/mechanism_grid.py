@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-
 from evercount.audit.attack import AttackReport, attack
 from evercount.audit.doors import Audited
 from evercount.audit.library_door import LibraryProgram
-from evercount.audit.neighbour_pairs import worst_pairs
+from evercount.audit.neighbour_pairs import worst_of
 from evercount.audit.replay import Pair, compare
 from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import FACTORIZATIONS
@@ -70,9 +68,7 @@ def all_cases(query: Query) -> Iterator[Case]:
 
 def hardest_pair(program: Audited, query: Query, budget: Budget, ticks: int, secret: Secret) -> Pair:
     """The pair that spends most in a replay."""
-    left = program.claim(ticks).left
-    right = np.linalg.pinv(left) @ np.tril(np.ones((ticks, ticks)))
-    pairs = worst_pairs(query, budget, ticks, right, program.universe, 1000)
+    pairs = worst_of(program, query, budget, ticks, program.universe, 1000)
     if not pairs:
         raise ParameterError(f"no neighbours of {query!r} differ in {ticks} ticks")
     return max(pairs, key=lambda pair: compare(program, pair, secret).spent)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from itertools import cycle, islice
 from typing import Any
 
+import numpy as np
+
 from evercount._arrays import FloatArray
-from evercount.audit.program import Data
+from evercount.audit.program import Data, Program
 from evercount.audit.replay import Pair
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.audit.universes import Universe
@@ -18,6 +20,15 @@ from evercount.queries.sensitivities import bounded
 SEARCHED = 4000
 """Pairs that the sensitivity search tries."""
 CHANGED = "changed user"
+
+
+def worst_of(
+    program: Program, query: Query, budget: Budget, ticks: int, events: Universe, searched: int = SEARCHED
+) -> list[Pair]:
+    """`worst_pairs` for the noise that a program claims."""
+    # R = L⁺·M: the search needs the direction of the worst change only
+    right = np.linalg.pinv(program.claim(ticks).left) @ np.tril(np.ones((ticks, ticks)))
+    return worst_pairs(query, budget, ticks, right, events, searched)
 
 
 def worst_pairs(

@@ -36,10 +36,8 @@ class Published:
 
     def __post_init__(self) -> None:
         if self.values.shape != (len(self.ticks), len(self.labels)):
-            raise ParameterError(
-                f"published values have the shape {self.values.shape}, but there are {len(self.ticks)} rows and "
-                f"{len(self.labels)} labels"
-            )
+            there = f"there are {len(self.ticks)} rows and {len(self.labels)} labels"
+            raise ParameterError(f"published values have the shape {self.values.shape}, but {there}")
 
     def same_structure(self, other: Published) -> bool:
         """Whether the two differ in nothing but the noisy numbers."""
@@ -91,14 +89,9 @@ class Claim:
         tests/audit/test_replay.py::test_spent_is_what_dense_formulas_say.
         """
         rows = self.left[np.asarray(ticks, dtype=np.int64) - 1]
-        parts = []
-        for column in np.asarray(difference, dtype=np.float64).T:
-            if not np.any(column):
-                continue
-            parts.append(self._least_cost(rows, column) if self.pure else self._least_norm(rows, column))
-        if not parts:
-            return 0.0
-        return float(np.sum(parts)) if self.pure else float(np.linalg.norm(parts))
+        price = self._least_cost if self.pure else self._least_norm
+        parts = [price(rows, column) for column in np.asarray(difference, dtype=np.float64).T if np.any(column)]
+        return float(np.sum(parts) if self.pure else np.linalg.norm(parts))
 
     def _least_norm(self, rows: FloatArray, column: FloatArray) -> float:
         """Length of the shortest shift of the normals that makes the difference, over σ."""

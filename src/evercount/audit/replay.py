@@ -20,6 +20,7 @@ TOLERANCE = 1e-9
 """Relative: a promise counts as broken only beyond what rounding can explain."""
 
 Pair = tuple[Data, Data]
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,7 @@ def check_repeats(program: Program, data: Data, secret: Secret) -> Finding | Non
     return Finding(float("inf"), program.claim(len(data)).limit, (data, data), reason)
 
 
-def replay(
-    program: Program, pairs: Iterable[Pair], secret: Secret, progress: Callable[[int], None] | None = None
-) -> ReplayReport:
+def replay(program: Program, pairs: Iterable[Pair], secret: Secret, progress: Progress | None = None) -> ReplayReport:
     """Compare all these pairs of neighbours under one secret.
 
 

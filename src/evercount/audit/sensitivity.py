@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
 
 from evercount._arrays import FloatArray
+from evercount._validate import check_name
 from evercount.audit.pair_search import ABSOLUTE, SQUARES, VALUES, Pair, PairSearch
 from evercount.audit.universes import Universe
 from evercount.audit.universes import universe as known_universe
-from evercount.errors import ParameterError, UnknownName
+from evercount.errors import ParameterError
 from evercount.queries.base import Adjacency, Query
 
 __all__ = ["Claim", "Finding", "SensitivityReport", "Universe", "audit_sensitivity"]
@@ -143,8 +145,7 @@ def audit_sensitivity(
         checks of the query itself. If `exhaustive` and `holds`, no legal pair of that size over that universe beats it.
         Tests: ``test_beaten_pair_can_be_replayed``, ``test_planted_understatement_is_caught``.
     """
-    if adjacency not in get_args(Adjacency):
-        raise UnknownName("adjacency", adjacency, get_args(Adjacency))
+    check_name("adjacency", adjacency, get_args(Adjacency))
     universe = known_universe(query) if universe is None else universe
     if query.discovery is not None:
         query = query.discovery.with_known_keys(universe.events)
@@ -179,30 +180,17 @@ def audit_sensitivity(
         )
         for number, (name, R) in enumerate(named.items())
     )
-    l1, value = _declared_l1(query, adjacency), query.squared_value_sensitivity(adjacency)
-    return SensitivityReport(
-        repr(query),
-        adjacency,
-        ticks,
-        length,
-        S * more,
-        search.largest[SQUARES],
-        search.worst[SQUARES],
-        findings,
-        None if l1 is None else Claim(search.largest[ABSOLUTE], l1 * changed, search.worst[ABSOLUTE]),
-        None if value is None else Claim(search.largest[VALUES], value * more, search.worst[VALUES]),
-        search.pairs,
-        exhaustive and search.all_placements,
-        changed,
-    )
+    l1, value = None, query.squared_value_sensitivity(adjacency)
+    with suppress(ParameterError):  # a query that declares none is refused under δ = 0
+        l1 = query.l1_sensitivity(adjacency)
 
+    def claim(judge: int, declared: float | None) -> Claim | None:
+        return None if declared is None else Claim(search.largest[judge], declared, search.worst[judge])
 
-def _declared_l1(query: Query, adjacency: Adjacency) -> float | None:
-    """Δ₁ of the query; None where it declares none, and δ = 0 is refused."""
-    try:
-        return query.l1_sensitivity(adjacency)
-    except ParameterError:
-        return None
+    others = claim(ABSOLUTE, l1 and l1 * changed), claim(VALUES, value and value * more)
+    known, streams = (repr(query), adjacency, ticks, length), (search.pairs, exhaustive and search.all_placements)
+    worst = (S * more, search.largest[SQUARES], search.worst[SQUARES])
+    return SensitivityReport(*known, *worst, findings, *others, *streams, changed)
 
 
 def gram_falls(R: FloatArray) -> bool:

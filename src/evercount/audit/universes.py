@@ -71,9 +71,7 @@ def universe(query: Query) -> Universe:
     >>> universe(Histogram(["a", "b"])).events
     ((), ('a',), ('b',))
     """
-    raise ParameterError(
-        f"no universe of events is known for {query!r}: pass universe=Universe(events=(…)) with the legal events"
-    )
+    raise ParameterError(f"no universe of events is known for {query!r}: pass universe=Universe(legal events)")
 
 
 def universe_of_rows(query: Query) -> Universe:

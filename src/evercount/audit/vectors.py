@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from evercount.audit.library_door import open_for_replay
 from evercount.bounds import interval_quantile, nuclear_lower, simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_quantile
+from evercount.engine.stream import Stream
 from evercount.errors import ParameterError
 from evercount.factorizations import BUILT_IN, factorization
 from evercount.factorizations.laplace_trees import DigitTree, leading_constant
@@ -61,7 +61,7 @@ def release_vectors() -> dict[str, Any]:
     ]
     streams = []
     for query, budget, horizon, name, events in cases:
-        stream = open_for_replay(query, budget, horizon, name, secret=Secret.from_hex(KEY))
+        stream = Stream(query, budget, horizon, name, secret=Secret.from_hex(KEY))
         released = [stream.step(tick).values.tolist() for tick in events]
         asked = {"name": query.name, "parameters": query.named()[1]}
         facts = {"query": asked, "budget": budget.to_dict(), "horizon": horizon, "factorization": name}
@@ -78,9 +78,8 @@ def norm_vectors() -> dict[str, Any]:
         for ticks in (8, 256) if name == "optimal" else (8, 256, 65536):
             built = factorization(name, None if name == "unbounded" else ticks)
             rows = built.row_norms([1, ticks // 2, ticks])
-            norms.append(
-                {"factorization": name, "ticks": ticks, "column_norm": built.column_norm, "row_norms": rows.tolist()}
-            )
+            made = {"column_norm": built.column_norm, "row_norms": rows.tolist()}
+            norms.append({"factorization": name, "ticks": ticks, **made})
     return {"about": "row_norms are at ticks 1, T/2 and T; column_norm has a head-room of 1e-9", "norms": norms}
 
 

@@ -143,9 +143,8 @@ class StreamDeclaration:
             self.columns.check_fit(self.query, self.budget)
         check_views(self.views, self.query.for_views(()), schedule, self.stream_postprocess)
         self._settle_noise()
-        if self.view_postprocess and (
-            "monotone" in self.postprocess or (self.shows_releases and self.revise_for is None)
-        ):
+        released = self.shows_releases and self.revise_for is None
+        if self.view_postprocess and ("monotone" in self.postprocess or released):
             raise ParameterError(
                 "views are made nonnegative or whole, not monotone; and running totals and keys of the day have no "
                 "post-processed views. To post-process running totals declare no views"
@@ -158,10 +157,7 @@ class StreamDeclaration:
 
     def _check_late(self, schedule: Schedule) -> None:
         if (self.waits or self.late == "revise") and schedule.manual:
-            raise ParameterError(
-                "a manual stream closes its ticks by hand, and its events have no times: no event is late, so omit "
-                "wait and late = 'revise'"
-            )
+            raise ParameterError("events of a manual stream have no times: omit wait and late = 'revise'")
         if (self.late == "revise") != (self.revise_for is not None):
             raise ParameterError("late = 'revise' and revise_for = 14 (how many ticks a number is revised) go together")
 
@@ -180,26 +176,23 @@ class StreamDeclaration:
         if self.revise_for is not None:
             if self.carry_caps:
                 raise ParameterError("caps are not carried over with late = 'revise': omit one of the two")
-            protected = with_period_ticks(self.budget, self.schedule)
-            budget, spec = choose_revised(
-                self.query, protected, self.factorization, self.stream_postprocess, self.noise_for, self.revise_for
-            )
+            protected, post = with_period_ticks(self.budget, self.schedule), self.stream_postprocess
+            declared = (self.query, protected, self.factorization, post, self.noise_for, self.revise_for)
+            budget, spec = choose_revised(*declared)
             self._set(budget=budget, factorization=spec.spec, noise_for=(RUNNING,))
             return
         asked = self.noise_for or noise_views(self.views, self.schedule) or self._default_views
         views = check_noise_for(self.query, asked)
         self._set(noise_for=views, query=self.query.for_views(views))
         check_views(self.views, self.query, self.schedule, self.stream_postprocess)
-        self._set(budget=with_period_ticks(self.budget, self.schedule))
-        self.query.check_budget(self.budget)
-        kept, engine = choose_noise(self.query, self.budget, self.horizon, self.factorization, views)
+        budget = with_period_ticks(self.budget, self.schedule)
+        self.query.check_budget(budget)
+        kept, engine = choose_noise(self.query, budget, self.horizon, self.factorization, views)
         self._set(budget=kept)
         if self.carry_caps:
             check_hands_on(engine, self.query, kept, self.horizon)
         if isinstance(engine.spec, dict) and "left" in engine.spec:
-            raise ParameterError(
-                "a declaration names its factorization: register matrices of your own (register_factorization)"
-            )
+            raise ParameterError("a declaration names its factorization: give matrices a name (register_factorization)")
         if self.factorization is not None or views != (RUNNING,) or not isinstance(engine.spec, str):
             self._set(factorization=engine.spec)
 
@@ -269,8 +262,12 @@ class StreamDeclaration:
         """The stream as it counts now, with the keys that have joined it. What it declares stays as it is."""
         if query == self.query or self.revise_for is not None:  # no keys join a revised stream, whose query has lags
             return self
+        return self._changed(_first_query=self.declared_query, query=query)
+
+    def _changed(self, **fields: Any) -> StreamDeclaration:
+        """The same declaration but for these fields; nothing is checked or chosen again."""
         other = copy(self)
-        other._set(_first_query=self.declared_query, query=query)
+        other._set(**fields)
         return other
 
     def to_toml(self) -> str:
@@ -363,9 +360,8 @@ class StreamDeclaration:
 
     def with_schedule(self, schedule: Schedule) -> StreamDeclaration:
         """The declaration on another schedule, with the noise that it has."""
-        other = copy(self)
+        other = self._changed(budget=with_period_ticks(self.budget, schedule))
         other._schedule_is(schedule)
-        other._set(budget=with_period_ticks(self.budget, schedule))
         return other
 
     def renewed(self, horizon: int | None = None, name: str | None = None) -> StreamDeclaration:
@@ -379,10 +375,8 @@ class StreamDeclaration:
 
     def going_on(self, start: int, first: StreamDeclaration) -> StreamDeclaration:
         """The declaration from `start` on, for a stream that goes on for another one: rows of that one are no fault."""
-        other = self.started(start)
         begin = first.schedule.begin if first.earliest is None else first.earliest
-        other._set(earliest=begin)
-        return other
+        return self.started(start)._changed(earliest=begin)
 
     def unstarted(self) -> StreamDeclaration:
         """The declaration with its start left open."""
@@ -395,9 +389,7 @@ class StreamDeclaration:
         comes, and on public facts: `engine/revisions.proof.md`, Changing the rule. Test:
         tests/contracts/test_late_rules.py::test_rules_change_for_events_to_come.
         """
-        other = copy(self)
-        other._set(late=self.late if self.revise_for is not None else late, wait=wait)
-        return other
+        return self._changed(late=self.late if self.revise_for is not None else late, wait=wait)
 
     @property
     def remembers(self) -> bool:

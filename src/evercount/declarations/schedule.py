@@ -57,6 +57,7 @@ INSTANT_PATTERN = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{_CLOCK_PATTERN}(Z| UTC|[+-
 """A time with an offset."""
 PLAIN_LINES = re.compile(r"([12][0-9]{3}(-[0-9]{2}){2}T([01][0-9]|2[0-3])(:[0-5][0-9]){2}([.][0-9]{1,6})?Z\n)+")
 """Lines of times in UTC, in the one form that most programs write."""
+CLOCK_CHANGE = "in {} (clock change): write it with its offset, such as +01:00"
 NUMBER_TEXT, TIME_TEXT = re.compile(NUMBER_PATTERN), re.compile(f"{WALL_PATTERN}|{INSTANT_PATTERN}")
 
 
@@ -74,14 +75,9 @@ def parse_tick(text: Any) -> tuple[int, bool] | None:
     """The length of a tick, and whether it is one of the calendar; None for manual ones."""
     if text == MANUAL:
         return None
-    match = TICK_TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
-    length = int(match[1]) * UNITS[match[2]] if match else 0
-    if match is None or not SHORTEST_TICK <= length <= LONGEST_TICK:
-        raise ParameterError(
-            f"invalid tick length {text!r:.80}: write a whole number and ms, s, m, h, d or w, such as 500ms, "
-            "15m, 1h, 1d, 1w (10 ms to ten years), or 'manual'"
-        )
-    return length, match[2] in "dw"
+    said = f"invalid tick length {text!r:.80}", "500ms, 15m, 1h, 1d, 1w (10 ms to ten years), or 'manual'"
+    length, unit = _read_length(text, SHORTEST_TICK, *said)
+    return length, unit in "dw"
 
 
 def parse_length(text: Any, what: str) -> int:
@@ -90,14 +86,16 @@ def parse_length(text: Any, what: str) -> int:
     >>> parse_length("12h", "wait") // UNITS["h"]
     12
     """
+    return _read_length(text, 0, f"{what} {text!r:.40} is not a length of time", "30s or 12h, up to ten years")[0]
+
+
+def _read_length(text: Any, least: int, wrong: str, right: str) -> tuple[int, str]:
+    """(microseconds, unit)."""
     match = TICK_TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
-    length = int(match[1]) * UNITS[match[2]] if match else LONGEST_TICK + 1
-    if match is None or length > LONGEST_TICK:
-        raise ParameterError(
-            f"{what} {text!r:.40} is not a length of time: write a whole number and ms, s, m, h, d or w, such as 30s "
-            "or 12h, up to ten years"
-        )
-    return length
+    length = int(match[1]) * UNITS[match[2]] if match else -1
+    if match is None or not least <= length <= LONGEST_TICK:
+        raise ParameterError(f"{wrong}: write a whole number and ms, s, m, h, d or w, such as {right}")
+    return length, match[2]
 
 
 def zone_named(name: Any) -> tzinfo:
@@ -126,10 +124,7 @@ def parse_instant(value: Any, zone: tzinfo, what: str) -> int:
     `WALL_PATTERN` and `INSTANT_PATTERN` write down). Without an offset it is a wall time of `zone`; where the zone's
     clock showed it twice, the first time. Digits beyond the microsecond are cut off.
     """
-    early, late = _first_and_last(value, zone, what)
-    if late is None:
-        raise _clock_change(what, value, zone, "does not exist")
-    return early
+    return _read_time(value, zone, what)[0]
 
 
 def parse_plain_instants(values: Sequence[Any]) -> list[int | None] | None:
@@ -155,19 +150,14 @@ def parse_plain_instants(values: Sequence[Any]) -> list[int | None] | None:
 
 def parse_time(value: Any, zone: tzinfo, what: str) -> int:
     """As `parse_instant`, for a parameter: a wall time that happens twice is refused, too."""
-    instant = parse_instant(value, zone, what)
-    if _first_and_last(value, zone, what)[1] != instant:
-        raise _clock_change(what, value, zone, "happens twice")
+    instant, twice = _read_time(value, zone, what)
+    if twice:
+        raise ParameterError(f"{what} {value!r:.80} happens twice {CLOCK_CHANGE.format(zone)}")
     return instant
 
 
-def _clock_change(what: str, value: Any, zone: tzinfo, happens: str) -> ParameterError:
-    clock = f"{what} {value!r:.80} {happens} in {zone} (clock change)"
-    return ParameterError(f"{clock}: write it with its offset, such as +01:00")
-
-
-def _first_and_last(value: Any, zone: tzinfo, what: str) -> tuple[int, int | None]:
-    """The first and the last instant at which a clock of the zone shows the value; last is None if it never does."""
+def _read_time(value: Any, zone: tzinfo, what: str) -> tuple[int, bool]:
+    """The first instant at which a clock of the zone shows the value, and whether it shows it twice."""
     refusal = ParameterError(
         f"{what} {value!r:.80} is not a time: write ISO 8601, such as 2026-01-31T08:00 or 2026-01-31T08:00+01:00, or "
         "seconds since 1970"
@@ -178,8 +168,7 @@ def _first_and_last(value: Any, zone: tzinfo, what: str) -> tuple[int, int | Non
         if isinstance(value, int | float) and not isinstance(value, bool):
             if not EARLIEST_NUMBER <= value < LATEST_NUMBER:
                 raise refusal
-            instant = round(value * SECOND)
-            return instant, instant
+            return round(value * SECOND), False
         if isinstance(value, date):  # a datetime is one
             moment = value if isinstance(value, datetime) else datetime.combine(value, time())
         else:
@@ -188,13 +177,14 @@ def _first_and_last(value: Any, zone: tzinfo, what: str) -> tuple[int, int | Non
                 raise refusal
             moment = datetime.fromisoformat(text[:-4] + "Z" if text.endswith(" UTC") else text)
         if moment.tzinfo is not None:
-            instant = microseconds(moment)
-            return instant, instant
+            return microseconds(moment), False
         first, second = (microseconds(moment.replace(tzinfo=zone, fold=fold)) for fold in (0, 1))
-        wall = _moment(first).astimezone(zone).replace(tzinfo=None)
-        return first, second if wall == moment else None
+        exists = _moment(first).astimezone(zone).replace(tzinfo=None) == moment
     except (AttributeError, TypeError, ValueError, OverflowError):
         raise refusal from None
+    if not exists:
+        raise ParameterError(f"{what} {value!r:.80} does not exist {CLOCK_CHANGE.format(zone)}")
+    return first, second != first
 
 
 def _moment(instant: int) -> datetime:
@@ -302,9 +292,8 @@ class Schedule:
 
     def pieces(self, until: int | None = None) -> Sequence[Piece]:
         """The stretches that begin before an instant, or all."""
-        if until is None:
-            return self._scan(self.begin + ZONE_YEARS * YEAR)
-        return [piece for piece in self._scan(until) if piece.since < until]
+        found = self._scan(self.begin + ZONE_YEARS * YEAR if until is None else until)
+        return [piece for piece in found if until is None or piece.since < until]
 
     @cached_property
     def _wall_start(self) -> int:

@@ -18,7 +18,7 @@ from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
 from evercount.engine.revisions import RevisedReleases, by_day, with_revisions_left
 from evercount.engine.stream import Stream
-from evercount.engine.view_widths import LAST, PER_TICK, RUNNING, view_width
+from evercount.engine.view_widths import LAST, PER_TICK, RUNNING, Names, view_width
 from evercount.engine.views import View
 from evercount.errors import ParameterError, UnknownName
 from evercount.queries.base import Query
@@ -30,9 +30,7 @@ HOUR = DAY // 24
 DAYS = {"per-day": 1, "per-week": 7}
 
 
-def check_views(
-    names: Any, query: Query, schedule: Schedule | None, postprocess: tuple[str, ...] = ()
-) -> tuple[str, ...]:
+def check_views(names: Any, query: Query, schedule: Schedule | None, postprocess: Names = ()) -> Names:
     """The names, each once; refused where this stream cannot have such a view.
 
     >>> from evercount import Count
@@ -65,7 +63,7 @@ def check_views(
 
 
 def view_table(
-    view: View, name: str, schedule: Schedule, level: float = LEVEL, postprocess: tuple[str, ...] = ()
+    view: View, name: str, schedule: Schedule, level: float = LEVEL, postprocess: Names = ()
 ) -> ReleaseTable:
     """A view of this name as a table, with the times of the schedule. A quantile has no std.
 
@@ -80,15 +78,14 @@ def view_table(
     starts = None if schedule.manual else [schedule.start_of(tick) for tick in begin.tolist()]
     if match is None:
         table = postprocess_table(view.table(level, starts), postprocess, counts=view._errors.query.monotone)
-        return with_revisions_left(table, view)
-    value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
-    numbers = [value, np.full_like(value, np.nan), low, high]
-    table = table_of(view.last, starts, (match[1],), numbers, begin)
+    else:
+        value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
+        table = table_of(view.last, starts, (match[1],), [value, np.full_like(value, np.nan), low, high], begin)
     return with_revisions_left(table, view)
 
 
 def all_of_view(
-    releases: Releases, name: str, schedule: Schedule, level: float = LEVEL, postprocess: tuple[str, ...] = ()
+    releases: Releases, name: str, schedule: Schedule, level: float = LEVEL, postprocess: Names = ()
 ) -> ReleaseTable:
     """A view of all releases from the first tick on; running totals are the published numbers as they are."""
     if name == RUNNING and not isinstance(releases, RevisedReleases):
@@ -104,7 +101,7 @@ def shown_tables(
     schedule: Schedule,
     before: FloatArray,
     level: float,
-    postprocess: tuple[str, ...] = (),
+    postprocess: Names = (),
 ) -> Iterator[ReleaseTable]:
     """One view of ticks while they are released: for each table of `close_ticks`, that of the spans which end in it.
 
@@ -133,12 +130,11 @@ def shown_tables(
 def stack_rows(*parts: FloatArray) -> FloatArray:
     """Published numbers of later ticks below those of earlier ones, NaN where a key was not public yet."""
     width = max(part.shape[1] for part in parts)
-    return np.concatenate(
-        [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=np.nan) for part in parts]
-    )
+    more = [((0, 0), (0, width - part.shape[1])) for part in parts]
+    return np.concatenate([np.pad(*one, constant_values=np.nan) for one in zip(parts, more, strict=True)])
 
 
-def noise_views(views: Iterable[str], schedule: Schedule) -> tuple[str, ...]:
+def noise_views(views: Iterable[str], schedule: Schedule) -> Names:
     """What the noise of a stream with these views is chosen for: sums over ticks.
 
     A day or a week counts as the most ticks that it can have: in a zone whose clock changes, 25 hours and 7 days and an
@@ -227,7 +223,7 @@ def _period(schedule: Schedule, tick: int, days: int) -> int:
     return (day if days == 1 else day - timedelta(days=day.weekday())).toordinal()
 
 
-def offered_views(query: Query, schedule: Schedule, postprocess: tuple[str, ...]) -> tuple[str, ...]:
+def offered_views(query: Query, schedule: Schedule, postprocess: Names) -> Names:
     offered: list[str] = []
     for name in NAMES:
         if name == RUNNING:  # every stream has it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from evercount.engine.state import StreamParameters, StreamState
 from evercount.engine.stored_stream import dump_stream, load_stream
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.user_counting import PeriodOf
-from evercount.errors import ParameterError
+from evercount.errors import EvercountError, ParameterError
 from evercount.mechanisms.joined_noise import join_cells
 from evercount.queries.base import Query, V_co
 from evercount.queries.rollup import SEPARATOR
@@ -57,12 +58,9 @@ def label_of(key: Any) -> str:
 def _check_noise(parameters: StreamParameters, query: Query) -> None:
     """Refuse keys with which one protected unit could change more than the noise was made for."""
     budget, horizon = parameters.budget, parameters.horizon
-    if budget.pure:
-        needed, has = (one.protected_l1(budget, horizon) for one in (query, parameters.query))
-    else:
-        needed, has = (
-            squared_norm(parameters.factorization, one, budget, horizon) for one in (query, parameters.query)
-        )
+    norm = partial(squared_norm, parameters.factorization, budget=budget, horizon=horizon)
+    both = (query, parameters.query)
+    needed, has = (one.protected_l1(budget, horizon) if budget.pure else norm(one) for one in both)
     if needed > has * (1 + 1e-12):
         raise ParameterError(
             f"with these keys one {budget.unit} could change the counts by more ({needed:g}) than the stream has noise "
@@ -105,6 +103,9 @@ def with_joined(stream: F, joined: Sequence[tuple[int, Sequence[Any]]]) -> F:
 
 class GrowingStream(StreamFacts[V_co]):
     """What a stream can do with its keys while it runs."""
+
+    _torn = False
+    """Whether an interruption left an encoder that works in place between two ticks."""
 
     def add_keys(self, keys: Iterable[Any]) -> None:
         """Let keys join from the next tick on: of a histogram, a rollup (paths), distinct or active users.
@@ -178,4 +179,5 @@ class GrowingStream(StreamFacts[V_co]):
 
     def _check_torn(self) -> None:
         """Refuse to go on where an interruption left an encoder between two ticks."""
-        raise NotImplementedError
+        if self._torn:
+            raise EvercountError("this stream was interrupted in the middle of a tick: restore its newest snapshot")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount.engine.view_widths import RUNNING, view_width
+from evercount.engine.view_widths import RUNNING, Names, view_width
 from evercount.errors import ParameterError, SnapshotError, UnknownName
 from evercount.factorizations import (
     BUILT_IN,
@@ -53,7 +53,7 @@ def choose_engine(
     budget: Budget,
     horizon: int | None,
     name: Spec | Factorization | None,
-    views: tuple[str, ...] = (RUNNING,),
+    views: Names = (RUNNING,),
 ) -> Factorization:
     """The factorization that a query runs on.
 
@@ -94,7 +94,7 @@ def _own(budget: Budget, horizon: int | None, given: Factorization | Mapping[str
     return given
 
 
-def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views: tuple[str, ...]) -> Blend:
+def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names) -> Blend:
     """The blend of stored numbers, or one that is fitted to the views and to the ticks that a unit touches."""
     if budget.pure:
         raise ParameterError("'blend' is for Gaussian noise; with delta=0 omit it or use 'fresh' or 'bridge'")
@@ -103,24 +103,15 @@ def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views:
             raise ParameterError("a fitted factorization is stored as {name = 'blend', poles = [...], zeros = [...]}")
         return Blend(horizon, BlendFilter.from_dict({key: name[key] for key in name if key != "name"}))
     widths = tuple(view_width(view) or RUNNING for view in views)
-    return Blend(
-        horizon, _fitted(widths, FITTED_TICKS if horizon is None else horizon, full_ticks(query, budget, horizon))
-    )
+    return Blend(horizon, _fitted(widths, horizon or FITTED_TICKS, full_ticks(query, budget, horizon)))
 
 
-@lru_cache(maxsize=64)
-def _fitted(widths: tuple[int | str, ...], ticks: int, q: int) -> BlendFilter:
-    return fit_blend(widths, ticks, q)
+_fitted = lru_cache(maxsize=64)(fit_blend)
 
 
 def full_ticks(query: Query, budget: Budget, horizon: int | None) -> int:
     """The ticks that a unit fills in the worst case, for which a blend is fitted; 1 where noise is for single ones."""
     return (budget.touched(horizon).full_ticks or 1) if query.memoryless else 1
-
-
-def ticks_touched(query: Query, budget: Budget, horizon: int | None) -> int | None:
-    """The most ticks whose increments one protected unit changes; None where one event may change several."""
-    return bounded("ticks", budget, horizon) if query.memoryless else None
 
 
 def _worst_error(engine: Factorization, query: Query, budget: Budget) -> float:
@@ -195,8 +186,8 @@ def make_noise(
     engine: Factorization,
     budget: Budget,
     horizon: int | None,
-    postprocess: tuple[str, ...] = (),
-    views: tuple[str, ...] = (RUNNING,),
+    postprocess: Names = (),
+    views: Names = (RUNNING,),
     during: TimeRange | None = None,
     **rest: Any,
 ) -> Noise:
@@ -225,7 +216,7 @@ def make_noise(
         sensitivity=math.sqrt(squared_norm(engine, query, budget, horizon)),
         budget=budget.reserve(own) if own else budget,
         horizon=horizon,
-        touched=ticks_touched(query, budget, horizon),
+        touched=bounded("ticks", budget, horizon) if query.memoryless else None,  # one event may change several ticks
         declaration=declaration,
     )
     noise = _all_cohorts(build, **rest)
@@ -236,8 +227,8 @@ def noise_declaration(
     query: Query,
     budget: Budget,
     horizon: int | None,
-    postprocess: tuple[str, ...],
-    views: tuple[str, ...],
+    postprocess: Names,
+    views: Names,
     during: TimeRange | None,
 ) -> dict[str, Any]:
     """What the key of a stream's noise belongs to."""
@@ -273,7 +264,7 @@ def _all_cohorts(
     return replace(noises[0], stream=JoinedNoise(cohorts), limit=min(limits, default=None))
 
 
-def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:
+def check_postprocess(names: Iterable[str]) -> Names:
     """The names in their fixed order, or UnknownName."""
     given = (names,) if isinstance(names, str) else tuple(names)
     for name in given:

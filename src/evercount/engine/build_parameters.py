@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from evercount._validate import check_whole
 from evercount.engine.build import Spec, check_postprocess, make_noise, noise_declaration
 from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel, JoinedCells
 from evercount.engine.noise_choice import BEST, check_noise_for, choose_noise
-from evercount.engine.revised_query import Revisions, check_lags, check_revised
+from evercount.engine.revised_query import MOST_LAGS, Revisions, check_revised
 from evercount.engine.revisions import RevisedErrors, day_budget
 from evercount.engine.state import StreamParameters
 from evercount.engine.user_counting import PeriodOf, UserCaps
@@ -76,15 +77,11 @@ def build_parameters(
         raise ParameterError(f"during must be a TimeRange, got {during!r}")
     built = make_noise(query, engine, budget, horizon, names, shown, during, part=part, **source)
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs, joined)
-    thresholds = None
-    if query.discovery is not None:
-        thresholds = query.discovery.thresholds(
-            budget, horizon, lambda ticks: built.sigma / query.grid * errors.norms(ticks)
-        )
+    found = query.discovery
+    thresholds = None if found is None else found.thresholds(budget, horizon, errors.unrounded_std)
     caps = UserCaps.of(query, budget, period_of)
-    return StreamParameters(
-        asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown, during, caps
-    )
+    fixed = (asked, budget, horizon, engine, built, names, replay, errors)
+    return StreamParameters(*fixed, thresholds, shown, during, caps)
 
 
 def choose_revised(
@@ -103,7 +100,9 @@ def choose_revised(
         raise ParameterError("late = 'revise': noise is for single days, so omit noise_for; views show any sum of them")
     of_day = day_budget(budget)
     query.check_budget(of_day)
-    kept, engine = choose_noise(query, of_day, check_lags(revise_for), factorization or BEST, (RUNNING,))
+    kept, engine = choose_noise(
+        query, of_day, check_whole("revise_for", revise_for, 1, MOST_LAGS - 1) + 1, factorization or BEST, (RUNNING,)
+    )
     return replace(budget, delta=kept.delta, calibration=kept.calibration), engine
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from evercount._arrays import IntArray
+from evercount._validate import check_whole
 from evercount.errors import InputError, ParameterError
 from evercount.queries.base import Adjacency, Query
 
@@ -84,6 +85,5 @@ def cut_cells(cells: int, shards: int) -> list[range]:
     >>> cut_cells(7, 3)
     [range(0, 2), range(2, 4), range(4, 7)]
     """
-    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= cells:
-        raise ParameterError(f"shards must be a whole number from 1 to the {cells} cells, got {shards!r}")
+    check_whole("shards", shards, 1, cells)
     return [range(number * cells // shards, (number + 1) * cells // shards) for number in range(shards)]

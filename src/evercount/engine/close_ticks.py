@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
@@ -34,16 +35,18 @@ def close_ticks(
     if totals.first_tick != stream.tick + 1:
         raise InputError(f"the totals begin at tick {totals.first_tick}, and the stream's next is {stream.tick + 1}")
     capped: Capped = "by door" if stream.budget.unit == "user" and stream.query.people is None else False
-    if isinstance(totals, TickEvents):
-        first, last = totals.first_tick, totals.first_tick + len(totals)
-        while first < last or not len(totals):
-            part = totals.ticks[first - totals.first_tick :][: max(1, numbers // len(stream.labels))]
-            releases = stream.run(part, capped=capped)
-            yield releases.table(level, starts(releases.first_tick, len(releases)))
-            if not part:
-                return
-            first += len(part)
-        return
-    for _, rows in totals.blocks(numbers):
-        releases = stream.run_totals(rows, capped=capped)
+    for releases in _released(stream, totals, capped, numbers):
         yield releases.table(level, starts(releases.first_tick, len(releases)))
+
+
+def _released(stream: Stream, totals: TickTotals | TickEvents, capped: Capped, numbers: int) -> Iterator[Releases]:
+    """The ticks, some at a time; a table without rows where there are no ticks of events."""
+    if isinstance(totals, TickTotals):
+        for rows in totals.blocks(numbers):
+            yield stream.run_totals(rows, capped=capped)
+        return
+    done = 0
+    while done < len(totals) or not done:
+        some = max(1, numbers // len(stream.labels))
+        yield stream.run(totals.ticks[done : done + some], capped=capped)
+        done += some

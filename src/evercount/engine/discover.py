@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.engine.state import Rows, StreamParameters, StreamState, postprocessed
+from evercount.engine.state import Advanced, Rows, StreamParameters, StreamState, postprocessed
 from evercount.mechanisms.named_noise import NamedNoise
 from evercount.queries.discovered_keys import RESERVED
+from evercount.queries.discovery_threshold import Thresholds
 from evercount.queries.key_counts import KeyCounts
 
 TICKS_AT_A_TIME = 32
@@ -25,7 +26,7 @@ Published = tuple[FloatArray, FloatArray]
 
 def advance_keys(
     parameters: StreamParameters, state: StreamState, increments: IntArray, *, encoder: KeyCounts
-) -> tuple[Rows, StreamState]:
+) -> Advanced:
     """Release the next ticks: as `state.advance`, with `encoder.pending` for what each tick adds to each key.
 
     **Guarantee.** What is published is a function of the noisy counts of all possible keys, of the public thresholds
@@ -41,7 +42,7 @@ def advance_keys(
     totals = state.totals
     for start in range(0, len(ticks), TICKS_AT_A_TIME):
         part = slice(start, start + TICKS_AT_A_TIME)
-        rows, table = _block(parameters, state.tick + start, totals, increments[part, 0], ticks[part], table)
+        rows, table = _block(parameters, state.tick + start, int(totals[0]), increments[part, 0], ticks[part], table)
         published += rows
         totals = totals + increments[part].sum(axis=0)
     assert parameters.query.discovery is not None
@@ -56,16 +57,14 @@ def advance_keys(
 
 def _advance_own_ticks(
     parameters: StreamParameters, state: StreamState, numbers: IntArray, encoder: KeyCounts
-) -> tuple[Rows, StreamState]:
+) -> Advanced:
     """Release the keys of the day: nothing of one tick enters another.
 
     **Guarantee.** The release of a tick is a function of its own counts and of the noise of its own keys at this tick.
     Proof: `queries/discovered_keys.proof.md`, Theorem 9. Test:
     tests/queries/test_keys_of_the_day.py::test_against_a_dense_oracle.
     """
-    noise, thresholds = parameters.noise.stream, parameters.thresholds
-    assert isinstance(noise, NamedNoise)
-    assert thresholds is not None
+    noise, thresholds = _by_name(parameters)
     totals = numbers + noise.rows(state.tick + 1, len(numbers))[:, noise.place[""]].astype(np.int64)
     found: list[dict[str, int]] = []
     for tick, more in enumerate(encoder.pending, state.tick + 1):
@@ -91,21 +90,21 @@ def _advance_own_ticks(
     return Rows(published, sums, [*RESERVED, *keys]), after
 
 
-def _block(
-    parameters: StreamParameters,
-    before: int,
-    totals: IntArray,
-    numbers: IntArray,
-    ticks: tuple[Any, ...],
-    table: KeyCounts,
-) -> tuple[list[Published], KeyCounts]:
-    """Some ticks after tick `before`: what they publish, and the counts after them."""
+def _by_name(parameters: StreamParameters) -> tuple[NamedNoise, Thresholds]:
     noise, thresholds = parameters.noise.stream, parameters.thresholds
     assert isinstance(noise, NamedNoise)
     assert thresholds is not None
+    return noise, thresholds
+
+
+def _block(
+    parameters: StreamParameters, before: int, total: int, numbers: IntArray, ticks: tuple[Any, ...], table: KeyCounts
+) -> tuple[list[Published], KeyCounts]:
+    """Some ticks after tick `before`: what they publish, and the counts after them."""
+    noise, thresholds = _by_name(parameters)
     drawn = noise.rows(before + 1, len(ticks))
     columns = _columns(noise, table, np.empty(0, np.int64))
-    total, published = int(totals[0]), []
+    published = []
     for number, more in enumerate(ticks):
         tick = before + 1 + number
         table = table.add(more, thresholds.minimum)
@@ -118,17 +117,14 @@ def _block(
         total += int(numbers[number])
         noisy_total = total + int(drawn[number, noise.place[""]])
         keys = noisy[table.listed]
-        values = np.concatenate(
-            [np.asarray([noisy_total, noisy_total - int(keys.sum())], np.float64), keys.astype(np.float64)]
-        )
+        values = np.concatenate([[noisy_total, noisy_total - int(keys.sum())], keys]).astype(np.float64)
         published.append((values, np.concatenate([np.zeros(2), table.evidence])))
     return published, table
 
 
 def _discover(parameters: StreamParameters, table: KeyCounts, noisy: IntArray, tick: int) -> KeyCounts:
     """List the keys that pass the threshold of a discovery tick; note how clearly each public key is above it."""
-    assert parameters.thresholds is not None
-    threshold = parameters.thresholds.at(tick)
+    threshold = _by_name(parameters)[1].at(tick)
     passed = noisy >= threshold
     passed[table.listed] = False
     if passed.any():

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_probability
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import continuous_std, equal_numbers, laplace_factor
 from evercount.errors import ParameterError
@@ -51,6 +52,10 @@ class SpanErrors(NamedTuple):
     spread: FloatArray
     slack: FloatArray
     step: FloatArray
+
+
+CellStd = tuple[FloatArray, CellErrors]
+"""The std of one cell and its errors, each array (ticks, 1)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +130,7 @@ class ErrorModel:
         until; cells of different joinings are independent. Test:
         tests/engine/test_add_keys.py::test_errors_of_joined_cells_are_exact.
         """
+        self.query.publishing.check_views("")
         each = []
         for part in parts:
             late = until > part.after
@@ -175,16 +181,9 @@ class ErrorModel:
             self._next.clear()
             self._next[tick] = errors
 
-    def cell_errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, CellErrors]:
+    def cell_errors(self, ticks: npt.ArrayLike) -> CellStd:
         """(std, errors) of one cell's published number, each array (ticks, 1)."""
-        at = np.atleast_1d(np.asarray(ticks))
-        if at.dtype.kind not in "iu" and at.size:
-            raise ParameterError(f"ticks must be whole numbers, got {at.dtype} data")
-        at = at.astype(np.int64)
-        horizon = self.factorization.horizon
-        if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
-            raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
-        published = self.query.publishing
+        at, published = whole_ticks(ticks, self.factorization.horizon), self.query.publishing
         before = at - 1 if published.own_ticks else np.zeros_like(at)
         weights, roundings = published.sum_weights(at), self.factorization.roundings(before, at)
         if self.pure:
@@ -192,9 +191,7 @@ class ErrorModel:
             return self._discrete(variance, plain, weights, roundings)
         return self._with_rounding(self.sigma * self.norms(at), weights, roundings)
 
-    def _with_rounding(
-        self, noise: FloatArray, weights: FloatArray, roundings: IntArray
-    ) -> tuple[FloatArray, CellErrors]:
+    def _with_rounding(self, noise: FloatArray, weights: FloatArray, roundings: IntArray) -> CellStd:
         """(std, errors) of weight × (a sum of rounded numbers), from the std of its normal noise."""
         grid = self.query.grid
         if not self.rounded:
@@ -205,9 +202,7 @@ class ErrorModel:
         step = np.where(narrow, 0.0, grid / 2 * weights)
         return _as_column(std), CellErrors(_as_column(spread), _as_column(slack), pure=False, step=_as_column(step))
 
-    def _discrete(
-        self, variance: FloatArray, plain: FloatArray, weights: FloatArray, roundings: IntArray
-    ) -> tuple[FloatArray, CellErrors]:
+    def _discrete(self, variance: FloatArray, plain: FloatArray, weights: FloatArray, roundings: IntArray) -> CellStd:
         """The same for discrete Laplace noise, from its exact variance and that of continuous noise.
 
         A sum of discrete numbers needs half a unit once, however many they are; rounded numbers need it each.
@@ -218,9 +213,8 @@ class ErrorModel:
             variance = variance + grid**2 / 12 * weights**2 * roundings
         return _as_column(np.sqrt(variance)), CellErrors(_as_column(np.sqrt(plain)), _as_column(slack), pure=True)
 
-    def difference_errors(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, CellErrors]:
+    def difference_errors(self, earlier: IntArray, later: IntArray) -> CellStd:
         """(std, errors) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
-        self.query.publishing.check_views("")
         pairs = np.stack([earlier, later], axis=1)
         distinct, where = np.unique(pairs, axis=0, return_inverse=True)
         norms = np.asarray([self.factorization.difference_norm(int(a), int(b)) for a, b in distinct])
@@ -275,11 +269,9 @@ class ErrorModel:
         """Whether the noise is Laplace on a tree (δ = 0)."""
         return isinstance(self.factorization, PureFactorization)
 
-    def between(self, earlier: int, later: int) -> float:
-        """Std of the difference of one cell's running sums at two ticks (0: before the first)."""
-        variance = (self.sigma * self.factorization.difference_norm(earlier, later)) ** 2
-        roundings = int(self.factorization.roundings(np.asarray([earlier]), np.asarray([later]))[0])
-        return float(np.sqrt(variance + (self.query.grid**2 / 12 * roundings if self.rounded else 0.0)))
+    def unrounded_std(self, ticks: IntArray) -> FloatArray:
+        """Std of one cell's noise before it is rounded, in grid units, at each tick."""
+        return np.asarray(self.sigma / self.query.grid * self.norms(ticks))
 
 
 def add_errors(each: Sequence[SpanErrors]) -> SpanErrors:
@@ -289,6 +281,16 @@ def add_errors(each: Sequence[SpanErrors]) -> SpanErrors:
     std, spread, slack, step = (np.stack(side) for side in zip(*each, strict=True))
     root = np.sqrt((std**2).sum(axis=0)), np.sqrt((spread**2).sum(axis=0))
     return SpanErrors(*root, slack.sum(axis=0), step.sum(axis=0))
+
+
+def whole_ticks(ticks: npt.ArrayLike, horizon: int | None) -> IntArray:
+    """Ticks as a row of whole numbers, or ParameterError where they are none or not in 1..horizon."""
+    at = np.atleast_1d(np.asarray(ticks))
+    if at.ndim != 1 or (at.size and at.dtype.kind not in "iu"):
+        raise ParameterError(f"ticks are a list of whole numbers, got an array of {at.dtype} and shape {at.shape}")
+    if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
+        raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
+    return at.astype(np.int64)
 
 
 def _as_column(numbers: FloatArray) -> FloatArray:
@@ -315,8 +317,6 @@ def coarse(number: int) -> int:
 
 def normal_quantile(level: float) -> float:
     """How many standard deviations hold a fraction `level` of a normal, both sides."""
-    if not isinstance(level, int | float) or not 0 < level < 1:
-        raise ParameterError(f"level must lie between 0 and 1, got {level!r}")
     from scipy.special import ndtri
 
-    return float(ndtri(0.5 + level / 2))
+    return float(ndtri(0.5 + check_probability("level", level) / 2))

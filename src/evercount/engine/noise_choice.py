@@ -17,12 +17,13 @@ import numpy as np
 from evercount.bounds import nuclear_lower
 from evercount.engine.build import Spec, choose_engine, full_ticks, make_noise
 from evercount.engine.error_model import ErrorModel
-from evercount.engine.view_widths import RUNNING, view_width
+from evercount.engine.view_widths import RUNNING, Names, view_width
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import is_pure_name
 from evercount.factorizations.view_norms import worst_view
+from evercount.mechanisms import Noise
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
@@ -38,7 +39,7 @@ NOTHING = Secret.from_hex("00" * 32)
 """Nothing is drawn from it."""
 
 
-def check_noise_for(query: Query, views: Iterable[str]) -> tuple[str, ...]:
+def check_noise_for(query: Query, views: Iterable[str]) -> Names:
     """The views that noise is chosen for, each once; refused where the query has no such views."""
     if isinstance(views, str) or not isinstance(views, Iterable):
         raise ParameterError(f'views is a list of names such as ["per-tick", "last-7", "running"], got {views!r:.80}')
@@ -47,6 +48,10 @@ def check_noise_for(query: Query, views: Iterable[str]) -> tuple[str, ...]:
         if view_width(name) is not None:
             query.publishing.check_views(f"view {name!r}: ")
     return names
+
+
+Choice = tuple[Budget, Factorization]
+"""The budget that a stream keeps, and the factorization that it runs on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +73,8 @@ def pure_budget(budget: Budget) -> Budget:
 
 
 def choose_noise(
-    query: Query, budget: Budget, horizon: int | None, name: Spec | Factorization | None, views: tuple[str, ...]
-) -> tuple[Budget, Factorization]:
+    query: Query, budget: Budget, horizon: int | None, name: Spec | Factorization | None, views: Names
+) -> Choice:
     """The budget and the factorization that a stream runs on.
 
     Without a name it is the candidate whose largest std over views, each in units of the least that this view can have
@@ -93,9 +98,7 @@ def choose_noise(
 
 
 @lru_cache(maxsize=256)
-def _least_error(
-    query: Query, budget: Budget, horizon: int | None, views: tuple[str, ...], margin: float
-) -> tuple[Budget, Factorization]:
+def _least_error(query: Query, budget: Budget, horizon: int | None, views: Names, margin: float) -> Choice:
     found = candidates(query, budget, horizon, views, margin)
     if views == (RUNNING,) and margin == MARGIN:  # running totals alone keep the noise of their budget
         found = tuple(one for one in found if one.budget.pure == budget.pure)
@@ -113,7 +116,7 @@ def _least_error(
 
 @lru_cache(maxsize=64)
 def candidates(
-    query: Query, budget: Budget, horizon: int | None, views: tuple[str, ...], margin: float = 1.0
+    query: Query, budget: Budget, horizon: int | None, views: Names, margin: float = 1.0
 ) -> tuple[Candidate, ...]:
     """The mechanisms that may be chosen for these views, with their errors.
 
@@ -140,7 +143,7 @@ def candidates(
 
 
 def least_alone(
-    query: Query, budget: Budget, horizon: int | None, views: tuple[str, ...], found: tuple[Candidate, ...]
+    query: Query, budget: Budget, horizon: int | None, views: Names, found: tuple[Candidate, ...]
 ) -> tuple[float, ...]:
     """The least worst std that each view can have, in a mechanism that serves it alone."""
     together = [min(stds) for stds in zip(*(one.stds for one in found), strict=True)]
@@ -173,12 +176,19 @@ def _names(pure: bool, horizon: int | None, widths: list[int | None], touched: i
     return names
 
 
+def planned_errors(
+    query: Query, budget: Budget, horizon: int | None, engine: Factorization, views: Names = (RUNNING,)
+) -> tuple[ErrorModel, Noise]:
+    """The errors and the noise of a stream before it is built; nothing is drawn."""
+    noise = make_noise(query, engine, budget, horizon, views=views, secret=NOTHING)
+    return ErrorModel(query, engine, noise.sigma, noise.stream.rounded), noise
+
+
 def view_stds(
     query: Query, budget: Budget, horizon: int | None, engine: Factorization, widths: list[int | None]
 ) -> tuple[float, ...]:
     """The worst std of each view with exact noise."""
-    noise = make_noise(query, engine, budget, horizon, secret=NOTHING)
-    model = ErrorModel(query, engine, noise.sigma, noise.stream.rounded)
+    model, _ = planned_errors(query, budget, horizon, engine)
     return tuple(worst_std(model, width, horizon or REFERENCE_TICKS) for width in widths)
 
 

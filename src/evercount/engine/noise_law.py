@@ -9,6 +9,7 @@ import numpy as np
 
 from evercount._arrays import AnyArray, FloatArray, IntArray
 from evercount._validate import check_count
+from evercount.engine.error_model import whole_ticks
 from evercount.engine.state import StreamParameters
 from evercount.engine.view_widths import view_width
 from evercount.errors import ParameterError
@@ -29,7 +30,7 @@ def noise_covariance(parameters: StreamParameters, ticks: Any, view: str) -> Flo
     """The covariance of one cell, of running sums or of sums over the last ticks."""
     model, published = parameters.errors, parameters.query.publishing
     width = view_width(view)
-    at = _whole_ticks(ticks, parameters.factorization.horizon)
+    at = whole_ticks(ticks, parameters.factorization.horizon)
     if published.own_ticks:
         return np.diag(model.cell_errors(at)[0][:, 0] ** 2)
     if width is None:
@@ -125,7 +126,7 @@ def noise_paths(parameters: StreamParameters, count: int, ticks: int | None, see
     if last is None:
         raise ParameterError("a stream without a horizon has no last tick: say how many ticks a path has")
     at = np.arange(1, last + 1)
-    _whole_ticks(at[-1:], engine.horizon)
+    whole_ticks(at[-1:], engine.horizon)
     if budget.pure:
         l1 = query.protected_l1(budget, parameters.horizon)
         key = insecure_secret(seed)
@@ -153,13 +154,3 @@ def _round(rows: FloatArray, width: int) -> None:
         np.rint(part, out=part)
         part += whole
         real, whole = end, part[-1].copy()
-
-
-def _whole_ticks(ticks: Any, horizon: int | None) -> IntArray:
-    at = np.atleast_1d(np.asarray(ticks))
-    if at.ndim != 1 or (at.size and at.dtype.kind not in "iu"):
-        raise ParameterError(f"ticks are a list of whole numbers, got an array of {at.dtype} and shape {at.shape}")
-    at = at.astype(np.int64)
-    if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
-        raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
-    return at

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count
 from evercount.engine import take_views
-from evercount.engine.error_model import ErrorModel
 from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
 from evercount.engine.run_errors import RunErrors
 from evercount.engine.table_exports import TableExports
@@ -48,20 +47,6 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
     >>> releases.ticks.tolist(), releases.std.round(1).tolist()
     ([1, 2], [6.8, 7.3])
     """
-
-    def __init__(
-        self,
-        first_tick: int,
-        values: FloatArray,
-        errors: ErrorModel,
-        guarantee: str,
-        postprocessed: tuple[str, ...] = (),
-        sums: FloatArray | None = None,
-        labels: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(first_tick, values, errors, postprocessed, sums)
-        self._labels = labels
-        self.guarantee = guarantee
 
     @overload
     def __getitem__(self, index: int) -> Release[V_co]: ...
@@ -169,7 +154,9 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         empty = none if self.query.discovery else self.query.decode_run(1, np.zeros((1, self.query.cells)))[0]
         low, high = (self._values[tick - self.first_tick] if tick else empty for tick in (earlier, later))
         value, weight = self.query.publishing.between(earlier, later, low, high)
-        std = (self._errors.between(earlier, later) if later > earlier else 0.0) * weight
+        std = weight * 0.0
+        if later > earlier:
+            std = weight * self._errors.difference_errors(np.asarray([earlier]), np.asarray([later]))[0][0, 0]
         both = (float(value[0]), float(std[0])) if self.query.single else (value, std)
         return cast(tuple[V_co, V_co], both)
 

@@ -38,6 +38,7 @@ class Revisions(Query[FloatArray]):
     """
 
     name: ClassVar[str] = "revisions"
+    single = False
 
     def __init__(self, query: Query, lags: int) -> None:
         check_revised(query)
@@ -50,10 +51,6 @@ class Revisions(Query[FloatArray]):
     @property
     def outputs(self) -> int:
         return self.lags * self.query.outputs
-
-    @property
-    def single(self) -> bool:
-        return False
 
     @property
     def grid(self) -> float:
@@ -89,10 +86,7 @@ class Revisions(Query[FloatArray]):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         if not isinstance(events, Sequence) or isinstance(events, str | bytes) or len(events) > self.lags:
-            raise InputError(
-                f"a tick of a revised stream is a list: the events of its own day, those of the day before, …, at most "
-                f"{self.lags} days"
-            )
+            raise InputError(f"a tick of a revised stream is a list: the events of its last days, at most {self.lags}")
         row = np.zeros((self.lags, self.query.cells), np.int64)
         for lag, part in enumerate(events):
             row[lag] = self.query.encode(None, part)[0]
@@ -125,19 +119,6 @@ def check_revised(query: Query) -> None:
             "change other days too; revise count, sum, histogram, rollup, marginals, quantiles or top-k"
         )
     if query.discovery is not None:
-        raise ParameterError(
-            "late = 'revise': unlisted keys become public tick by tick, and a revised day has "
-            "none of its own; list the keys (histogram)"
-        )
+        raise ParameterError("late = 'revise': unlisted keys become public tick by tick; list the keys (histogram)")
     if query.publishing.no_views is not None or query.publishing.weights is not None or query.publishing.own_ticks:
-        raise ParameterError(
-            f"late = 'revise': {query.name!r} publishes no sums, so its days cannot be revised; publish the sum and "
-            "the count"
-        )
-
-
-def check_lags(revise_for: Any) -> int:
-    """The number of lags of a stream that is revised for so many ticks."""
-    if isinstance(revise_for, bool) or not isinstance(revise_for, int) or not 1 <= revise_for < MOST_LAGS:
-        raise ParameterError(f"revise_for is a whole number of ticks from 1 to {MOST_LAGS - 1}, got {revise_for!r}")
-    return revise_for + 1
+        raise ParameterError(f"late = 'revise': {query.name!r} publishes no sums; publish the sum and the count")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.bounds.laplace_tails import equal_numbers
-from evercount.engine.error_model import ErrorModel, interval_factor
+from evercount.engine.error_model import CellStd, ErrorModel, interval_factor
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revised_query import Revisions
@@ -65,7 +65,7 @@ class DayErrors(ErrorModel):
         """The lag of the newest number of each day."""
         return np.clip(self.released - day, 0, self.lags - 1)
 
-    def difference_errors(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, CellErrors]:
+    def difference_errors(self, earlier: IntArray, later: IntArray) -> CellStd:
         """(std, errors) of the sum of one cell over days earlier+1 … later."""
         std, cell = self.cell_errors(np.arange(1, self.lags + 1))
         slack = self._over(cell.slack, earlier, later) if self.rounded else np.full((len(later), 1), cell.slack.max())

@@ -5,6 +5,7 @@ Everything here is computed from published numbers and public parameters.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -14,9 +15,10 @@ from evercount._validate import check_probability
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
-from evercount.engine.simulated_bound import simulated_factor
 from evercount.errors import ParameterError
 from evercount.factorizations import tick_grid
+from evercount.mechanisms.laplace_noise import build_pure
+from evercount.noise.simulation import insecure_generator, insecure_secret
 from evercount.queries.base import Query
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.publishing import KeptSums
@@ -24,30 +26,20 @@ from evercount.queries.top_keys import RankErrors
 
 
 class RunErrors:
-    """The errors of consecutive ticks, computed when they are asked for.
-
-    Args:
-        first_tick: the 1-based tick of the first row.
-        values: the published numbers, shape (ticks, outputs).
-        errors: the public facts from which all errors follow.
-        postprocessed: the post-processing that was applied.
-        sums: the noisy sums behind the numbers, where the query keeps them.
-    """
+    """The errors of consecutive ticks, computed when they are asked for; `Releases` describes the arguments."""
 
     def __init__(
         self,
         first_tick: int,
         values: FloatArray,
         errors: ErrorModel,
-        postprocessed: tuple[str, ...],
-        sums: FloatArray | None,
+        guarantee: str,
+        postprocessed: tuple[str, ...] = (),
+        sums: FloatArray | None = None,
+        labels: Sequence[str] | None = None,
     ) -> None:
-        self.first_tick = first_tick
-        self.postprocessed = postprocessed
-        self._values = values
-        self._errors = errors
-        self._sums = sums
-        self._parts: tuple[FloatArray, FloatArray, FloatArray] | None = None
+        self.first_tick, self.guarantee, self.postprocessed = first_tick, guarantee, postprocessed
+        self._values, self._errors, self._sums, self._labels = values, errors, sums, labels
 
     def __len__(self) -> int:
         return len(self._values)
@@ -66,25 +58,20 @@ class RunErrors:
         """The 1-based ticks."""
         return np.arange(self.first_tick, self.first_tick + len(self))
 
-    @property
-    def _errors_all(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(std, spread, slack), each (ticks, outputs); computed when first asked for."""
-        if self._parts is None:
-            shape = self._values.shape
-            if not len(self):
-                return np.empty(shape), np.empty(shape), np.empty(shape)
-            std, spread, slack = self._errors.errors(self.ticks)
-            if self._sums is not None and self._kept is not None:
-                std = std[:, :1] * self._kept.scale(self._sums, self._values)
-            if self._looks_back:  # the largest number so far has the largest error so far
-                before = [part.max(axis=0) for part in self._errors.errors(tick_grid(self.first_tick))]
-                std, spread, slack = (
-                    np.maximum.accumulate(np.maximum(part, most), axis=0)
-                    for part, most in zip((std, spread, slack), before, strict=True)
-                )
-            a, b, c = (np.broadcast_to(part, shape) for part in (std, spread, slack))
-            self._parts = (a, b, c)
-        return self._parts
+    @cached_property
+    def _errors_all(self) -> Sequence[FloatArray]:
+        """(std, spread, slack), each (ticks, outputs)."""
+        shape = self._values.shape
+        if not len(self):
+            return [np.empty(shape)] * 3
+        errors = list(self._errors.errors(self.ticks))
+        if self._sums is not None and self._kept is not None:
+            errors[0] = errors[0][:, :1] * self._kept.scale(self._sums, self._values)
+        if self._looks_back:  # the largest number so far has the largest error so far
+            before = [part.max(axis=0) for part in self._errors.errors(tick_grid(self.first_tick))]
+            pairs = zip(errors, before, strict=True)
+            errors = [np.maximum.accumulate(np.maximum(part, most), axis=0) for part, most in pairs]
+        return [np.broadcast_to(part, shape) for part in errors]
 
     @cached_property
     def _cells(self) -> CellErrors:
@@ -197,3 +184,54 @@ class RunErrors:
 
     def _squeeze(self, array: FloatArray) -> FloatArray:
         return array[:, 0] if self.query.single else array
+
+
+SIMULATED_RUNS = 4000
+RUNS_AT_A_TIME = 100
+LONGEST_SIMULATION = 2**17
+"""The largest number of ticks: memory and time grow with it."""
+SEED = 0x5EED
+"""Public, so that a bound is a function of public parameters alone."""
+
+
+def simulated_factor(
+    errors: ErrorModel, ticks: int, spread: FloatArray, slack: FloatArray, shape: FloatArray, beta: float
+) -> float:
+    """The smallest q, up to simulation, with P(|error| ≤ q·shape·spread + slack at all ticks) ≥ 1 − beta.
+
+    It is the upper 99.9 % confidence limit over `SIMULATED_RUNS` runs; infinite where beta is too small for these.
+    """
+    query = errors.query
+    mixed = errors.pure and query.cells != 1  # a combination of Laplace numbers of several cells has other tails
+    if query.outputs != 1 or mixed or not 0 < ticks <= LONGEST_SIMULATION:
+        raise ParameterError("method='simulate' is for one running sum, from tick 1 on, up to 2^17 ticks; use 'union'")
+    simulated = _laplace_errors(errors, ticks, spread, slack) if errors.pure else _normal_errors(errors, ticks)
+    largest = [np.max(error / shape, axis=0) for error in simulated]
+    ordered = np.sort(np.concatenate(largest))
+    rank = int(np.ceil(SIMULATED_RUNS * (1 - beta) + 3.1 * np.sqrt(SIMULATED_RUNS * beta * (1 - beta))))
+    return max(float(ordered[rank]), 0.0) if rank < SIMULATED_RUNS else float("inf")
+
+
+def _laplace_errors(errors: ErrorModel, ticks: int, spread: FloatArray, slack: FloatArray) -> Iterator[FloatArray]:
+    """(|error| − slack)/spread of discrete Laplace noise, shape (ticks, runs), until all runs are simulated."""
+    scale = float(np.atleast_1d(errors.query.publishing.norms())[0]) * errors.query.grid
+    for number in range(0, SIMULATED_RUNS, RUNS_AT_A_TIME):
+        noise = build_pure(
+            errors.factorization,
+            cells=RUNS_AT_A_TIME,  # cells have independent noise of one law: each stands for a run
+            grid=1.0,
+            l1=1.0,
+            epsilon=errors.full_rate,
+            secret=insecure_secret(SEED + number),
+        )
+        yield (np.abs(noise.stream.take(ticks)) * scale - slack) / spread
+
+
+def _normal_errors(errors: ErrorModel, ticks: int) -> Iterator[FloatArray]:
+    """|noise| over its std, shape (ticks, runs), until all runs are simulated; slack is rounding and comes on top."""
+    factorization = errors.factorization
+    norms = factorization.row_norms(np.arange(1, ticks + 1))[:, np.newaxis]
+    source, draws = insecure_generator(SEED), factorization.draws(0, ticks)
+    for _ in range(0, SIMULATED_RUNS, RUNS_AT_A_TIME):
+        normals = source.standard_normal((draws, RUNS_AT_A_TIME))
+        yield np.abs(factorization.block(factorization.initial(RUNS_AT_A_TIME), normals, ticks)[0]) / norms

@@ -155,6 +155,10 @@ class StreamState:
         return replace(self, last_users={})
 
 
+Advanced = tuple[Rows, StreamState]
+"""What ticks publish, and the stream after them."""
+
+
 class EncodedTicks(NamedTuple):
     increments: IntArray
     """What each tick adds to each cell, in grid units, shape (ticks, cells)."""
@@ -163,9 +167,7 @@ class EncodedTicks(NamedTuple):
     users: UserChanges = UserChanges()
 
 
-def advance(
-    parameters: StreamParameters, state: StreamState, increments: IntArray, *, encoder: Any
-) -> tuple[Rows, StreamState]:
+def advance(parameters: StreamParameters, state: StreamState, increments: IntArray, *, encoder: Any) -> Advanced:
     size = max(1, NUMBERS_AT_A_TIME // parameters.query.cells)
     if len(increments) <= size:
         rows, state = _advance_block(parameters, state, increments)
@@ -180,7 +182,7 @@ def advance(
     return Rows(values, np.concatenate(kept) if kept else None), replace(state, encoder=encoder)
 
 
-def _advance_block(parameters: StreamParameters, state: StreamState, increments: IntArray) -> tuple[Rows, StreamState]:
+def _advance_block(parameters: StreamParameters, state: StreamState, increments: IntArray) -> Advanced:
     query, noise = parameters.query, parameters.noise.stream
     sums, totals = _running_sums(state, increments, 1 if parameters.revise_for is None else parameters.revise_for + 1)
     noisy = noise.rows(state.tick + 1, len(increments))

@@ -23,7 +23,16 @@ from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.spend import spend_for
 from evercount.engine.state import EncodedTicks, StreamParameters, StreamState, advance
 from evercount.engine.stored_stream import dump_stream, load_stream
-from evercount.engine.user_counting import Capped, Counting, PeriodOf, UserChanges, check_users, choose_counting
+from evercount.engine.user_counting import (
+    Capped,
+    CappedTicks,
+    Counting,
+    PeriodOf,
+    UserChanges,
+    Users,
+    check_users,
+    choose_counting,
+)
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import Secret
@@ -115,7 +124,7 @@ class Stream(GrowingStream[V_co]):
         self._parameters = parameters
         self._state = state
         self._advance = advance if parameters.thresholds is None else advance_keys
-        self._torn = False  # whether an interruption left an encoder that works in place between two ticks
+
         self._own(None if parameters.replay else parameters.owned_key, restored=restored)
 
     # -- the flow ---------------------------------------------------------------------------------------------------
@@ -219,9 +228,7 @@ class Stream(GrowingStream[V_co]):
         self._torn = False
         return releases
 
-    def _capped(
-        self, ticks: Sequence[Any], users: Sequence[Iterable[str]] | None, counting: Counting
-    ) -> tuple[Sequence[Any], UserChanges]:
+    def _capped(self, ticks: Sequence[Any], users: Users | None, counting: Counting) -> CappedTicks:
         """The next ticks without events beyond the caps of users, where the stream sees to them."""
         caps = self._parameters.user_caps
         if caps is None or not (counting == "named" or (counting == "by query" and caps.reads_users)):
@@ -244,11 +251,9 @@ class Stream(GrowingStream[V_co]):
             EvercountError: the noise belongs to another process, or the stream is closed.
         """
         self._check_owner()
-        noise = self._parameters.noise.stream
-        found = self.query.discovery
-        if (
-            found is not None and noise.tick == self.tick
-        ):  # else a step failed after its noise was drawn, and will ask for it again
+        noise, found = self._parameters.noise.stream, self.query.discovery
+        # at another tick a step has failed after its noise was drawn, and will ask for it again
+        if found is not None and noise.tick == self.tick:
             noise.expect(found.expected_names(self._state.encoder, events))
         noise.prepare()
         if self.horizon is None or self.tick < self.horizon:
@@ -319,12 +324,6 @@ class Stream(GrowingStream[V_co]):
         increments = self.query.encode_totals_run(self._state.encoder, totals)
         self._parameters.check_limit(self.tick, len(increments))
         return self._release(EncodedTicks(increments, self._state.encoder), counting)
-
-    def _check_torn(self) -> None:
-        if self._torn:
-            raise EvercountError(
-                "this stream was interrupted in the middle of a tick and cannot continue; restore its newest snapshot"
-            )
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 

@@ -40,9 +40,7 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     first, last = releases.first_tick, releases.first_tick + len(releases) - 1
     earliest = first - 1 if own else first
     if len(start) and (np.any(start >= stop) or stop.max() > last or (start.min() < earliest and first > 1)):
-        raise ParameterError(
-            f"a view needs released ticks: spans lie within ticks {first} to {last} and hold at least one"
-        )
+        raise ParameterError(f"a view needs released ticks: spans of at least one within ticks {first} to {last}")
     if len(start) and start.min() < 0:
         raise ParameterError("ticks before the first cannot be counted")
     if own:

@@ -14,7 +14,7 @@ from evercount.errors import ParameterError
 from evercount.queries.base import Query, V_co
 from evercount.queries.cuts.cut_graph import CutGraph, CutValue
 from evercount.queries.cuts.cut_noise import CutNoise
-from evercount.queries.top_discovered import top_discovered
+from evercount.queries.discovered_keys import top_discovered
 from evercount.queries.top_keys import TopKey, supported_keys
 
 if TYPE_CHECKING:

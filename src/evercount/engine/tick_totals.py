@@ -64,12 +64,12 @@ class TickTotals:
         np.add.at(out, (self.tick[part] - first, self.cell[part]), self.total[part])
         return out
 
-    def blocks(self, numbers: int) -> Iterator[tuple[int, IntArray]]:
-        """(first tick, sums) of consecutive ticks, about `numbers` numbers at a time."""
+    def blocks(self, numbers: int) -> Iterator[IntArray]:
+        """The sums of consecutive ticks, about `numbers` numbers at a time."""
         size = max(1, numbers // self.cells)
         last = self.first_tick + self.ticks
         for first in range(self.first_tick, last, size):
-            yield first, self.rows(first, min(first + size, last))
+            yield self.rows(first, min(first + size, last))
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,19 @@ def choose_counting(
     )
 
 
+class UserChanges(NamedTuple):
+    """What some ticks change in the state of users."""
+
+    users: Mapping[str, Used] = {}
+    """The users whose entry changes."""
+    forget: bool = False
+    """Whether all other users are forgotten, because a period is over."""
+
+
+Users = Sequence[Iterable[Any]]
+"""Tick by tick, the user of each event."""
+CappedTicks = tuple[Sequence[Any], UserChanges]
+"""The ticks without events beyond the caps of users."""
 PeriodOf = Callable[[int], int]
 """From a tick to the number of its period."""
 
@@ -93,9 +106,7 @@ class UserCaps:
         """Whether no cap looks back beyond this tick: a period ends with it, or caps look at one tick only."""
         return self.caps.within_a_tick or self.period_of(tick + 1) != self.period_of(tick)
 
-    def cap(
-        self, ticks: Sequence[Any], users: Sequence[Iterable[str]] | None, first_tick: int, known: UserState
-    ) -> tuple[list[Any], UserChanges]:
+    def cap(self, ticks: Sequence[Any], users: Users | None, first_tick: int, known: UserState) -> CappedTicks:
         """The ticks from `first_tick` on without events beyond their user's caps; `users` name the user of each event.
 
         **Guarantee.** Whether an event counts depends on the places of its own user's events in its own period alone.
@@ -150,9 +161,7 @@ class DayCaps(UserCaps):
     def forgets_after(self, tick: int) -> bool:
         return self.caps.within_a_tick
 
-    def cap(
-        self, ticks: Sequence[Any], users: Sequence[Iterable[Any]] | None, first_tick: int, known: UserState
-    ) -> tuple[list[Any], UserChanges]:
+    def cap(self, ticks: Sequence[Any], users: Users | None, first_tick: int, known: UserState) -> CappedTicks:
         """As `UserCaps.cap`, day by day.
 
         **Guarantee.** Whether an event counts depends on the places of its own user's events for its own day alone, and
@@ -188,15 +197,6 @@ T = TypeVar("T")
 def users_after(known: Mapping[str, T], tick: int, lags: int) -> dict[str, T]:
     """The users of days that are revised after `tick`."""
     return {name: used for name, used in known.items() if int(name.partition(" ")[0]) + lags - 1 > tick}
-
-
-class UserChanges(NamedTuple):
-    """What some ticks change in the state of users."""
-
-    users: Mapping[str, Used] = {}
-    """The users whose entry changes."""
-    forget: bool = False
-    """Whether all other users are forgotten, because a period is over."""
 
 
 def _counted_periods(budget: Budget) -> PeriodOf:

@@ -78,8 +78,12 @@ class View(TableExports):
     @cached_property
     def _span_errors(self) -> SpanErrors:
         """The errors of each number, (spans, cells)."""
-        parts = (Part(0, self._norms, self._rounding), *self._later)
-        return self._errors.span_errors(self.first - 1, self.last, parts)
+        return self._errors.span_errors(self.first - 1, self.last, self._parts)
+
+    @property
+    def _parts(self) -> tuple[Part, ...]:
+        """What cells of the start, and of each joining, contribute."""
+        return (Part(0, self._norms, self._rounding), *self._later)
 
     @property
     def std(self) -> FloatArray:
@@ -90,8 +94,7 @@ class View(TableExports):
         """Half the width of each number's interval, shape (spans, cells)."""
         factor = self._errors.difference_factors(level, self.first - 1, self.last)
         if self._later:
-            parts = (Part(0, self._norms, self._rounding), *self._later)
-            factor = self._errors.with_joined(level, factor, self.last, parts)
+            factor = self._errors.with_joined(level, factor, self.last, self._parts)
         errors = self._span_errors
         return factor * errors.spread + errors.slack + errors.step
 
@@ -161,35 +164,23 @@ class View(TableExports):
             ParameterError: a cell is not there, or the query does not declare how its outputs vary together.
         """
         a, b = self._places((one, other))
-        if self._later:
-            return self._compare_joined(a, b)
-        joint = self._errors.query.publishing.joint(self._outputs([a, b]))
-        apart = max(float(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1]), 0.0)
+        published = self._errors.query.publishing
+        if self._later:  # each number is its own cell's, or it cannot be compared
+            if published.part is not None:
+                raise ParameterError("numbers that add up cannot be compared once paths have joined the stream")
+            norms = [np.hypot(part.norms[[a]], part.norms[[b]]) for part in self._parts]
+        else:
+            joint = published.joint(self._outputs([a, b]))
+            norms = [np.sqrt([max(float(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1]), 0.0)])]
+        rounding = [part.rounding[[a]] + part.rounding[[b]] for part in self._parts]
         return replace(
             self,
             name=f"{self.name}, compared",
             cells=(f"{one} − {other}",),
             values=self.values[:, [a]] - self.values[:, [b]],
-            _norms=np.asarray([np.sqrt(apart)]),
-            _rounding=self._rounding[[a]] + self._rounding[[b]],
-        )
-
-    def _compare_joined(self, a: int, b: int) -> Self:
-        """Cells of a stream that others have joined: each number is its own cell's, or it cannot be compared."""
-        if self._errors.query.publishing.part is not None:
-            raise ParameterError("numbers that add up cannot be compared once paths have joined the stream")
-        sides = [
-            Part(part.after, np.hypot(part.norms[[a]], part.norms[[b]]), part.rounding[[a]] + part.rounding[[b]])
-            for part in (Part(0, self._norms, self._rounding), *self._later)
-        ]
-        return replace(
-            self,
-            name=f"{self.name}, compared",
-            cells=(f"{self.cells[a]} − {self.cells[b]}",),
-            values=self.values[:, [a]] - self.values[:, [b]],
-            _norms=sides[0].norms,
-            _rounding=sides[0].rounding,
-            _later=tuple(sides[1:]),
+            _norms=norms[0],
+            _rounding=rounding[0],
+            _later=tuple(map(Part, (part.after for part in self._later), norms[1:], rounding[1:])),
         )
 
     def quantile(self, q: float, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:

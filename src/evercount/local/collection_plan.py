@@ -108,9 +108,7 @@ class LocalPlan:
             raise TooLarge(f"n is more than {MOST_CLIENTS}: sums of that many messages would not be exact")
         check_name("form of the local protocol", self.form, get_args(Form))
         w = self.buckets
-        w = max(2, math.ceil(self.epsilon * math.sqrt(self.n))) if w is None else check_count("buckets", w)
-        if w < 2:
-            raise ParameterError(f"at least 2 buckets are needed, got {w}")
+        w = max(2, math.ceil(self.epsilon * math.sqrt(self.n))) if w is None else check_count("buckets", w, least=2)
         if w > MOST_BUCKETS:
             raise TooLarge(f"{w} buckets are more than {MOST_BUCKETS}: give buckets={MOST_BUCKETS} or fewer")
         object.__setattr__(self, "buckets", w)

@@ -20,11 +20,10 @@ import numpy as np
 from evercount._arrays import IntArray
 from evercount.errors import InputError, MessageRejected, ParameterError
 from evercount.local.estimate import LocalEstimate, gain
-from evercount.local.genprot_exact import BITS
-from evercount.local.genprot_plan import GenProtPlan
+from evercount.local.genprot_plan import BITS, GenProtPlan
 from evercount.local.local_client import OneMessage
 from evercount.local.losses import Loss
-from evercount.local.message_server import MessageServer
+from evercount.local.message_server import MessageServer, check_plan
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
 
@@ -55,11 +54,6 @@ def _integer_below(value: object, end: int) -> int | None:
     return int(value)
 
 
-def _check_plan(plan: object) -> None:
-    if not isinstance(plan, GenProtPlan):
-        raise ParameterError(f"plan must be a GenProtPlan, got {type(plan).__name__}")
-
-
 class GenProtClient(OneMessage[int]):
     """One client with its public number: `message(value)` is the number of a candidate, log₂ T bits.
 
@@ -86,7 +80,7 @@ class GenProtClient(OneMessage[int]):
     def __init__(
         self, plan: GenProtPlan, number: int, secret: Secret | None = None, *, loss: Loss | None = None
     ) -> None:
-        _check_plan(plan)
+        check_plan(plan, GenProtPlan)
         client = _integer_below(number, NUMBERS)
         if client is None:
             raise ParameterError(f"a client's number must be a whole number from 0 to below 2^63, got {number!r}")
@@ -124,7 +118,7 @@ class GenProtServer(MessageServer):
     """
 
     def __init__(self, plan: GenProtPlan) -> None:
-        _check_plan(plan)
+        check_plan(plan, GenProtPlan)
         self.plan = plan
         self._sums = np.zeros(plan.shape.w + 1)
 
@@ -141,9 +135,8 @@ class GenProtServer(MessageServer):
         client, chosen = _integer_below(number, NUMBERS), _integer_below(message, self.plan.candidates)
         if client is None or chosen is None:
             self.rejected += 1
-            if client is None:
-                raise MessageRejected("the number of a client is a whole number from 0 to below 2^63")
-            raise MessageRejected(f"a message is a whole number from 0 to {self.plan.candidates - 1}")
+            what, end = ("number of a client", NUMBERS) if client is None else ("message", self.plan.candidates)
+            raise MessageRejected(f"the {what} is a whole number from 0 to {end - 1}")
         self._sums += self.plan.candidate(client, chosen)
         self.accepted += 1
 

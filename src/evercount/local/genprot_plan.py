@@ -1,11 +1,15 @@
-"""GenProtPlan: the public parameters of the protocol in `genprot.py`, its geometry and its public candidates."""
+"""GenProtPlan: the public parameters of the protocol in `genprot.py`, its geometry, candidates and exact privacy.
+
+Proof of the exact privacy: `genprot.proof.md`, theorem 1.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from fractions import Fraction
+from functools import cached_property, lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -15,10 +19,11 @@ from evercount._validate import check_count, check_name, check_positive
 from evercount.errors import ParameterError
 from evercount.local.collection_plan import MISS, UNIT, LocalPlan, shared_plan
 from evercount.local.estimate import LocalEstimate
-from evercount.local.genprot_exact import BITS, clip_limits, pure_epsilon, widest_clip
 from evercount.privacy import Budget
 
 Rule = Literal["best", "paper"]
+BITS = 53
+"""Bit probabilities are whole multiples of 2^−53."""
 MOST_CANDIDATES = 64
 VERSION = 1
 """The version of plans, candidates and dumps."""
@@ -82,9 +87,7 @@ class GenProtPlan:
         if self.rule == "paper":
             _ = self._mu
         if self.exact_epsilon > self.epsilon:
-            raise ParameterError(
-                f"the paper's rule with {count} candidates costs {self.exact_epsilon:.3g}; use more candidates"
-            )
+            raise ParameterError(f"the paper's rule costs {self.exact_epsilon:.3g} with {count} candidates; use more")
 
     @cached_property
     def shape(self) -> LocalPlan:
@@ -226,3 +229,57 @@ class GenProtPlan:
         words = np.frombuffer(hashlib.shake_256(_PERSON + text).digest(8 * size), "<u8")
         vector = np.asarray(ndtri((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
         return vector if vector @ vector <= self.reach**2 else np.zeros(size)
+
+
+def choice_weights(low: int, high: int, unit: int, count: int) -> list[int]:
+    """P(a candidate is sent) at every corner, in units of 1/(unit^count·lcm(1 … count)): exact integers.
+
+    A corner: k of the other bits have probability high/unit and the rest low/unit; the candidate's own bit has
+    one of the two.
+    """
+    shares = math.lcm(*range(1, count + 1))
+    weights = []
+    for k in range(count):
+        law = [1]  # of the number of other bits that are 1, in units of 1/unit^(number of others)
+        for p in [high] * k + [low] * (count - 1 - k):
+            law = [a * (unit - p) + b * p for a, b in zip([*law, 0], [0, *law], strict=True)]
+        sent = sum(value * (shares // (1 + i)) for i, value in enumerate(law))
+        weights += [p * sent + (unit - p) * law[0] * (shares // count) for p in (low, high)]
+    return weights
+
+
+def exact_ratio(low: int, high: int, unit: int, count: int) -> Fraction:
+    """The largest ratio of the probabilities of a message under two inputs, when all p_t lie in [low, high]/unit.
+
+    **Guarantee.** Exact. The probability of a message is linear in each p_t, so its extremes lie at corners; by
+    symmetry a corner is (own p, number of others at `high`). Test:
+    tests/local/test_local_genprot.py::test_exact_privacy_by_enumeration.
+    """
+    weights = choice_weights(low, high, unit, count)
+    return Fraction(max(weights), min(weights))
+
+
+def clip_limits(c: float) -> tuple[int, int]:
+    """lo and hi in units of 2^−53, rounded inwards."""
+    scale = 2.0 ** (BITS - 1)
+    return math.ceil(scale * math.exp(-c) * (1 + 1e-15)), min(2**BITS, math.floor(scale * math.exp(c) * (1 - 1e-15)))
+
+
+def pure_epsilon(c: float, count: int) -> float:
+    """The exact ε of clipping at ½·e^(±c), rounded up."""
+    ratio = exact_ratio(*clip_limits(c), 2**BITS, count)
+    return math.log(ratio) * (1 + 1e-12) + 1e-15
+
+
+@lru_cache(maxsize=256)
+def widest_clip(epsilon: float, count: int) -> float:
+    """The largest c ≤ ln 2 whose exact ε is at most `epsilon`; by bisection, the result checked."""
+    low, high = 0.0, math.log(2)
+    if pure_epsilon(high, count) <= epsilon:
+        return high
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if pure_epsilon(middle, count) <= epsilon else (low, middle)
+    if not low > 0:
+        raise ParameterError(f"epsilon={epsilon!r} is too small for GenProt with {count} candidates")
+    return low

@@ -21,8 +21,8 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_positive
 from evercount.errors import InputError, MessageRejected, ParameterError
 from evercount.local.local_client import OneMessage
-from evercount.local.losses import Loss
-from evercount.local.message_server import MessageServer
+from evercount.local.losses import Loss, check_points
+from evercount.local.message_server import MessageServer, check_plan
 from evercount.local.risk_function import RiskFunction
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
@@ -63,9 +63,8 @@ class HierarchyPlan:
         if self.fan_out == 0:
             object.__setattr__(self, "fan_out", _best_fan_out(self.buckets))
         if self.fan_out not in _fan_outs(self.buckets):
-            raise ParameterError(
-                f"fan_out must be one of {_fan_outs(self.buckets)} for {self.buckets} buckets, got {self.fan_out!r}"
-            )
+            allowed = f"one of {_fan_outs(self.buckets)} for {self.buckets} buckets"
+            raise ParameterError(f"fan_out must be {allowed}, got {self.fan_out!r}")
 
     @property
     def levels(self) -> int:
@@ -133,8 +132,7 @@ class HierarchyClient(OneMessage[bytes]):
     """
 
     def __init__(self, plan: HierarchyPlan, secret: Secret | None = None, *, loss: Loss | None = None) -> None:
-        if not isinstance(plan, HierarchyPlan):
-            raise ParameterError(f"plan must be a HierarchyPlan, got {type(plan).__name__}")
+        check_plan(plan, HierarchyPlan)
         super().__init__(secret, loss, repr(plan))
         self.plan = plan
 
@@ -249,12 +247,9 @@ def simulate_hierarchy(plan: HierarchyPlan, points: npt.ArrayLike, secret: Secre
     >>> simulate_hierarchy(HierarchyPlan(1.0, 16), [0.25] * 500, Secret.generate()).accepted
     500
     """
-    values = np.atleast_1d(np.asarray(points, np.float64))
-    if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
-        raise InputError("points must be a sequence of numbers in [0, 1]")
-    blocks = Prf(secret.derive("hierarchical counter")).encrypt(
-        b"".join(counter(number, 0, 0, 0) for number in range(len(values)))
-    )
+    values = check_points(points)
+    counters = b"".join(counter(number, 0, 0, 0) for number in range(len(values)))
+    blocks = Prf(secret.derive("hierarchical counter")).encrypt(counters)
     server = HierarchyServer(plan)
     for value, random in zip(values.tolist(), RANDOM.iter_unpack(blocks), strict=True):
         server.add(encode(plan, plan.bucket(value), *random))

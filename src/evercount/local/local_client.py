@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import IntArray
-from evercount.errors import AlreadyReleased, InputError, ParameterError
+from evercount.errors import AlreadyReleased, ParameterError
 from evercount.local.collection_plan import Form, LocalPlan, shared_plan
-from evercount.local.losses import Absolute, Loss, check_point
+from evercount.local.losses import Absolute, Loss, check_point, check_points
 from evercount.local.messages import ENTRY, inside
 from evercount.noise import ExactNoise, NoiseOwner, Normals, Secret
 from evercount.noise.normal_sampler import NormalSequence
@@ -51,12 +51,11 @@ def entries_of(plan: LocalPlan, buckets: IntArray, noise: IntArray) -> npt.NDArr
 
     A vector outside the server's ball (probability below 2^−40) is sent as zeros: post-processing.
     """
-    position = np.arange(plan.w) - (buckets[:, np.newaxis] - 1)
     total = noise + (1 << plan.shift - 1)
-    total[:, : plan.w] += np.where(position >= 0, plan.factor[np.maximum(position, 0)], 0)
-    if plan.counters == 2:  # v is u read from the other end: 1 at w − j + 1
-        position = np.arange(plan.w) - (plan.w - buckets[:, np.newaxis])
-        total[:, plan.w :] += np.where(position >= 0, plan.factor[np.maximum(position, 0)], 0)
+    # the second vector is the first read from the other end: 1 at w − j + 1
+    for part, first in zip(plan.parts, (buckets - 1, plan.w - buckets), strict=False):
+        position = np.arange(plan.w) - first[:, np.newaxis]
+        total[:, part] += np.where(position >= 0, plan.factor[np.maximum(position, 0)], 0)
     total >>= plan.shift
     honest = inside(plan, total.astype(np.float64))
     if not honest.all():
@@ -134,9 +133,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
             if self._sent is None:
                 self._sent = (value, self._make(self._point(value)))
             elif not same(self._sent[0], value):
-                raise AlreadyReleased(
-                    "this client has sent its message: a second one with another value would reveal both"
-                )
+                raise AlreadyReleased("this client has sent its message: one with another value would reveal both")
             return self._sent[1]
 
     def _point(self, value: Any) -> float:
@@ -257,9 +254,7 @@ def simulate(plan: LocalPlan, points: npt.ArrayLike, secret: Secret, first: int 
     >>> simulate(plan, [0.25, 0.5, 0.75], Secret.generate()).shape
     (3, 16)
     """
-    values = np.atleast_1d(np.asarray(points, np.float64))
-    if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
-        raise InputError("points must be a sequence of numbers in [0, 1]")
+    values = check_points(points)
     source = ExactNoise(secret)
     out = np.empty((len(values), plan.entries), np.int16)
     rows = max(1, 2**18 // plan.entries)

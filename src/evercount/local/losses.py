@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from evercount._validate import check_number
+from evercount._arrays import FloatArray
+from evercount._validate import check_number, check_probability
 from evercount.errors import InputError, ParameterError
 
 _NUMBERS = (float, int, np.floating, np.integer)
@@ -34,6 +35,14 @@ def check_point(value: Any) -> float:
     if not 0 <= value <= 1:  # before it becomes a float, which not every int fits
         raise InputError("the value lies outside [0, 1]: scale it before it is sent")
     return float(value)
+
+
+def check_points(values: Any) -> FloatArray:
+    """Many values in [0, 1], or an InputError."""
+    points = np.atleast_1d(np.asarray(values, np.float64))
+    if points.ndim != 1 or not ((points >= 0) & (points <= 1)).all():
+        raise InputError("points must be a sequence of numbers in [0, 1]")
+    return points
 
 
 def labelled_point(data: Any) -> tuple[float, int]:
@@ -154,9 +163,7 @@ class Quantile(Loss):
     tau: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tau", check_number("tau", self.tau))
-        if not 0 < self.tau < 1:
-            raise ParameterError(f"tau must lie between 0 and 1, got {self.tau!r}")
+        object.__setattr__(self, "tau", check_probability("tau", self.tau))
 
     def value(self, theta: float, data: Any) -> float:
         d = check_point(data)

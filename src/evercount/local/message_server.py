@@ -17,6 +17,12 @@ FORMAT = 1
 """The version of dumps."""
 
 
+def check_plan(plan: object, kind: type) -> None:
+    """Refuse what is not a plan of this protocol."""
+    if not isinstance(plan, kind):
+        raise ParameterError(f"plan must be a {kind.__name__}, got {type(plan).__name__}")
+
+
 class MessageServer(ABC):
     """Adds up messages in constant memory. Servers of equal plans merge, in any order."""
 

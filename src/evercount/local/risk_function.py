@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evercount._arrays import FloatArray
-from evercount._validate import chance_outside, check_number
+from evercount._validate import chance_outside, check_probability
 from evercount.bounds import simultaneous_quantile
 from evercount.errors import ParameterError
 
@@ -75,8 +75,7 @@ class RiskFunction(ABC):
         Raises:
             ParameterError: tau is not between 0 and 1.
         """
-        if not 0 < check_number("tau", tau) < 1:
-            raise ParameterError(f"tau must lie between 0 and 1, got {tau!r}")
+        check_probability("tau", tau)
         share = (1 + self.slopes) / 2
         w, at = len(share) - 1, int(np.searchsorted(share, tau))
         if not 0 < at <= w:

@@ -14,9 +14,9 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import chance_outside
 from evercount.bounds import nuclear_lower
 from evercount.bounds.laplace_tails import simultaneous_radius
-from evercount.engine.build import choose_engine, make_noise
+from evercount.engine.build import choose_engine
 from evercount.engine.error_model import ErrorModel, interval_factor
-from evercount.engine.noise_choice import pure_budget
+from evercount.engine.noise_choice import REFERENCE_TICKS, planned_errors, pure_budget
 from evercount.engine.user_counting import enforced_by
 from evercount.errors import ParameterError
 from evercount.factorizations import (
@@ -32,7 +32,6 @@ from evercount.factorizations import (
 from evercount.factorizations.base import LARGEST_HORIZON
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, is_pure_name
-from evercount.noise import Secret
 from evercount.planning.largest import error_shares, largest
 from evercount.privacy import Budget, guarantee_text
 from evercount.queries import Count, Query
@@ -40,8 +39,7 @@ from evercount.queries import Count, Query
 OURS = (*BUILT_IN, *PURE, *PURE_ENDLESS)
 LARGEST_OPTIMAL = 64
 """`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
-REFERENCE_TICKS = 2**20
-"""Ticks over which a stream without a horizon is compared by default."""
+
 EVERY_TICK = 2**16
 """A band looks at every tick of spans up to this, and at about this number of ticks of longer ones."""
 SOME_TICKS = 2**12
@@ -390,6 +388,5 @@ def _has_l1(query: Query, budget: Budget, horizon: int | None) -> bool:
 def _model(query: Query, name: str | None, budget: Budget, horizon: int | None) -> tuple[ErrorModel, float, int]:
     """(error model with exact noise, numeric δ, bytes of streaming state per cell)."""
     engine = choose_engine(query, budget, horizon, name)
-    nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
-    noise = make_noise(query, engine, budget, horizon, secret=nothing)
-    return ErrorModel(query, engine, noise.sigma, noise.stream.rounded), noise.numeric_delta, engine.state_bytes
+    model, noise = planned_errors(query, budget, horizon, engine)
+    return model, noise.numeric_delta, engine.state_bytes

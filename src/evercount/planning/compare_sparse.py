@@ -79,10 +79,7 @@ def plan_sparse_count(
     counter's own (`bounds/laplace_tails.py`).
     """
     if budget.adjacency != "add-remove" or budget.unit != "event":
-        raise ParameterError(
-            "sparse-count protects one event more or less: adjacency add-remove and unit event, got "
-            f"{budget.adjacency} and {budget.unit}"
-        )
+        raise ParameterError("sparse-count protects one event more or less: adjacency add-remove and unit event")
     if budget.calibration != "tight":
         raise ParameterError(f"sparse-count has tight noise only, got calibration {budget.calibration!r}")
     beta, span = chance_outside(level), compared_ticks(horizon, ticks)

@@ -80,10 +80,7 @@ def distances(
     """
     query, names = query or Count(), tuple(views)
     if budget.pure or horizon is None or not query.memoryless:
-        raise ParameterError(
-            "the optimum is known for delta above 0, a horizon, and queries whose events count in their own tick: "
-            "omit --optimal"
-        )
+        raise ParameterError("the optimum needs delta > 0, a horizon and a query without memory: omit --optimal")
     q, widths = full_ticks(query, budget, horizon), tuple(map(view_width, names))
     best = dense_optimum(widths, horizon, q, budget.touched(horizon).span, True).certificate
     assert best is not None

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount.engine.build import make_noise
-from evercount.engine.error_model import ErrorModel
-from evercount.engine.noise_choice import NOTHING, check_noise_for, choose_noise
+from evercount.engine.noise_choice import REFERENCE_TICKS, check_noise_for, choose_noise, planned_errors
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 
@@ -18,8 +16,6 @@ POINTS = 6
 """About how many discovery ticks are looked at; one for keys of the day, whose ticks are alike."""
 CHANCES = (0.5, 0.95, 0.999)
 """Chances for which the needed count is stated."""
-REFERENCE_TICKS = 2**20
-"""Ticks that are looked at where there is no horizon."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +64,8 @@ def plan_discovery(
     if query.discovery is None:
         return None
     budget, engine = choose_noise(query, budget, horizon, None, names)
-    noise = make_noise(query, engine, budget, horizon, views=names, secret=NOTHING)
-    errors = ErrorModel(query, engine, noise.sigma, noise.stream.rounded)
-    std = lambda ticks: noise.sigma / query.grid * errors.norms(ticks)  # noqa: E731 - shorter than a function
-    thresholds = query.discovery.thresholds(budget, horizon, std)
+    errors, _ = planned_errors(query, budget, horizon, engine, names)
+    thresholds = query.discovery.thresholds(budget, horizon, errors.unrounded_std)
     last = 1 if query.publishing.own_ticks else (horizon or REFERENCE_TICKS) // thresholds.every
     numbers = np.unique(np.rint(np.geomspace(1, last, POINTS)).astype(np.int64)) * thresholds.every
     ticks = tuple(

@@ -43,7 +43,10 @@ def dp_event(what: Budget | Costed) -> Any:
     >>> dp_event(Budget.from_mu(0.25, 1e-6)).noise_multiplier
     4.00...
     """
-    events = _package("dp_accounting.dp_event")
+    try:
+        events: Any = importlib.import_module("dp_accounting.dp_event")
+    except ImportError as error:
+        raise MissingExtra("an event of dp_accounting", "accounting") from error
     cost = Cost(what, 0.0) if isinstance(what, Budget) else getattr(what, "cost", None)
     if not isinstance(cost, Cost):
         raise ParameterError(f"a privacy event is that of a Budget or a Stream, not of {type(what).__name__}")
@@ -104,10 +107,3 @@ def _gaussian(mu: float, epsilons: FloatArray) -> FloatArray:
 
     above, below = log_ndtr(mu / 2 - epsilons / mu), log_ndtr(-mu / 2 - epsilons / mu)
     return np.asarray(np.exp(above) * -np.expm1(np.minimum(epsilons + below - above, 0.0)))
-
-
-def _package(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtra("an event of dp_accounting", "accounting") from error

@@ -17,6 +17,7 @@ from evercount.errors import ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
 from evercount.privacy.composition import (
+    LEAST_DELTA,
     Cost,
     Meeting,
     check_same_unit,
@@ -27,7 +28,6 @@ from evercount.privacy.composition import (
 )
 from evercount.privacy.time_range import TimeRange
 
-_LEAST_DELTA = 2.0**-1022
 _FOR_NOISE = Fraction(3, 4)
 """Of the δ of Gaussian streams; the rest pays for their leaks. A quarter costs 1 % of noise."""
 
@@ -106,14 +106,15 @@ class Filter:
 
     def __init__(self, total: Budget, plain: Budget | None = None) -> None:
         self.total, self.plain = total, plain
-        for_plain = plain or replace(total, calibration="tight", delta=_half(total.delta))
+        half = total.delta / 2 if total.delta / 2 >= LEAST_DELTA else 0.0
+        for_plain = plain or replace(total, calibration="tight", delta=half)
         check_same_unit(total, for_plain)
         if for_plain.epsilon > total.epsilon or for_plain.delta > total.delta:
             raise ParameterError(f"the plain part {for_plain!r} is more than the total {total!r}.")
         sums = Account(total.epsilon, 0.0, 0.0, for_plain.epsilon, for_plain.delta)
         for_noise = Fraction(total.delta) - Fraction(for_plain.delta)
         self._delta = round_down(for_noise * _FOR_NOISE)
-        if self._delta < _LEAST_DELTA:
+        if self._delta < LEAST_DELTA:
             self.accounts: tuple[Account, ...] = (sums,)
             return
         noise = replace(
@@ -172,7 +173,7 @@ class Filter:
         mu = _root_down(max((room.mu_squared for room in rooms), default=Fraction(0)))
         # A small rest costs no ε at this δ; it is then stated at the smaller δ where it does.
         delta = min(self._delta, gaussian.delta_of(mu, 0.0) / 2) if mu else 0.0
-        if delta < _LEAST_DELTA:
+        if delta < LEAST_DELTA:
             return None
         left = Budget.from_mu(mu, delta)
         budget = replace(self.total, epsilon=left.epsilon, delta=left.delta, calibration="tight")
@@ -185,10 +186,6 @@ def _least_room(account: Account, meetings: Sequence[Meeting]) -> Room | None:
     if None in rooms:
         return None
     return Room(*(min(values) for values in zip(*(room for room in rooms if room is not None), strict=True)))
-
-
-def _half(delta: float) -> float:
-    return delta / 2 if delta / 2 >= _LEAST_DELTA else 0.0
 
 
 def _root_down(square: Fraction) -> float:

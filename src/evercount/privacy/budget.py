@@ -104,10 +104,7 @@ class Budget:
             if given is None:
                 continue
             if self.unit == "event":
-                raise ParameterError(
-                    f"{name}={given!r} has no meaning with unit='event', which protects one event. Use unit='user' to "
-                    "protect what a user does."
-                )
+                raise ParameterError(f"{name}={given!r} has no meaning with unit='event'. Use unit='user'.")
             if name == "period" and isinstance(given, str):
                 if not PERIOD_TEXT.fullmatch(given):
                     raise ParameterError(
@@ -123,13 +120,10 @@ class Budget:
         most = self.max_events
         for name, other in (("max_per_tick", self.max_per_tick), ("max_ticks", self.max_ticks)):
             if most is not None and other is not None and other > most:
-                raise ParameterError(
-                    f"{name}={other} never takes effect with max_events={most}: leave it out, or make it smaller"
-                )
+                raise ParameterError(f"{name}={other} never takes effect with max_events={most}: leave it out")
         if self.max_ticks is not None and self.period_ticks is not None and self.max_ticks > self.period_ticks:
-            raise ParameterError(
-                f"max_ticks={self.max_ticks} never takes effect in a period of {self.period_ticks} ticks: leave it out"
-            )
+            never = f"max_ticks={self.max_ticks} never takes effect in a period of {self.period_ticks} ticks"
+            raise ParameterError(f"{never}: leave it out")
 
     @property
     def caps(self) -> tuple[int | None, int | None, int | None]:
@@ -163,10 +157,8 @@ class Budget:
         if self.unit == "event":
             return Touched(1, 1, 1, 1)
         if isinstance(self.period, str) and self.period_ticks is None:
-            raise ParameterError(
-                f"period={self.period!r} follows a calendar, and this stream has no times: give the period as a number "
-                "of ticks"
-            )
+            no_times = f"period={self.period!r} follows a calendar, and this stream has no times"
+            raise ParameterError(f"{no_times}: give the period as a number of ticks")
         span = _least(self.period_ticks, horizon)
         ticks = _least(self.max_ticks, span, self.max_events)
         bounded = None if self.max_per_tick is None or ticks is None else self.max_per_tick * ticks
@@ -226,7 +218,7 @@ class Budget:
         """The tight budget at `delta` of Gaussian noise that is ρ-zCDP, ρ = Δ²/2σ².
 
         ρ fixes σ, and the Gaussian mechanism with that σ is exactly √(2ρ)-Gaussian-DP, so the conversion
-        loses nothing. The result's `.rho` is at most `rho`. Args and Raises: as `from_mu`.
+        loses nothing. The result's `.rho` is at most `rho`.
 
         Args:
             rho: The zCDP parameter Δ²/2σ².

@@ -24,18 +24,17 @@ _ROUNDING = 2.0**-49
 """Relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)."""
 _SLACK = 1e-11
 """What the largest μ leaves free of δ, which is more than the evaluation's own error."""
-_LEAST_DELTA = 2.0**-1022
+LEAST_DELTA = 2.0**-1022
 _ROUNDS = 64
-"""Steps of the search for ε; each is a whole evaluation, and with numerical errors below δ/2 four are enough."""
+"""Steps of the search for ε; with numerical errors below δ/2 four are enough."""
 
 
 @dataclass(frozen=True)
 class Cost:
     """What one stream costs: its promise, and how much of its δ no noise pays for.
 
-    A budget alone does not say how it is kept. Without `leak` the stream counts as its promise alone, which is true of
-    every mechanism that keeps (ε, δ). With it the stream is Gaussian noise calibrated to δ less `leak`, and costs less
-    next to others. `Stream.cost` knows it.
+    Without `leak` the stream counts as its promise alone, which is true of every mechanism that keeps (ε, δ). With it
+    the stream is Gaussian noise calibrated to δ less `leak`, and costs less next to others. `Stream.cost` knows it.
 
     Args:
         budget: The promise (ε, δ) of the whole stream.
@@ -102,9 +101,7 @@ class Cost:
     @property
     def mu(self) -> float:
         """μ of its Gaussian noise; 0.0 where it adds up as (ε, δ)."""
-        if self.leak is None or self.budget.pure:
-            return 0.0
-        return (self.budget.reserve(self.leak) if self.leak else self.budget).mu
+        return 0.0 if self.plain else (self.budget.reserve(self.leak) if self.leak else self.budget).mu
 
     def leak_at(self, epsilon: float) -> float:
         """What it leaks where it counts as its noise.
@@ -167,11 +164,9 @@ def as_cost(given: Cost | Budget) -> Cost:
 def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budget:
     """What streams about the same events promise together, if nobody chose them after seeing releases.
 
-    `evercount release` and the service state this. The stated δ is the sum of the streams' δ (at most 1/2), and ε is
-    the least that is proved for that δ. Why the sum: it is what each stream was allowed by itself, so nothing is traded
-    that nobody agreed to; it is the δ of plain addition, so the stated ε shows directly what exact composition saves;
-    and it does not depend on the order. Of streams with time ranges only those that meet one instant add up, and the
-    largest over all instants is stated.
+    The stated δ is the sum of the streams' δ (at most 1/2), as plain addition has it, so that the stated ε shows what
+    exact composition saves; ε is the least that is proved for that δ. Of streams with time ranges only those that meet
+    one instant add up, and the largest over all instants is stated.
 
     Args:
         costs: `Stream.cost` of each stream; a `Budget` counts as its promise alone. One alone is its own promise.
@@ -255,19 +250,17 @@ def meetings_of(costs: Sequence[Cost]) -> list[Meeting]:
     """
     chains = {(cost.chain, cost.budget.pure, cost.budget.caps) for cost in costs if cost.chain}
     spans = [cost.span if len(chains) < 2 or not cost.chain else None for cost in costs]
+    every = list(enumerate(costs))
     return [
-        Meeting(
-            tuple(cost for number, cost in enumerate(costs) if number in numbers),
-            tuple(cost for number, cost in enumerate(costs) if number not in numbers),
-        )
-        for numbers in met_at_once(spans)
+        Meeting(tuple(cost for n, cost in every if n in met), tuple(cost for n, cost in every if n not in met))
+        for met in met_at_once(spans)
     ]
 
 
 def _as_people_add(meeting: Meeting) -> Decimal:
     """Σδ in decimals: 3 × 1e-9 = 3e-9. Promises of which nothing else is known count wherever they are."""
-    promises = [cost for cost in meeting.outside if cost.leak is None]
-    return sum((Decimal(repr(cost.budget.delta)) for cost in (*meeting.inside, *promises)), Decimal(0))
+    counted = [*meeting.inside, *(cost for cost in meeting.outside if cost.leak is None)]
+    return sum((Decimal(repr(cost.budget.delta)) for cost in counted), Decimal(0))
 
 
 def _sums(meeting: Meeting) -> tuple[float, Fraction]:
@@ -280,12 +273,9 @@ def _sums(meeting: Meeting) -> tuple[float, Fraction]:
 def _exact(meeting: Meeting, delta: float, plain: float) -> float | None:
     """The least ε at δ for one meeting, by the profiles."""
     parts = meeting.inside
-    # a leak that would cost more than the whole δ of its stream: that stream counts as its promise alone
-    # (never of a chain: promises of its streams would add up)
-    promised = tuple(
-        part.leak is None or (part.leak_at(plain) > part.budget.delta and not part.chain) for part in parts
-    )
-    ways = {tuple(part.leak is None for part in parts), promised}
+    # where a leak would cost more than the stream's δ, it counts as its promise alone (in a chain promises add up)
+    promised = tuple(one.leak is None or (one.leak_at(plain) > one.budget.delta and not one.chain) for one in parts)
+    ways = {tuple(one.leak is None for one in parts), promised}
     return min((one for way in ways if (one := _least(meeting, delta, way)) is not None), default=None)
 
 
@@ -295,7 +285,8 @@ def _least(meeting: Meeting, delta: float, promised: Sequence[bool]) -> float | 
     leaking = [part.budget for part, leaks in zip(meeting.inside, promised, strict=True) if leaks]
     pure = sum((Fraction(one.epsilon) for one in (*leaking, *(p.budget for p in noise if p.plain))), Fraction(0))
     left = round_down(Fraction(delta) - sum((Fraction(budget.delta) for budget in leaking), Fraction(0)))
-    return least_epsilon(compose_mu(part.mu for part in noise), pure, left, Meeting(tuple(noise), meeting.outside))
+    mu = math.hypot(*(part.mu for part in noise))  # together they are exactly one of this μ: `gaussian.proof.md`, 5
+    return least_epsilon(mu, pure, left, Meeting(tuple(noise), meeting.outside))
 
 
 NOBODY = Meeting((), ())
@@ -312,7 +303,7 @@ def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Meeting = NO
     for _ in range(_ROUNDS):
         price = sum((Fraction(cost.leak_at(epsilon)) for cost in leaking.inside), leaking.price_outside(epsilon))
         left = round_down(Fraction(delta) - price)
-        if left < (_LEAST_DELTA if mu else 0.0):
+        if left < (LEAST_DELTA if mu else 0.0):
             return None
         following = epsilon_of(mu, pure, left)
         if following <= epsilon:
@@ -390,18 +381,11 @@ def round_up(exact: Fraction) -> float:
     return -round_down(-exact)
 
 
-def compose_mu(mus: Iterable[float]) -> float:
-    """√Σμ²: several Gaussian mechanisms on the same data are exactly one of this μ (`gaussian.proof.md`, section 5)."""
-    return math.hypot(*mus)
-
-
 def check_same_unit(one: Budget, other: Budget) -> None:
     """Refuse to add budgets which protect different things; caps may differ, since each holds for a whole unit."""
     if one.neighbours != other.neighbours:
-        raise ParameterError(
-            f"budgets compose only for the same adjacency, unit and period: {one.neighbours} and {other.neighbours} "
-            "differ."
-        )
+        differ = f"{one.neighbours} and {other.neighbours} differ"
+        raise ParameterError(f"budgets compose only for the same adjacency, unit and period: {differ}.")
 
 
 def check_one_unit(costs: Sequence[Cost]) -> None:
@@ -411,6 +395,6 @@ def check_one_unit(costs: Sequence[Cost]) -> None:
     periods = {cost.span.periods for cost in costs if cost.span is not None}
     if len(periods) > 1:
         raise ParameterError(
-            f"persons are protected in different periods, {' and '.join(sorted(periods))}: one week of the first meets "
-            "two of the second. Streams add up where their starts are a whole number of periods apart."
+            f"persons are protected in different periods, {' and '.join(sorted(periods))}: streams add up where their "
+            "starts are a whole number of periods apart."
         )

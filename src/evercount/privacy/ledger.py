@@ -244,7 +244,7 @@ class Ledger:
             if self._file is not None:
                 before = len(self._file.records)
                 try:
-                    self._file.append(_to_dict(entry))
+                    self._file.append({**vars(entry), "cost": entry.cost.to_dict()})
                 finally:
                     if len(self._file.records) > before:  # it is on the disk, also where the head could not be written
                         self._entries = (*self._entries, entry)
@@ -323,19 +323,11 @@ class Ledger:
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ledger) and (self.total, self.plain, self._entries) == (
-            other.total,
-            other.plain,
-            other._entries,
-        )
+        mine = (self.total, self.plain, self._entries)
+        return isinstance(other, Ledger) and mine == (other.total, other.plain, other._entries)
 
     def __repr__(self) -> str:
         return f"Ledger({self.total!r}, plain={self.plain!r}, {len(self._entries)} entries)"
-
-
-def _to_dict(entry: Entry) -> dict[str, Any]:
-    """As the file keeps it."""
-    return {"name": entry.name, "cost": entry.cost.to_dict(), "note": entry.note, "stream": entry.stream}
 
 
 def _from_dict(data: dict[str, Any]) -> Entry:

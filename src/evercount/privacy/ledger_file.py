@@ -155,11 +155,8 @@ class LedgerFile:
 
     def _place(self) -> dict[str, Any]:
         status = os.fstat(self._handle)
-        return {
-            "inode": status.st_ino,
-            "device": status.st_dev,
-            "path": str(self.path.parent.resolve() / self.path.name),
-        }
+        place = str(self.path.parent.resolve() / self.path.name)
+        return {"inode": status.st_ino, "device": status.st_dev, "path": place}
 
     def _write_head(self) -> None:
         body = {"format": HEAD_FORMAT, "lines": len(self.records), "last": self._link.hex(), **self._place()}
@@ -169,10 +166,7 @@ class LedgerFile:
 
     def _check_head(self, adopt: bool) -> None:
         """Refuse a file that is not the one of its head, or older; `adopt` does not excuse entries that are missing."""
-        way_out = (
-            "If this is the only copy and nothing was spent from another one since, accept it: Ledger(path=…, "
-            "adopt=True)"
-        )
+        way_out = "If this is the only copy, and nothing was spent from another, accept it: Ledger(path=…, adopt=True)"
         known = self._links()
         try:
             head = self._read_head()

@@ -15,17 +15,15 @@ from evercount.queries.discovered_keys import DiscoveredKeys
 from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
 from evercount.queries.episodes import Episodes
 from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
-from evercount.queries.graphs.forests import Components, Matching, SpanningForest
-from evercount.queries.graphs.min_cut import MinCut
+from evercount.queries.graphs.forests import Components, Matching, MinCut, SpanningForest
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
-from evercount.queries.histogram import Histogram
+from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.marginals import Marginals
 from evercount.queries.occupancy import Occupancy
 from evercount.queries.prefix import PrefixQuery, register_encoder
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
-from evercount.queries.top_k import TopK
 
 QUERIES: dict[str, type[Query]] = {
     kind.name: kind

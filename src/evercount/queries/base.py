@@ -9,6 +9,7 @@ from the noisy running sums is described in `publishing.py`, how much one event 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final, get_args
 
@@ -31,7 +32,16 @@ if TYPE_CHECKING:
 else:
     V_co = TypeVar("V_co", covariant=True)
 
-__all__ = ["ADJACENCIES", "LARGEST_TOTAL", "Adjacency", "Query", "V_co", "is_replace", "listed_events"]
+__all__ = [
+    "ADJACENCIES",
+    "LARGEST_TOTAL",
+    "Adjacency",
+    "Query",
+    "V_co",
+    "check_distinct",
+    "is_replace",
+    "listed_events",
+]
 
 ADJACENCIES = get_args(Adjacency)
 
@@ -51,6 +61,13 @@ def listed_events(events: Any) -> list[Any]:
     if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
         raise InputError(f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]")
     return events.tolist() if isinstance(events, np.ndarray) else list(events)
+
+
+def check_distinct(what: str, given: Sequence[Any]) -> None:
+    """Refuse public names of which one is there twice."""
+    if len(set(given)) < len(given):
+        twice = Counter(given).most_common(1)[0][0]
+        raise ParameterError(f"{what} must be distinct; {twice!r:.120} is there twice")
 
 
 class Query(Sensitivities, Generic[V_co]):
@@ -168,9 +185,7 @@ class Query(Sensitivities, Generic[V_co]):
         for name, given in caps.items():
             if given is not None:
                 own = f", or give {name} to the query, which has its own cap" if name in self.parameters() else ""
-                raise ParameterError(
-                    f"{self.name!r} protects users with any number of events: omit {name}={given} of the budget{own}"
-                )
+                raise ParameterError(f"{self.name!r} protects users of any number of events: omit {name}={given}{own}")
 
     # -- from events to increments -----------------------------------------------------------------------------
 
@@ -213,9 +228,7 @@ class Query(Sensitivities, Generic[V_co]):
             raise InputError(f"{type(self).__name__} needs the events themselves, not their totals")
         array = np.asarray(totals)
         if array.shape != (self.cells,) or not np.issubdtype(array.dtype, np.integer):
-            raise InputError(
-                f"totals must be {self.cells} whole numbers, got shape {array.shape} of dtype {array.dtype}"
-            )
+            raise InputError(f"totals of a tick are {self.cells} whole numbers, not {array.shape} of {array.dtype}")
         if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
             raise InputError("totals must fit 63 bits")
         return array.astype(np.int64), state
@@ -230,12 +243,9 @@ class Query(Sensitivities, Generic[V_co]):
             raise InputError("totals must be rows of one length, one row for each tick") from error
         if not len(array):
             return np.empty((0, self.cells), np.int64)
-        if array.ndim != 2 or array.shape[1] != self.cells or not np.issubdtype(array.dtype, np.integer):
-            raise InputError(
-                f"totals must be whole numbers of shape (ticks, {self.cells}), got shape {array.shape} of dtype "
-                f"{array.dtype}"
-            )
-        for extreme in (array.min(axis=0), array.max(axis=0)) if len(array) else ():
+        if array.ndim != 2:
+            raise InputError(f"totals have the shape (ticks, {self.cells}), not {array.shape}")
+        for extreme in (array.min(axis=0), array.max(axis=0)):
             self.encode_totals(state, extreme)  # what is legal for the least and the largest is legal between
         return array.astype(np.int64)
 

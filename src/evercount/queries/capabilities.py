@@ -122,9 +122,7 @@ class Capabilities:
 
     def consistent(self, values: FloatArray) -> FloatArray:
         """The nearest values that real data could have at one tick; post-processing."""
-        raise ParameterError(
-            f"{self.name!r} has no consistent form: only degree histograms and degree sequences have one"
-        )
+        raise ParameterError(f"{self.name!r} has no consistent form: only degree histograms and sequences have one")
 
 
 def rows_of(query: Query) -> Rows:

@@ -12,6 +12,9 @@ from evercount._validate import check_count, check_probability
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
 
+Limits = tuple[FloatArray, FloatArray]
+"""The lower and the upper ends of intervals."""
+
 
 @dataclass(frozen=True, eq=False)
 class CellErrors:
@@ -78,7 +81,7 @@ BISECTIONS = 60
 
 def fieller_interval(
     above: FloatArray, below: FloatArray, normal: FloatArray, linear: FloatArray, low: float, high: float
-) -> tuple[FloatArray, FloatArray]:
+) -> Limits:
     """The hull of all ratios r in [low, high] with |above − r·below| ≤ normal·√(1 + r²) + linear·(1 + |r|).
 
     **Guarantee.** If the noise of `above` and `below` is Z₀ and Z₁, and for the true ratio r the bound

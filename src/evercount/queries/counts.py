@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_number, check_positive
-from evercount.errors import EventRefused, InputError, ParameterError, UnknownName
+from evercount._validate import check_count, check_name, check_number, check_positive
+from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.capabilities import EventNumber, Groups, Rows
-from evercount.queries.cell_errors import CellErrors, fieller_interval
-from evercount.queries.publishing import KeptSums, Publishing
+from evercount.queries.cell_errors import CellErrors, Limits, fieller_interval
+from evercount.queries.publishing import Change, KeptSums, Publishing
 
 MOST_UNITS = 2**20
 """Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to be refused."""
@@ -26,6 +26,12 @@ NO_EVENTS = (
     "an average per event does not reveal its number of events, so nothing can be said about the ticks between two "
     "releases; stream a Sum and a Count instead"
 )
+
+
+def check_range(low: float, high: float) -> None:
+    """Refuse a range of values that is empty."""
+    if not low < high:
+        raise ParameterError(f"low must be below high, got low={low}, high={high}")
 
 
 def kind_of(array: npt.NDArray[Any]) -> str:
@@ -169,15 +175,12 @@ class Sum(Query[float]):
     def __init__(self, low: float = 0.0, high: float = 1.0, grid: float = 1.0) -> None:
         self.low, self.high = check_number("low", low), check_number("high", high)
         self._grid = check_positive("grid", grid)
-        if not low < high:
-            raise ParameterError(f"low must be below high, got low={low}, high={high}")
+        check_range(low, high)
         self._low, self._high = round(low / grid), round(high / grid)
         if max(abs(self._low * self._grid - self.low), abs(self._high * self._grid - self.high)) > 1e-9 * self._grid:
             raise ParameterError(f"low={low} and high={high} must be whole multiples of grid={grid}")
         if max(abs(self._low), abs(self._high)) > MOST_UNITS:
-            raise ParameterError(
-                f"an event may add at most 2^20 grid units; grid={grid} is too fine for [{low}, {high}]"
-            )
+            raise ParameterError(f"grid={grid} is too fine for [{low}, {high}]: an event may add at most 2^20 units")
 
     @property
     def cells(self) -> int:
@@ -250,8 +253,7 @@ class Average(Sum):
         self, low: float = 0.0, high: float = 1.0, grid: float = 1.0, per: Literal["tick", "event"] = "tick"
     ) -> None:
         super().__init__(low, high, grid)
-        if per not in ("tick", "event"):
-            raise UnknownName("kind of average", per, ("tick", "event"))
+        check_name("kind of average", per, ("tick", "event"))
         if per == "event" and 1 / self._grid != round(1 / self._grid):
             raise ParameterError(f"per='event' needs a grid that divides 1, got {grid}")
         self.per = per
@@ -308,16 +310,12 @@ class Average(Sum):
         events = np.maximum(noisy[:, 1], 1.0)
         return np.clip(self._mid * self._grid + noisy[:, 0] / events, self.low, self.high)[:, np.newaxis]
 
-    def _average_between(
-        self, earlier: int, later: int, low: FloatArray, high: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _average_between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
         """The average over those ticks."""
         ticks = max(later - earlier, 1)
         return (later * high - earlier * low) / ticks, np.ones(1) / ticks
 
-    def _nothing_between(
-        self, earlier: int, later: int, low: FloatArray, high: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _nothing_between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
         raise ParameterError(NO_EVENTS)
 
     def _output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
@@ -325,9 +323,7 @@ class Average(Sum):
         events = np.maximum(sums[:, 1:2], 1.0)
         return np.asarray(np.sqrt(1 + (values - self._mid * self._grid) ** 2) / events)
 
-    def _interval(
-        self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
-    ) -> tuple[FloatArray, FloatArray]:
+    def _interval(self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float) -> Limits:
         """Fieller's interval of the ratio.
 
         **Guarantee.** At every tick with at least one event it holds the true average of the values, rounded to the

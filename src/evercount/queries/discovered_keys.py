@@ -18,12 +18,13 @@ from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Budget
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, is_replace
 from evercount.queries.capabilities import Rows
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.cell_errors import CellErrors, Limits
 from evercount.queries.discovery_threshold import Reach, Thresholds
 from evercount.queries.histogram import OTHER
 from evercount.queries.key_counts import KeyCounts
-from evercount.queries.publishing import KeptSums, Publishing
+from evercount.queries.publishing import Change, KeptSums, Publishing
 from evercount.queries.sensitivities import bounded
+from evercount.queries.top_keys import TopKey
 from evercount.text_rules import escaped, fault
 
 TOTAL = "total"
@@ -92,9 +93,7 @@ class DiscoveredKeys(Query[FloatArray]):
     def for_views(self, views: tuple[str, ...]) -> Self:
         own = views == (PER_TICK,)
         if own and self.every > 1:
-            raise ParameterError(
-                f"every={self.every} is for keys that stay public; keys of the day are chosen at every tick: omit it"
-            )
+            raise ParameterError(f"every={self.every} is for keys that stay public: omit it for keys of the day")
         chosen = copy(self)
         chosen._own_ticks = own
         return chosen
@@ -159,11 +158,7 @@ class DiscoveredKeys(Query[FloatArray]):
 
     @property
     def rows(self) -> Rows:
-        return Rows(("key",), list_keys=self._row_keys)
-
-    def _row_keys(self) -> tuple[Sequence[str], bool]:
-        """None are listed."""
-        return (), False
+        return Rows(("key",), list_keys=lambda: ((), False))
 
     def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
         """The keys of rows as they are counted; None for those that are not legal."""
@@ -196,9 +191,7 @@ class DiscoveredKeys(Query[FloatArray]):
         scale[:, 1] = np.sqrt(np.count_nonzero(~np.isnan(values), axis=1) - 1)
         return scale
 
-    def interval(
-        self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
-    ) -> tuple[FloatArray, FloatArray]:
+    def interval(self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float) -> Limits:
         """Intervals that hold given which keys are public: `discovered_keys.proof.md`, "Intervals".
 
         **Guarantee.** Given that a key is public, its count lies inside with probability at least `level`; so does the
@@ -231,7 +224,7 @@ class DiscoveredKeys(Query[FloatArray]):
         clear = evidence >= CLEAR + errors.factor(level)
         return np.where(clear, np.maximum(low, self.minimum), float(self.minimum))
 
-    def _between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
         """The changes of the total and of keys that were public at both ticks, NaN for all others.
 
         `other` is the change of the total less those of the keys that are shown.
@@ -283,7 +276,7 @@ def count_keys(events: Any) -> dict[str, int]:
             numbers = list(Counter(listed).items())
         except TypeError:  # something that is no text, and not even hashable
             numbers = [(None, 1)]
-        if any(_refused(key) for key, _ in numbers):
+        if not all(isinstance(key, str) and _checked(key)[1] is None for key, _ in numbers):
             for number, key in enumerate(listed):
                 normal_key(number, key)
     more: dict[str, int] = {}
@@ -304,10 +297,6 @@ def normal_key(number: int, key: Any) -> str:
     if wrong is not None:
         raise EventRefused(number, f"has a key that {wrong}")
     return normal
-
-
-def _refused(key: Any) -> bool:
-    return not isinstance(key, str) or _checked(key)[1] is not None
 
 
 def _checked(key: str) -> tuple[str, str | None]:
@@ -344,3 +333,50 @@ def _chance_below_clear() -> float:
     from scipy.special import ndtr
 
     return float(ndtr(CLEAR))
+
+
+def top_discovered(
+    found: DiscoveredKeys,
+    labels: Sequence[str],
+    values: FloatArray,
+    evidence: FloatArray,
+    errors: CellErrors,
+    k: int,
+    level: float,
+) -> list[TopKey]:
+    """The k public keys with the largest noisy counts, largest first; ties go to the key that became public earlier.
+
+    **Guarantee.** Given which keys are public: all intervals hold at once with probability at least `level`, and for
+    every c, with probability at least c all keys whose confidence is at least c belong to the k largest of the public
+    keys. Keys that are not public are not compared. Proof: `discovered_keys.proof.md`, "The largest keys". Test:
+    tests/queries/test_top_discovered.py::test_intervals_and_confidences_hold_given_discovery.
+    """
+    k, miss = check_count("k", k), 1 - check_probability("level", level)
+    first = len(RESERVED)
+    noisy, number = values[first:], len(values) - first
+    if not number:
+        return []
+    order = np.argsort(-noisy, kind="stable")
+    low, high = found.interval(values[np.newaxis], evidence[np.newaxis], errors, 1 - miss / number)
+    best_of_rest = float(noisy[order[k:]].max()) if k < number else None
+    return [
+        TopKey(
+            labels[first + place],
+            float(noisy[place]),
+            float(low[0, first + place]),
+            float(high[0, first + place]),
+            _confidence(float(noisy[place]), best_of_rest, float(evidence[first + place]), errors, number),
+        )
+        for place in order[:k].tolist()
+    ]
+
+
+def _confidence(noisy: float, rest: float | None, evidence: float, errors: CellErrors, number: int) -> float:
+    """The largest c for which the lower end of the key and the upper ends of the rest are apart."""
+    from scipy.special import ndtr
+
+    if rest is None:
+        return 1.0
+    spread, slack = float(errors.spread[0, 0]), float(errors.slack_of(1.0, 1.0)[0, 0])
+    apart = min((noisy - rest - 2 * slack) / (2 * spread), evidence - CLEAR)
+    return max(0.0, 1 - number * float(ndtr(-apart) / ndtr(CLEAR)))

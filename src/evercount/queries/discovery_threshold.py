@@ -90,7 +90,7 @@ class Thresholds:
     def __post_init__(self) -> None:
         if self.horizon is not None and self.horizon < self.every:
             raise ParameterError(
-                f"every={self.every} is more than the horizon of {self.horizon} ticks: no tick would list new keys"
+                f"every={self.every} is more than the horizon of {self.horizon} ticks: nothing is listed"
             )
 
     def discovers(self, tick: int) -> bool:

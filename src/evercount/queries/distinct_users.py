@@ -10,7 +10,7 @@ import numpy as np
 
 from evercount._arrays import IntArray
 from evercount._validate import check_count
-from evercount.errors import InputError, ParameterError
+from evercount.errors import EventRefused, ParameterError
 from evercount.queries.base import Adjacency, Query, is_replace, listed_events
 from evercount.queries.capabilities import Rows
 from evercount.queries.histogram import Histogram
@@ -71,17 +71,16 @@ class UserQuery(Query):
         """The events of a tick as pairs (user, key), each checked."""
         pairs = []
         for number, event in enumerate(listed_events(events)):
-            where = f"event {number} of the tick (from 0)"
             if not self._keyed:
                 user, key = event, ONLY
             elif isinstance(event, list | tuple) and len(event) == 2:
                 user, key = event
             else:
-                raise InputError(f"{where} must be a pair (user, key)")
+                raise EventRefused(number, "must be a pair (user, key)")
             if not isinstance(user, str) or not 0 < len(user) <= LONGEST_USER:
-                raise InputError(f"{where}: a user is a text of 1 to {LONGEST_USER} characters")
+                raise EventRefused(number, f"has no user, who is a text of 1 to {LONGEST_USER} characters")
             if not isinstance(key, str) or key not in self._legal:
-                raise InputError(f"{where} has the key {key!r:.80}, which is not in the public list")
+                raise EventRefused(number, f"has the key {key!r:.80}, which is not in the public list")
             pairs.append((user, key))
         return pairs
 
@@ -154,10 +153,8 @@ class DistinctUsers(UserQuery):
 
     @property
     def rows(self) -> Rows:
-        return Rows(("user",)) if self._keys is None else Rows(("user", "key"), list_keys=self._row_keys)
-
-    def _row_keys(self) -> tuple[Sequence[str], bool]:
-        return self._keys or (), False
+        keys = self._keys
+        return Rows(("user",)) if keys is None else Rows(("user", "key"), list_keys=lambda: (keys, False))
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         one = 2.0
@@ -165,9 +162,7 @@ class DistinctUsers(UserQuery):
             one = 4.0 if self._most == len(self._keys) else 8.0
         return one + 2.0 * self._total
 
-    def user_sensitivity(
-        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
-    ) -> float:
+    def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
         """S for one user with any number of events: see the class."""
         each = {(False, False): 1, (True, False): 2, (False, True): 2, (True, True): 5}
         return float(each[is_replace(adjacency), period] * (self._most + self._total))
@@ -250,16 +245,10 @@ class ActiveUsers(DistinctUsers):
         super().__init__(keys, max_keys)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        replaced = is_replace(adjacency)
-        if self._keys is None:
-            return 1.0
-        if self._most == len(self._keys):
-            return 2.0 if replaced else 1.0
-        return 8.0 if replaced else 2.0
+        alone, other = (1.0, 1.0) if self._keys is None else (2.0, 8.0) if self.order_matters else (1.0, 2.0)
+        return other if is_replace(adjacency) else alone
 
-    def user_sensitivity(
-        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
-    ) -> float:
+    def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
         """S of one tick for one user with any number of events: see the class."""
         return float(self._most * (1 + is_replace(adjacency)))
 
@@ -285,5 +274,4 @@ class ActiveUsers(DistinctUsers):
         return None
 
     def parameters(self) -> dict[str, Any]:
-        keys = None if self._keys is None else list(self._keys)
-        return {"keys": keys, "max_keys": self._most}
+        return {name: value for name, value in super().parameters().items() if name != "total"}

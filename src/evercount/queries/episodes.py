@@ -51,7 +51,7 @@ class Episodes(WordQuery):
         self._sensitivity = [self._largest_change(episode_sensitivity, replaced) for replaced in (False, True)]
 
     def _largest_change(self, bound: Callable[..., int], replaced: bool) -> float:
-        return float(bound(self._words.size, self._words.longest, replaced, self.weights))
+        return float(bound(self._size, self._longest, replaced, self.weights))
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of `episodes.proof.md`."""
@@ -77,15 +77,15 @@ class Episodes(WordQuery):
         A letter a ends a minimal occurrence of e′a exactly when the latest occurrence of e′ starts after the latest
         one of e′a. One letter touches U^(k−1) episodes of each length k.
         """
-        new = self._words.read(events)
+        new = self._read(events)
         increments = np.zeros(self.cells, np.int64)
         letters, starts = state["letters"], list(state["starts"])
-        size, offsets = self._words.size, self._words.offsets
+        size, offsets = self._size, self._offsets
         for letter in new:
             letters += 1
             if letter == HOLE:
                 continue
-            for length in range(self._words.longest, 1, -1):  # longest first: e′ must still be as before this letter
+            for length in range(self._longest, 1, -1):  # longest first: e′ must still be as before this letter
                 ending = slice(offsets[length - 1] + letter, offsets[length], size)
                 prefixes = starts[offsets[length - 2] : offsets[length - 1]]
                 increments[ending] += np.fromiter(map(gt, prefixes, starts[ending]), np.bool_, len(prefixes))

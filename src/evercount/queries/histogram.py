@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, is_replace, listed_events
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, check_distinct, is_replace, listed_events
 from evercount.queries.capabilities import Groups, Rows
 from evercount.queries.key_weights import KeyWeights
 from evercount.queries.publishing import SUMS, Publishing
@@ -65,6 +65,7 @@ class Histogram(Query[FloatArray]):
 
     name: ClassVar[str] = "histogram"
     single = False
+    _k = 1
 
     def __init__(
         self,
@@ -95,9 +96,7 @@ class Histogram(Query[FloatArray]):
         require_fits(self._cells, "this histogram", "Use fewer keys, or group rare keys under one.")
         self._most = check_count("max_keys_per_event", max_keys_per_event)
         if self._most > self._cells:
-            raise ParameterError(
-                f"max_keys_per_event={self._most} is more than the {self._cells} cells; use {self._cells}."
-            )
+            raise ParameterError(f"max_keys_per_event={self._most} is more than the {self._cells} cells")
         self._weights = None if weights is None else KeyWeights.of(weights, self.labels)
 
     @property
@@ -141,7 +140,7 @@ class Histogram(Query[FloatArray]):
     @property
     def k(self) -> int:
         """How many keys `top` returns by default."""
-        return 1
+        return self._k
 
     def top(self, values: FloatArray, errors: RankErrors, k: int | None = None, level: float = 0.95) -> list[TopKey]:
         k = self._checked_k(self.k if k is None else k)
@@ -228,11 +227,8 @@ class Histogram(Query[FloatArray]):
     def _plain_cells(self, events: list[Any]) -> npt.NDArray[np.intp] | None:
         """Cells of a tick in which every event is one key; None when some event is not."""
         if self._keys is None:
-            if set(map(type, events)) <= {int}:
-                try:
-                    return self._integer_cells(np.asarray(events, dtype=np.int64))
-                except OverflowError:
-                    return None
+            with suppress(OverflowError):
+                return self._integer_cells(np.asarray(events, np.int64)) if set(map(type, events)) <= {int} else None
             return None
         if not set(map(type, events)) <= {str}:
             return None
@@ -351,11 +347,49 @@ def _checked_keys(keys: Any, other: bool) -> tuple[str, ...]:
     wrong = next((key for key in named if not isinstance(key, str)), None)
     if not named or wrong is not None:
         raise ParameterError(f"keys must be at least one string (or a number of keys), got {wrong!r:.80}.")
-    if len(set(named)) < len(named):
-        twice = Counter(named).most_common(1)[0][0]
-        raise ParameterError(f"keys must be distinct; {twice!r:.80} is there twice.")
+    check_distinct("keys", named)
     if other and OTHER in named:
         raise ParameterError(f"the key {OTHER!r} is taken by the cell for unknown keys; rename the key.")
     for key in named:
         check_public_text("the key", key)
     return named
+
+
+class TopK(Histogram):
+    """The k keys with the largest noisy counts; k = 1 is the paper's top-1.
+
+    The stream releases the whole noisy histogram; `Release.top` picks from it. That is post-processing, so it costs
+    nothing.
+
+    Guarantee. Privacy: as Histogram. Error: `TopKey`. If every cell of the tick is within a of its true count, then
+    the i-th published value is within a of the true i-th largest count. Proof: `histogram.proof.md`. Test:
+    tests/queries/test_queries_top.py::test_top_values_obey_the_simultaneous_bound.
+
+    Args:
+        k: how many keys `Release.top` gives by default.
+
+    Raises:
+        ParameterError: as `Histogram`, or k is not between 1 and the number of keys.
+
+    >>> TopK(["north", "south", "east"], k=2).k
+    2
+    """
+
+    name: ClassVar[str] = "top-k"
+
+    def __init__(
+        self,
+        keys: Sequence[str] | int,
+        k: int = 1,
+        max_keys_per_event: int = 1,
+        removals: bool = False,
+        unknown: Literal["refuse", "other"] = "refuse",
+    ) -> None:
+        super().__init__(keys, max_keys_per_event, removals, unknown)
+        self._k = self._checked_k(k)
+
+    def with_keys(self, keys: Sequence[Any]) -> Histogram:
+        raise ParameterError("'top-k' keeps its keys: declare a histogram, whose largest keys `Release.top` gives, too")
+
+    def parameters(self) -> dict[str, Any]:
+        return {**super().parameters(), "k": self._k}

@@ -8,7 +8,7 @@ import numpy as np
 
 from evercount._arrays import BoolArray, FloatArray, IntArray
 from evercount._validate import check_probability
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.cell_errors import CellErrors, Limits
 from evercount.queries.discovered_keys import DiscoveredKeys
 
 SPARE = 0.05
@@ -63,9 +63,7 @@ class KeyChanges:
         """Σ weight × change of each span; NaN where a change that is asked for is not known."""
         return np.asarray(np.where(weights == 0, 0.0, weights * self.change).sum(axis=1))
 
-    def running_limits(
-        self, keys: DiscoveredKeys, spans: IntArray, end: CellErrors, level: float
-    ) -> tuple[FloatArray, FloatArray]:
+    def running_limits(self, keys: DiscoveredKeys, spans: IntArray, end: CellErrors, level: float) -> Limits:
         """The intervals with which the last ticks of some spans were released: `total`, `other`, then keys."""
         rows, evidence = self.until[spans], self.evidence[spans]
         other = rows[:, :1] - np.nansum(rows[:, 1:], axis=1, keepdims=True)
@@ -73,9 +71,7 @@ class KeyChanges:
         sums = np.concatenate([np.zeros((len(rows), 2)), evidence], axis=1)
         return keys.interval(values, sums, end.at(spans), level)
 
-    def limits(
-        self, weights: FloatArray, over: CellErrors, end: CellErrors, level: float
-    ) -> tuple[FloatArray, FloatArray]:
+    def limits(self, weights: FloatArray, over: CellErrors, end: CellErrors, level: float) -> Limits:
         """(low, high) of `combine(weights)`, each (spans,).
 
         **Guarantee.** Given which keys were public when the span began, the true number lies inside with probability at

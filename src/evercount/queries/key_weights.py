@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,20 @@ from evercount.errors import InputError, ParameterError
 from evercount.queries.publishing import Publishing, divided
 
 LARGEST_WEIGHT = 1000
+
+
+def check_weights(
+    weights: Any, number: int, what: str, least: int = 1, largest: int = LARGEST_WEIGHT
+) -> tuple[int, ...]:
+    """One whole number for each of `number` levels, tables or lengths, or ParameterError; by default 1 each."""
+    if weights is None:
+        return (1,) * number
+    given = weights if isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str | bytes) else ()
+    whole = all(isinstance(weight, Integral) and not isinstance(weight, bool) for weight in given)
+    if len(given) != number or not whole or not all(least <= weight <= largest for weight in given):
+        allowed = f"{number} whole numbers from {least} to {largest}, one for each {what}"
+        raise ParameterError(f"weights must be {allowed}, got {weights!r:.80}")
+    return tuple(map(int, given))
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +46,6 @@ class KeyWeights:
     @classmethod
     def of(cls, given: Any, labels: Sequence[str]) -> KeyWeights | None:
         """The weights of a table from key to weight; None where all are 1."""
-        if given is None:
-            return None
         if not isinstance(given, Mapping):
             raise ParameterError(f'weights must be a table such as {{"north": 3}}, got {given!r:.80}')
         cells, place = np.ones(len(labels), np.int64), {label: cell for cell, label in enumerate(labels)}

@@ -13,10 +13,12 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, require_fits
-from evercount.errors import InputError, ParameterError
+from evercount.errors import EventRefused, ParameterError
+from evercount.queries.base import check_distinct
 from evercount.queries.capabilities import Rows
+from evercount.queries.key_weights import check_weights
 from evercount.queries.publishing import Publishing
-from evercount.queries.rollup import LARGEST_WEIGHT, SEPARATOR, TOTAL, TableQuery, path_key, whole_weights
+from evercount.queries.rollup import SEPARATOR, TOTAL, TableQuery, path_key
 from evercount.text_rules import check_public_text
 
 EVERY = "*"
@@ -68,7 +70,7 @@ class Marginals(TableQuery):
         self._sizes = tuple(map(len, self._columns))
         every = [part for length in range(self.depth + 1) for part in combinations(range(self.depth), length)]
         self._tables = tuple(every) if tables is None else _checked_tables(tables, self.depth)
-        self._weights = _checked_weights(weights, len(self._tables))
+        self._weights = check_weights(weights, len(self._tables), "table")
         self._parts = tuple(part for part in every if any(set(part) <= set(table) for table in self._tables))
         numbers = sum(self._number(part) for part in (*self._tables, *self._parts)) + prod(self._sizes)
         require_fits(numbers, "these marginals", "Use fewer values, or tables of fewer columns.")
@@ -112,12 +114,11 @@ class Marginals(TableQuery):
         """The number of each event's combination of values."""
         places = np.empty((len(events), self.depth), np.intp)
         for number, event in enumerate(events):
-            where = f"event {number} of the tick (from 0)"
             if not isinstance(event, list | tuple) or len(event) != self.depth:
-                raise InputError(f"{where} must have {self.depth} values, one for each column")
+                raise EventRefused(number, f"must have {self.depth} values, one for each column")
             for column, (index, value) in enumerate(zip(self._index, event, strict=True)):
                 if not isinstance(value, str) or value not in index:
-                    raise InputError(f"{where} has the value {value!r:.80}, which is not in the public list")
+                    raise EventRefused(number, f"has the value {value!r:.80}, which is not in the public list")
                 places[number, column] = index[value]
         return np.asarray(np.ravel_multi_index(tuple(places.T), self._sizes), np.intp)
 
@@ -154,7 +155,7 @@ class Marginals(TableQuery):
 
     @cached_property
     def publishing(self) -> Publishing:
-        return Publishing(self._decode, self._output_norms, self._rounding, self._joint)
+        return Publishing(self._decode, lambda: self._norms, self._rounding, self._joint)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Effects of all parts, each the average over the tables that know it, put together again."""
@@ -192,9 +193,6 @@ class Marginals(TableQuery):
             return prod(1 - 1 / self._sizes[i] for i in inner) / sum(self._precisions[inner].values())
 
         return np.sqrt(self._added_up(variance, 2))
-
-    def _output_norms(self) -> FloatArray:
-        return self._norms
 
     def _rounding(self) -> FloatArray:
         def rounding(inner: Part) -> float:
@@ -247,8 +245,7 @@ def _checked_columns(columns: Any) -> tuple[tuple[str, ...], ...]:
     for column in columns:
         if not isinstance(column, list | tuple) or not column or not all(isinstance(value, str) for value in column):
             raise ParameterError(f"a column is the list of its values, all of them texts, got {column!r:.80}")
-        if len(set(column)) < len(column):
-            raise ParameterError(f"the values of a column must be distinct, got {column!r:.80}")
+        check_distinct("the values of a column", column)
         for value in column:
             check_public_text("the value", value)
         checked.append(tuple(column))
@@ -259,9 +256,7 @@ def _checked_columns(columns: Any) -> tuple[tuple[str, ...], ...]:
 
 def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:
     if isinstance(tables, str | bytes | Mapping) or not isinstance(tables, Iterable):
-        raise ParameterError(
-            f"tables must be a list of lists of column numbers such as [[], [0], [0, 1]], got {tables!r}"
-        )
+        raise ParameterError(f"tables must be lists of column numbers such as [[], [0], [0, 1]], got {tables!r:.80}")
     parts = []
     for table in tables:
         if not isinstance(table, list | tuple):
@@ -270,13 +265,7 @@ def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:
         if list(part) != sorted(set(part)) or (part and part[-1] >= depth):
             raise ParameterError(f"the columns of a table are rising numbers below {depth}, got {list(part)}")
         parts.append(part)
-    if not parts or len(set(parts)) < len(parts):
-        raise ParameterError(f"tables must be at least one, and distinct, got {[list(part) for part in parts]}")
+    if not parts:
+        raise ParameterError("there must be at least one table")
+    check_distinct("tables", parts)
     return tuple(parts)
-
-
-def _checked_weights(weights: Any, tables: int) -> tuple[int, ...]:
-    given = whole_weights(weights, tables, 1)
-    if len(given) != tables or max(given, default=1) > LARGEST_WEIGHT:
-        raise ParameterError(f"there must be {tables} weights, one for each table, none above {LARGEST_WEIGHT}")
-    return given

@@ -84,10 +84,7 @@ class Occupancy(UserQuery):
 
     @property
     def rows(self) -> Rows:
-        return Rows(("user", "key"), list_keys=self._row_keys, repeats=True)
-
-    def _row_keys(self) -> tuple[Sequence[str], bool]:
-        return tuple(self._legal), False
+        return Rows(("user", "key"), list_keys=lambda: (tuple(self._legal), False), repeats=True)
 
     # -- one event -----------------------------------------------------------------------------------------------------
 

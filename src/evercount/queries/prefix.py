@@ -154,8 +154,7 @@ class PrefixQuery(Query):
         check_name("adjacency", adjacency, ADJACENCIES)
         if adjacency not in self._sensitivity:
             raise ParameterError(
-                f"this query declares no sensitivity for {adjacency!r}; use {' or '.join(self._sensitivity)}, or prove "
-                "one and declare it."
+                f"this query declares no sensitivity for {adjacency!r}: use {' or '.join(self._sensitivity)}"
             )
         return self._sensitivity[adjacency]
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.cell_errors import CellErrors, Limits
 
 ONE_TICK = (
     "keys of the day are chosen anew at each tick, so a key may be missing at some ticks and has no sum over several; "
@@ -22,8 +21,8 @@ ONE_TICK = (
 )
 
 
-def _one() -> float:
-    return 1.0
+Change = tuple[FloatArray, FloatArray]
+"""What numbers gained, and its std in units of that of a cell's change: see `Publishing.between`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +36,7 @@ class KeptSums:
     """
 
     scale: Callable[[FloatArray, FloatArray], FloatArray]
-    interval: Callable[[FloatArray, FloatArray, CellErrors, float], tuple[FloatArray, FloatArray]]
+    interval: Callable[[FloatArray, FloatArray, CellErrors, float], Limits]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +65,13 @@ class Publishing:
     """
 
     decode: Callable[[int, FloatArray], FloatArray] | None = None
-    norms: Callable[[], FloatArray | float] = _one
+    norms: Callable[[], FloatArray | float] = lambda: 1.0
     rounding: Callable[[], FloatArray | float] | None = None
     covariance: Callable[[Sequence[int]], FloatArray] | None = None
     weights: Callable[[IntArray], FloatArray] | None = None
     whole: bool = False
     no_views: str | None = None
-    change: Callable[[int, int, FloatArray, FloatArray], tuple[FloatArray, FloatArray]] | None = None
+    change: Callable[[int, int, FloatArray, FloatArray], Change] | None = None
     kept: KeptSums | None = None
     own_ticks: bool = False
     part: Callable[[int], tuple[FloatArray, FloatArray]] | None = None
@@ -104,7 +103,7 @@ class Publishing:
         """What the running sums of each tick are multiplied with before they are published."""
         return np.ones(len(ticks)) if self.weights is None else self.weights(ticks)
 
-    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
         """(change, weight): what is published for ticks earlier+1 … later, given the published numbers at both ends.
 
         `weight` × the std of a cell's change is the std of each output's change. ParameterError where published
@@ -130,18 +129,8 @@ SUMS = Publishing()
 
 def divided(scale: IntArray) -> Publishing:
     """Each noisy running sum over its entry of `scale`."""
-    return Publishing(partial(_divide, scale), partial(_inverse, scale), covariance=partial(_apart, scale))
 
+    def covariance(outputs: Sequence[int]) -> FloatArray:
+        return np.asarray(SUMS.joint(outputs) / scale[np.asarray(outputs)] ** 2)
 
-def _divide(scale: IntArray, first_tick: int, noisy: FloatArray) -> FloatArray:
-    return noisy / scale
-
-
-def _inverse(scale: IntArray) -> FloatArray:
-    return np.asarray(1 / scale)
-
-
-def _apart(scale: IntArray, outputs: Sequence[int]) -> FloatArray:
-    """Cells are independent."""
-    chosen = np.asarray(outputs)
-    return np.asarray((chosen[:, np.newaxis] == chosen) / scale[chosen] ** 2, dtype=np.float64)
+    return Publishing(lambda first_tick, noisy: noisy / scale, lambda: np.asarray(1 / scale), covariance=covariance)

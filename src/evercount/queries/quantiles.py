@@ -14,9 +14,10 @@ from evercount._validate import check_count, check_number
 from evercount.errors import ParameterError
 from evercount.queries.capabilities import Rows
 from evercount.queries.consistent_tree import ConsistentTree
-from evercount.queries.counts import values_inside
+from evercount.queries.counts import check_range, values_inside
+from evercount.queries.key_weights import check_weights
 from evercount.queries.publishing import Publishing
-from evercount.queries.rollup import TreeQuery, check_weights
+from evercount.queries.rollup import TreeQuery
 
 MOST_BINS = 2**16
 
@@ -58,19 +59,16 @@ class Quantiles(TreeQuery):
 
     def __init__(self, low: float, high: float, bins: int = 64, weights: Sequence[int] | None = None) -> None:
         self.low, self.high = check_number("low", low), check_number("high", high)
-        if not self.low < self.high:
-            raise ParameterError(f"low must be below high, got low={low}, high={high}")
+        check_range(low, high)
         self.bins = check_count("bins", bins, least=2)
         if self.bins & (self.bins - 1) or self.bins > MOST_BINS:
             raise ParameterError(f"bins must be a power of two from 2 to {MOST_BINS}, got {bins}")
         self.width = (self.high - self.low) / self.bins
         if not max(abs(self.low), abs(self.high)) < self.width * 2**40:
-            raise ParameterError(
-                f"the range from {low} to {high} is too narrow for doubles in {bins} bins: shift it to 0"
-            )
+            raise ParameterError(f"doubles cannot tell {bins} bins from {low} to {high} apart: shift the range to 0")
         self.height = self.bins.bit_length() - 1
         children = tuple((2,) * (1 << level) for level in range(self.height))
-        self.tree = ConsistentTree(children, check_weights(weights, self.height))
+        self.tree = ConsistentTree(children, check_weights(weights, self.height + 1, "level from the top", least=0))
 
     @property
     def edges(self) -> FloatArray:
@@ -103,7 +101,7 @@ class Quantiles(TreeQuery):
 
     @cached_property
     def publishing(self) -> Publishing:
-        return Publishing(self._decode, self._output_norms, self._rounding, self._joint)
+        return Publishing(self._decode, lambda: self.norms_beside(0.0), self._rounding, self._joint)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         return np.cumsum(self.tree.estimate(noisy)[:, -self.bins :], axis=1)
@@ -132,9 +130,6 @@ class Quantiles(TreeQuery):
         """(variance of the total, Var r of each level below the root), in units of a cell's variance."""
         below = [self.tree.subtree_variance(level) / 2 for level in range(1, self.height + 1)]
         return float(self.tree.variances[0]), np.asarray(below)
-
-    def _output_norms(self) -> FloatArray:
-        return self.norms_beside(0.0)
 
     @property
     def quantiles(self) -> Self:
@@ -184,10 +179,11 @@ class Quantiles(TreeQuery):
 
     def _inverse(self, below: FloatArray, q: float) -> FloatArray:
         """Where the monotone distribution, straight inside each bin, reaches q; the middle of the range without one."""
+        from scipy.optimize import isotonic_regression
+
         out = np.full(len(below), (self.low + self.high) / 2)
         for tick, row in enumerate(below):
-            rising = np.concatenate([[0.0], _isotonic(row)])
-            rising = np.clip(rising, 0.0, None)
+            rising = np.clip(np.concatenate([[0.0], isotonic_regression(row).x]), 0.0, None)
             if rising[-1] > 0:
                 wanted = q * rising[-1]
                 j = min(int(np.searchsorted(rising, wanted, side="left")), self.bins)
@@ -195,10 +191,3 @@ class Quantiles(TreeQuery):
                 inside = (wanted - rising[j - 1]) / step if step > 0 else 0.0
                 out[tick] = self.low + self.width * (max(j - 1, 0) + inside)
         return out
-
-
-def _isotonic(row: FloatArray) -> FloatArray:
-    """The nearest rising sequence, by least squares."""
-    from scipy.optimize import isotonic_regression
-
-    return np.asarray(isotonic_regression(row).x, dtype=np.float64)

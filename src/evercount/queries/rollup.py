@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_name, require_fits
-from evercount.errors import InputError, ParameterError
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, is_replace, listed_events
+from evercount._validate import check_name, require_fits
+from evercount.errors import EventRefused, InputError, ParameterError
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, check_distinct, is_replace, listed_events
 from evercount.queries.capabilities import Groups, Rows
 from evercount.queries.consistent_tree import ConsistentTree, Forest
+from evercount.queries.key_weights import check_weights
 from evercount.queries.publishing import Publishing
 from evercount.text_rules import check_public_text
 
 OTHER = "other"
 TOTAL = "total"
 SEPARATOR = " / "
-LARGEST_WEIGHT = 1000
 
 
 class TableQuery(Query):
@@ -150,7 +150,7 @@ class Rollup(TreeQuery):
         self.depth = len(self._paths[0])
         everything = [*self._paths, (OTHER,) * self.depth] if unknown == OTHER else list(self._paths)
         require_fits(len(everything) * (self.depth + 1), "this rollup", "Use fewer leaves, or fewer levels.")
-        chosen = check_weights(weights, self.depth)
+        chosen = check_weights(weights, self.depth + 1, "level, the total included", least=0)
         self._added = tuple(_checked_paths([*self._paths, *paths])[len(self._paths) :] for paths in added)
         if unknown == OTHER and any(path[0] == OTHER for path in (*self._paths, *chain.from_iterable(self._added))):
             raise ParameterError(f"the name {OTHER!r} of the first level is taken by unknown paths; rename it")
@@ -162,10 +162,7 @@ class Rollup(TreeQuery):
             for path in (path for level in nodes for path in level):
                 labels.append(SEPARATOR.join(path) if path else TOTAL)
                 if labelled.setdefault(labels[-1], path) != path:
-                    raise ParameterError(
-                        f"two nodes would be labelled {labels[-1]!r:.80}: rename one ({TOTAL!r} is the label of all "
-                        "events)"
-                    )
+                    raise ParameterError(f"two nodes would be labelled {labels[-1]!r:.80}: rename one")
             if number and not set(nodes[-1]).isdisjoint(self._leaf):
                 raise ParameterError("a path that joins already exists; name new paths only")
             self._leaf |= {path: len(self._leaf) + leaf for leaf, path in enumerate(nodes[-1])}
@@ -187,20 +184,12 @@ class Rollup(TreeQuery):
     @cached_property
     def publishing(self) -> Publishing:
         part = self.tree.part if isinstance(self.tree, Forest) else None
-        return Publishing(self._decode, self._output_norms, self._rounding, self.tree.covariance, part=part)
-
-    def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        return self.tree.estimate(noisy)
+        decode, norms = (lambda first_tick, noisy: self.tree.estimate(noisy)), lambda: self._norms
+        return Publishing(decode, norms, lambda: self.tree.rounding, self.tree.covariance, part=part)
 
     @cached_property
     def _norms(self) -> FloatArray:
         return np.sqrt(self.tree.variances)
-
-    def _output_norms(self) -> FloatArray:
-        return self._norms
-
-    def _rounding(self) -> FloatArray:
-        return self.tree.rounding
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
         other = None if self._other is None else self._leaf[self._other]
@@ -208,15 +197,11 @@ class Rollup(TreeQuery):
         for number, event in enumerate(events):
             named = isinstance(event, list | tuple) and all(isinstance(name, str) for name in event)
             if not named or len(event) != self.depth:
-                raise InputError(
-                    f"event {number} of the tick (from 0) must be a path of {self.depth} names, one for each level"
-                )
+                raise EventRefused(number, f"must be a path of {self.depth} names, one for each level")
             leaf = self._leaf.get(tuple(event), other)
             if leaf is None:
-                raise InputError(
-                    f"event {number} of the tick (from 0) has the path {event!r:.120}, which is not in the public "
-                    "list; add it to the list, or build the rollup with unknown='other'"
-                )
+                wrong = f"has the path {event!r:.120}, which is not in the public list"
+                raise EventRefused(number, f"{wrong}; add it there, or build the rollup with unknown='other'")
             leaves.append(leaf)
         return np.asarray(leaves, dtype=np.intp)
 
@@ -273,33 +258,8 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
     if not checked or len(set(map(len, checked))) > 1:
         lengths = sorted(set(map(len, checked)))
         raise ParameterError(f"paths must be at least one, and all of one length; their lengths are {lengths}")
-    if len(set(checked)) < len(checked):
-        seen: set[tuple[str, ...]] = set()
-        twice = next(path for path in checked if path in seen or seen.add(path))  # type: ignore[func-returns-value]
-        raise ParameterError(f"paths must be distinct; {list(twice)!r:.120} is there twice")
+    check_distinct("paths", checked)
     return tuple(checked)
-
-
-def whole_weights(weights: Any, number: int, least: int) -> tuple[int, ...]:
-    """Weights as whole numbers of at least `least`, or ParameterError; by default `number` times 1."""
-    if weights is None:
-        return (1,) * number
-    if isinstance(weights, str | bytes | Mapping) or not isinstance(weights, Iterable):
-        raise ParameterError(f"weights must be a list of whole numbers, got {weights!r:.80}")
-    return tuple(check_count("a weight", weight, least) for weight in weights)
-
-
-def check_weights(weights: Any, depth: int) -> tuple[int, ...]:
-    """The weights of a tree with `depth` levels below its root, or ParameterError; default: 1 each."""
-    given = whole_weights(weights, depth + 1, 0)
-    if len(given) != depth + 1:
-        raise ParameterError(
-            f"a tree of {depth} level{'s' * (depth > 1)} below its total needs {depth + 1} weights, the first for the "
-            f"total; got {len(given)}"
-        )
-    if max(given) > LARGEST_WEIGHT or given[-1] < 1:
-        raise ParameterError(f"weights go from 0 to {LARGEST_WEIGHT}, and the last is at least 1; got {list(given)}")
-    return given
 
 
 def _nodes(paths: Sequence[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:

@@ -110,10 +110,7 @@ class Sensitivities(Capabilities, ABC):
         this. Proof: `mechanisms/laplace_noise.proof.md`, lemma 3. Queries that do not declare it are refused under δ =
         0. Test: tests/mechanisms/test_laplace_stream.py::test_l1_sensitivity_by_enumeration.
         """
-        raise ParameterError(
-            f"{type(self).__name__} does not declare an l1 sensitivity, which pure privacy (delta=0) needs; "
-            "choose a small positive delta"
-        )
+        raise ParameterError(f"{type(self).__name__} declares no l1 sensitivity, as delta=0 needs: use a small delta")
 
 
 def bounded(what: Literal["ticks", "events"], budget: Budget, horizon: int | None) -> int:

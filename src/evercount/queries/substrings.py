@@ -53,7 +53,7 @@ class Substrings(WordQuery):
 
     def _by_length(self) -> Iterator[tuple[int, int]]:
         """(length, weight of its words)."""
-        return enumerate(self.weights or (1,) * self._words.longest, 1)
+        return enumerate(self.weights or (1,) * self._longest, 1)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """Of each length j, j windows are lost, and j − 1 (add-remove) or j (replace) others gained.
@@ -71,7 +71,7 @@ class Substrings(WordQuery):
         return []
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        new = self._words.read(events)
+        new = self._read(events)
         increments = np.zeros(self.cells, np.int64)
         if len(new) == 1:  # the usual tick, without the cost of small arrays
             tail = [*state, new[0]]
@@ -80,11 +80,11 @@ class Substrings(WordQuery):
                 if code == HOLE:
                     break
                 number += code * power
-                power *= self._words.size
-                increments[self._words.offsets[length] + number] = 1
+                power *= self._size
+                increments[self._offsets[length] + number] = 1
         else:
             increments += np.bincount(self._cells_of(state, new), minlength=self.cells)
-        keep = self._words.longest - 1
+        keep = self._longest - 1
         return self._weighted(increments), [*state, *new][-keep:] if keep else []
 
     def _cells_of(self, state: list[int], new: list[int]) -> IntArray:
@@ -95,13 +95,13 @@ class Substrings(WordQuery):
         no_hole = np.ones(total, np.bool_)
         cells = [np.empty(0, np.int64)]
         power = 1
-        for length in range(1, min(self._words.longest, total) + 1):
+        for length in range(1, min(self._longest, total) + 1):
             # entry i of `number`: the word of this length that ends at letter i
             back = text[: total - length + 1]
             number[length - 1 :] += back * power
             no_hole[length - 1 :] &= back != HOLE
-            power *= self._words.size
+            power *= self._size
             first = max(before, length - 1)
             ends = first + np.flatnonzero(no_hole[first:])
-            cells.append(self._words.offsets[length - 1] + number[ends])
+            cells.append(self._offsets[length - 1] + number[ends])
         return np.concatenate(cells)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount.errors import InputError
+from evercount.errors import EventRefused
 from evercount.privacy import Budget
 
 
@@ -121,15 +121,12 @@ def cap_per_user(
     pairs = []
     for number, pair in enumerate(events):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise InputError(f"event {number} of the tick (from 0) must be a pair (user, event)")
+            raise EventRefused(number, "must be a pair (user, event)")
         user, event = pair
-        if not isinstance(user, str):
-            # 7 and "7" would be one user before a snapshot and two after it
-            raise InputError(
-                f"event {number} of the tick (from 0): the user must be a string, not {type(user).__name__}"
-            )
+        if not isinstance(user, str):  # 7 and "7" would be one user before a snapshot and two after it
+            raise EventRefused(number, f"has a user who must be a string, not {type(user).__name__}")
         if not user:
-            raise InputError(f"event {number} of the tick (from 0): the user is empty, and names nobody: leave it out")
+            raise EventRefused(number, "has an empty user, which names nobody: leave it out")
         pairs.append((user, event))
     kept = []
     changes: UserState = {}

@@ -6,7 +6,6 @@ base-U numeral behind all shorter words. So no table of words is kept, and appen
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import product
@@ -18,65 +17,77 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
-from evercount.queries.base import Query
+from evercount.queries.base import Query, check_distinct
+from evercount.queries.key_weights import check_weights
 from evercount.queries.publishing import SUMS, Publishing, divided
 from evercount.text_rules import check_public_text, shown
 
 HOLE = -1
 """The code of None: a position that holds no letter."""
+LARGEST_WEIGHT = 2**16
 
 
-class Words:
-    """An alphabet (a string, a list of distinct strings, or a number of letters 0 … U−1) and a largest length."""
+class WordQuery(Query[FloatArray]):
+    """A query with one cell for every word of at most `max_length` letters.
 
-    def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
-        self.longest = check_count("max_length", max_length)
-        self.letters: tuple[str, ...] | None
+    The alphabet is a string, a list of distinct strings, or a number of letters 0 … U−1. `weights`, one whole number
+    for each length 1 … ℓ, says how the noise is shared among the lengths: an occurrence of a word of length j adds
+    weights[j−1] to its cell, and what is published is divided by that again. So counts of length j have the std of a
+    cell over weights[j−1]. A large last weight is right where only long words matter.
+    """
+
+    splits: ClassVar[bool] = True
+    single = False
+    monotone = True
+
+    def __init__(self, alphabet: Sequence[str] | int, max_length: int, weights: Sequence[int] | None = None) -> None:
+        self._longest = check_count("max_length", max_length)
+        self._letters: tuple[str, ...] | None
         if isinstance(alphabet, Integral):
-            self.letters, self.size = None, check_count("the number of letters", alphabet)
+            self._letters, self._size = None, check_count("the number of letters", alphabet)
         else:
-            self.letters = _checked_alphabet(alphabet)
-            self.size = len(self.letters)
-        self.offsets = [0]
-        for length in range(1, self.longest + 1):
-            self.offsets.append(self.offsets[-1] + self.size**length)
+            self._letters = _checked_alphabet(alphabet)
+            self._size = len(self._letters)
+        self._offsets = [0]
+        for length in range(1, self._longest + 1):
+            self._offsets.append(self._offsets[-1] + self._size**length)
             # inside the loop, so that an absurd length is refused before its power is computed
             require_fits(
-                self.offsets[-1],
-                f"max_length={self.longest}: the set of words of up to {length} letters over {self.size} letters",
+                self._offsets[-1],
+                f"max_length={self._longest}: the set of words of up to {length} letters over {self._size} letters",
                 "Use a smaller alphabet or shorter words.",
             )
-        self.cells = self.offsets[-1]
+        largest = LARGEST_WEIGHT
+        self.weights = None if weights is None else check_weights(weights, self._longest, "length", largest=largest)
 
     @property
-    def alphabet(self) -> list[str] | int:
-        """The alphabet as the constructor would take it, JSON-serialisable."""
-        return self.size if self.letters is None else list(self.letters)
+    def cells(self) -> int:
+        return self._offsets[-1]
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """All words in the order of their cells; letters of several characters are joined by a blank."""
-        names = tuple(map(str, range(self.size))) if self.letters is None else self.letters
+        names = tuple(map(str, range(self._size))) if self._letters is None else self._letters
         join = ("" if all(len(name) == 1 for name in names) else " ").join
-        words = tuple(join(word) for k in range(1, self.longest + 1) for word in product(names, repeat=k))
+        words = tuple(join(word) for k in range(1, self._longest + 1) for word in product(names, repeat=k))
         return words if all(map(str.isascii, names)) else tuple(map(shown, words))
 
     def cell(self, word: Iterable[Any]) -> int:
         """The cell of one word."""
-        codes = self.read(word)
-        if not 1 <= len(codes) <= self.longest or HOLE in codes:
-            raise InputError(f"a word has 1 to {self.longest} letters of the alphabet")
+        codes = self._read(word)
+        if not 1 <= len(codes) <= self._longest or HOLE in codes:
+            raise InputError(f"a word has 1 to {self._longest} letters of the alphabet")
         number = 0
         for code in codes:
-            number = number * self.size + code
-        return self.offsets[len(codes) - 1] + number
+            number = number * self._size + code
+        return self._offsets[len(codes) - 1] + number
 
     @cached_property
     def _index(self) -> dict[Any, int]:
-        names: Iterable[Any] = range(self.size) if self.letters is None else self.letters
+        names: Iterable[Any] = range(self._size) if self._letters is None else self._letters
         return {**{letter: code for code, letter in enumerate(names)}, None: HOLE}
 
-    def read(self, events: Any) -> list[int]:
+    def _read(self, events: Any) -> list[int]:
         """The letters of a tick as codes, None as HOLE; an InputError names the first event that is not a letter."""
         if isinstance(events, bytes | Mapping) or not isinstance(events, Iterable):
             raise InputError(f"a tick is a string or a sequence of letters, not {type(events).__name__}")
@@ -86,7 +97,7 @@ class Words:
         except (KeyError, TypeError):
             number = next(i for i, letter in enumerate(listed) if not self._is_letter(letter))
             raise self._no_letter(number, listed[number]) from None
-        if self.letters is None and not set(map(type, listed)) <= {int, type(None)}:
+        if self._letters is None and not set(map(type, listed)) <= {int, type(None)}:
             # True == 1 and 1.0 == 1 would pass the lookup
             for number, letter in enumerate(listed):
                 if isinstance(letter, bool) or not isinstance(letter, Integral | None):
@@ -100,68 +111,13 @@ class Words:
             return False
 
     def _no_letter(self, number: int, letter: Any) -> EventRefused:
-        return EventRefused(
-            number,
-            f"is {letter!r:.80}, which is not a letter of the alphabet; add it to the alphabet, or pass None for a "
-            "position without a letter",
-        )
-
-
-def _checked_alphabet(alphabet: Any) -> tuple[str, ...]:
-    if isinstance(alphabet, bytes) or not isinstance(alphabet, Iterable):
-        raise ParameterError(f"alphabet must be a string, a list of strings or a number, not {alphabet!r:.80}.")
-    letters = tuple(alphabet)
-    wrong = [letter for letter in letters if not isinstance(letter, str) or not letter]
-    if not letters or wrong:
-        raise ParameterError(f"letters must be non-empty strings, at least one; got {wrong[:1]!r:.80}.")
-    if len(set(letters)) < len(letters):
-        twice = Counter(letters).most_common(1)[0][0]
-        raise ParameterError(f"letters must be distinct; {twice!r:.80} is there twice.")
-    for letter in letters:
-        if letter != " ":  # texts have blanks between their words
-            check_public_text("the letter", letter)
-    return letters
-
-
-LARGEST_WEIGHT = 2**16
-
-
-def _checked_weights(weights: Any, longest: int) -> tuple[int, ...]:
-    """One whole number from 1 to LARGEST_WEIGHT for each length."""
-    try:
-        numbers = tuple(weights)
-    except TypeError:
-        numbers = ()
-    legal = all(type(weight) is int and 1 <= weight <= LARGEST_WEIGHT for weight in numbers)
-    if len(numbers) != longest or not legal:
-        raise ParameterError(
-            f"weights must be {longest} whole numbers from 1 to {LARGEST_WEIGHT}, one for each length, got "
-            f"{weights!r:.80}"
-        )
-    return numbers
-
-
-class WordQuery(Query[FloatArray]):
-    """A query with one cell for every word of at most `max_length` letters.
-
-    `weights`, one whole number for each length 1 … ℓ, says how the noise is shared among the lengths: an occurrence of
-    a word of length j adds weights[j−1] to its cell, and what is published is divided by that again. So counts of
-    length j have the std of a cell over weights[j−1]. A large last weight is right where only long words matter.
-    """
-
-    splits: ClassVar[bool] = True
-    single = False
-    monotone = True
-
-    def __init__(self, alphabet: Sequence[str] | int, max_length: int, weights: Sequence[int] | None = None) -> None:
-        self._words = Words(alphabet, max_length)
-        self.weights = None if weights is None else _checked_weights(weights, self._words.longest)
+        remedy = "add it to the alphabet, or pass None for a position without a letter"
+        return EventRefused(number, f"is {letter!r:.80}, which is not a letter of the alphabet; {remedy}")
 
     @cached_property
     def _scale(self) -> IntArray:
         """What one occurrence of the word of each cell adds to it."""
-        sizes = np.diff(self._words.offsets)
-        return np.repeat(np.asarray(self.weights or (1,) * self._words.longest, np.int64), sizes)
+        return np.repeat(np.asarray(self.weights or (1,) * self._longest, np.int64), np.diff(self._offsets))
 
     def _weighted(self, increments: IntArray) -> IntArray:
         """Occurrences in the units of the cells, in place; shape (…, cells)."""
@@ -173,21 +129,23 @@ class WordQuery(Query[FloatArray]):
     def publishing(self) -> Publishing:
         return SUMS if self.weights is None else divided(self._scale)
 
-    @property
-    def cells(self) -> int:
-        return self._words.cells
-
-    @property
-    def labels(self) -> Sequence[str]:
-        return self._words.labels
-
-    def cell(self, word: Iterable[Any]) -> int:
-        """The cell of one word."""
-        return self._words.cell(word)
-
     def check_events(self, events: Iterable[Any]) -> None:
-        self._words.read(events)
+        self._read(events)
 
     def parameters(self) -> dict[str, Any]:
-        own = {"alphabet": self._words.alphabet, "max_length": self._words.longest}
+        own = {"alphabet": self._size if self._letters is None else list(self._letters), "max_length": self._longest}
         return own if self.weights is None else own | {"weights": list(self.weights)}
+
+
+def _checked_alphabet(alphabet: Any) -> tuple[str, ...]:
+    if isinstance(alphabet, bytes) or not isinstance(alphabet, Iterable):
+        raise ParameterError(f"alphabet must be a string, a list of strings or a number, not {alphabet!r:.80}.")
+    letters = tuple(alphabet)
+    wrong = [letter for letter in letters if not isinstance(letter, str) or not letter]
+    if not letters or wrong:
+        raise ParameterError(f"letters must be non-empty strings, at least one; got {wrong[:1]!r:.80}.")
+    check_distinct("letters", letters)
+    for letter in letters:
+        if letter != " ":  # texts have blanks between their words
+            check_public_text("the letter", letter)
+    return letters

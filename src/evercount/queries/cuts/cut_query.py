@@ -59,9 +59,7 @@ class Cuts(Query[FloatArray]):
     swap: Swap = "any edge"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "vertices", check_count("vertices", self.vertices))
-        if self.vertices < 2:
-            raise ParameterError("a cut needs at least 2 vertices, got vertices=1")
+        object.__setattr__(self, "vertices", check_count("vertices", self.vertices, least=2))
         if self.vertices > MOST_VERTICES:
             raise TooLarge(f"a graph of that many vertices has too many pairs: use at most {MOST_VERTICES} vertices")
         check_name("range of weights", self.weights, get_args(Weights))
@@ -69,9 +67,7 @@ class Cuts(Query[FloatArray]):
         units = 1 / check_positive("grid", self.grid)
         if units != round(units) or units > 2**20:
             raise ParameterError(f"grid must be 1/k for a whole number k up to 2**20, got {self.grid!r}")
-        require_fits(
-            self.cells, f"a graph on {self.vertices} vertices", "Use fewer vertices: its cells grow with the square."
-        )
+        require_fits(self.cells, f"a graph on {self.vertices} vertices", "Use fewer vertices.")
 
     @property
     def cells(self) -> int:

@@ -1,9 +1,9 @@
-"""Spanning forests, connected components and matchings of an edge stream, each kept up to date edge by edge.
+"""Spanning forests, connected components, matchings and smallest cuts of an edge stream, each kept up to date.
 
 What one update costs (n vertices, m edges): components, insertions: almost constant (union-find). Spanning forest,
 insertions: O(n), a search of the tree path between the ends. Deletions of both: nothing for an edge outside the
 forest, else O(n + m), a search of the cheapest edge that joins the two halves again. Matching: see
-`maximum_matching`; at worst one search of a component per update.
+`maximum_matching`; at worst one search of a component per update. Smallest cut: searched once per tick.
 """
 
 from __future__ import annotations
@@ -13,37 +13,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from evercount._validate import check_whole
+import numpy as np
+
+from evercount._validate import check_whole, require_fits
 from evercount.queries.base import Adjacency
+from evercount.queries.cuts.extreme_cuts import objective, stoer_wagner_cuts
 from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound
 from evercount.queries.graphs.edge_rules import StreamKind
-from evercount.queries.graphs.graph_query import GraphQuery
+from evercount.queries.graphs.graph_query import GraphQuery, OneStepQuery
 from evercount.queries.graphs.graph_state import Tracker, UnionFind
 from evercount.queries.graphs.maximum_matching import MatchingTracker
 
 
-class _ComponentTracker(Tracker):
-    """Number of components of a graph that only grows."""
-
-    __slots__ = ("sets",)
-
-    def __init__(self) -> None:
-        self.sets = UnionFind()
-
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        row[0] -= self.sets.join(u, v)
-
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        raise NotImplementedError("union-find cannot forget; deletions use the forest")
-
-
 class _ForestTracker(Tracker):
-    """Cost of a minimum spanning forest, times `sign`. The whole graph is kept only if edges are to be removed."""
+    """Cost of a minimum spanning forest; with `components`, whose edges all weigh 1, the number of components instead.
 
-    __slots__ = ("graph", "sets", "shrunk", "sign", "tree")
+    The whole graph is kept only if edges are to be removed.
+    """
 
-    def __init__(self, sign: int, removals: bool) -> None:
-        self.sign = sign
+    __slots__ = ("components", "graph", "sets", "shrunk", "sign", "tree")
+
+    def __init__(self, removals: bool, components: bool = False) -> None:
+        self.components, self.sign = components, -1 if components else 1
         self.tree: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self.graph: defaultdict[int, dict[int, int]] | None = defaultdict(dict) if removals else None
         self.sets = UnionFind()
@@ -52,9 +43,11 @@ class _ForestTracker(Tracker):
     def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
         if self.graph is not None:
             self.graph[u][v] = self.graph[v][u] = weight
-        if not self._connected(u, v) if self.shrunk else self.sets.join(u, v):
+        if not {u, v} <= self._smaller_half(u, v) if self.shrunk else self.sets.join(u, v):
             self._link(u, v, weight)
             row[0] += self.sign * weight
+            return
+        if self.components:  # no edge of the forest is heavier
             return
         heaviest, x, y = self._heaviest_on_path(u, v)
         if weight < heaviest:
@@ -96,11 +89,6 @@ class _ForestTracker(Tracker):
                     best[y] = max(above, (weight, x, y))
                     stack.append(y)
         return best[v]
-
-    def _connected(self, u: int, v: int) -> bool:
-        """Whether the forest joins u and v."""
-        half = self._smaller_half(u, v)
-        return u in half and v in half
 
     def _smaller_half(self, u: int, v: int) -> set[int]:
         """The smaller of the trees of u and v; both are searched in step, so the larger is not walked through."""
@@ -144,7 +132,7 @@ class SpanningForest(GraphQuery[float]):
         return self.max_weight
 
     def _new_tracker(self) -> Tracker:
-        return _ForestTracker(1, removals=self.deletes)
+        return _ForestTracker(removals=self.deletes)
 
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """An edge costs up to W, then replaces a cheaper and cheaper other edge."""
@@ -171,7 +159,7 @@ class Components(GraphQuery[float]):
     name: ClassVar[str] = "components"
 
     def _new_tracker(self) -> Tracker:
-        return _ForestTracker(-1, removals=True) if self.deletes or self.stream == "mixed" else _ComponentTracker()
+        return _ForestTracker(removals=self.deletes or self.stream == "mixed", components=True)
 
     def _empty_value(self) -> int:
         return self.vertices
@@ -234,3 +222,46 @@ class Matching(GraphQuery[float]):
     def _largest_value(self) -> int:
         """Half of the vertices; for deletions the matching of the public start."""
         return int(self.start_values[0]) if self.deletes else self.vertices // 2
+
+
+class _MinCutTracker(Tracker):
+    """The matrix of edges; the cut is searched once per tick, and not while some vertex has no edge."""
+
+    __slots__ = ("matrix", "value")
+
+    def __init__(self, vertices: int) -> None:
+        self.matrix = np.zeros((vertices, vertices))
+        self.value = 0
+
+    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
+        self.matrix[u, v] = self.matrix[v, u] = 1.0
+
+    def remove(self, u: int, v: int, row: list[int]) -> None:
+        self.matrix[u, v] = self.matrix[v, u] = 0.0
+
+    def close_tick(self, row: list[int]) -> None:
+        value = 0
+        if self.matrix.any(axis=1).all():
+            value = round(float(objective(self.matrix, stoer_wagner_cuts(self.matrix), False).min()))
+        row[0] += value - self.value
+        self.value = value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MinCut(OneStepQuery):
+    """The smallest number of edges whose removal disconnects the graph; 0 while it is not connected.
+
+    A tick costs O(n³) operations on arrays (n = 100: tens of milliseconds), however many updates it holds.
+    Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
+
+    >>> MinCut(3).encode(MinCut(3).initial_state(), [(0, 1), (1, 2), (0, 2)])[0].tolist()
+    [2]
+    """
+
+    name: ClassVar[str] = "min-cut"
+
+    def _check(self) -> None:
+        require_fits(self.vertices**2, "the matrix of this graph", "Use fewer vertices.")
+
+    def _new_tracker(self) -> Tracker:
+        return _MinCutTracker(self.vertices)

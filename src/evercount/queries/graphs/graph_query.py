@@ -91,9 +91,7 @@ class GraphQuery(Query[V_co]):
             raise ParameterError("enforce_degree needs max_degree: say which degree is to be enforced")
         mixed = self.stream == "mixed"
         if mixed and self.enforce_degree:
-            raise ParameterError(
-                "a mixed stream cannot enforce a degree: leave enforce_degree out, and max_degree is promised"
-            )
+            raise ParameterError("a mixed stream cannot enforce a degree: omit enforce_degree to promise max_degree")
         if mixed and self.weight_limit is not None:
             raise ParameterError(
                 f"{type(self).__name__} has weights, and the third number of a mixed stream is 1 or -1: use "

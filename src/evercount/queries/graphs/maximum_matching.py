@@ -90,8 +90,9 @@ class MatchingTracker(Tracker):
             if u in self.root and self.root[u] == self.root.get(v):
                 self._fell(self.root[u])
         for vertex in (u, v):
-            if not self.neighbours[vertex]:
-                self._uproot(vertex)
+            if not self.neighbours[vertex]:  # it was free, and alone in its tree
+                self._fell(vertex, free=False)
+                self.free[self.components.find(vertex)] -= 1
 
     def _join(self, u: int, v: int) -> None:
         """Join the components of two vertices."""
@@ -110,11 +111,6 @@ class MatchingTracker(Tracker):
         component = self.components.find(vertex)
         self.free[component] = self.free.get(component, 0) + 1
         self._start(vertex)
-
-    def _uproot(self, vertex: int) -> None:
-        """Take a free vertex that has lost its last edge out of the forest; nothing else is in its tree."""
-        self._fell(vertex, free=False)
-        self.free[self.components.find(vertex)] -= 1
 
     def _start(self, vertex: int) -> None:
         self.members[vertex] = []
@@ -193,7 +189,8 @@ class MatchingTracker(Tracker):
 
     def _shrink(self, x: int, y: int) -> None:
         """Shrink the odd cycle that the edge between the outer vertices x and y of one tree closes."""
-        top = self._common_base(x, y)
+        on_way = set(self._bases_upwards(x))
+        top = next(base for base in self._bases_upwards(y) if base in on_way)
         self.used.add(_edge(x, y))
         absorbed: dict[int, None] = {}  # bases, in the order of the walk
         for start, child in ((x, y), (y, x)):
@@ -211,11 +208,6 @@ class MatchingTracker(Tracker):
                 self.base[vertex] = top
                 if vertex not in self.outer:
                     self._reach(vertex)
-
-    def _common_base(self, x: int, y: int) -> int:
-        """The first base on the way from y to the root that lies on the way from x to the root."""
-        on_way = set(self._bases_upwards(x))
-        return next(base for base in self._bases_upwards(y) if base in on_way)
 
     def _bases_upwards(self, x: int) -> Iterator[int]:
         while True:

@@ -94,8 +94,7 @@ class _SubgraphCount(GraphQuery[float]):
             check_whole("max_per_edge", self.max_per_edge, 1, LARGEST_TOTAL)
             if self.deletes or self.enforce_degree:
                 raise ParameterError(
-                    "max_per_edge is a promise about edges that come: leave it out where edges only go, and where "
-                    "degrees are enforced"
+                    "max_per_edge is for edges that come: omit it with deletions and with enforce_degree"
                 )
             # one deletion of a start that breaks the promise would change the count by more than K
             start = [(u, v, 1) for u, v in self.start_graph.edges]
@@ -202,10 +201,7 @@ class Triangles(_SubgraphCount):
     def _check(self) -> None:
         super()._check()
         if self.vertices < 3 or self.degree_bound < 2:
-            raise ParameterError(
-                "no triangle can exist: it needs 3 vertices of degree 2, got "
-                f"vertices={self.vertices}, largest degree {self.degree_bound}"
-            )
+            raise ParameterError(f"no triangle can exist: {self.vertices} vertices, largest degree {self.degree_bound}")
 
     def _new_tracker(self) -> Tracker:
         return _TriangleTracker(counted=self.max_per_edge is not None)
@@ -281,9 +277,7 @@ class KStars(_SubgraphCount):
         check_whole("k", self.k, 2, self.vertices - 1)
         super()._check()
         if self.degree_bound < self.k:
-            raise ParameterError(
-                f"no {self.k}-star can exist: the largest degree is {self.degree_bound}, it must be at least k"
-            )
+            raise ParameterError(f"no {self.k}-star can exist: the largest degree is {self.degree_bound}, below k")
 
     @cached_property
     def degree_bound(self) -> int:
