@@ -568,9 +568,10 @@ def test_the_planner_reacts_to_its_sliders(service: Running, visit: Callable[...
     expected = [*(row["worst_std"] for row in second["mechanisms"]), second["lower_bound"]["worst_std"]]
     assert worst == pytest.approx(expected, rel=5e-3)
     assert second["mechanisms"][0]["worst_std"] < first["mechanisms"][0]["worst_std"]
-    page.fill("#plan-horizon", "6")
-    page.wait_for_function("() => evercount.planner.plan.horizon === 64")
-    assert "64 days" in page.inner_text("#plan-caption")
+    page.focus("#plan-horizon")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => evercount.planner.plan.horizon === 8192")
+    assert "8,192 days" in page.inner_text("#plan-caption")
     page.uncheck("#plan-log")
     assert page.evaluate("evercount.planner.view.chart.scales.y.distr") == 1
     page.keyboard.press("Tab")
