@@ -120,9 +120,7 @@ def browser() -> Iterator[Any]:
         print(reason)
         pytest.skip(reason)
     with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        )
+        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield started
         started.close()
 
