@@ -48,7 +48,7 @@ def attacked(query: Query, budget: Budget, name: str | None, runs: int) -> Any:
 )
 def test_attack_comes_within_a_tenth_of_the_promise(name: str) -> None:
     """S is attained, so a good attack reaches the claim, and no attack gets beyond it."""
-    report = attacked(FINE, Budget(3.0, 0.01), name, 4000)
+    report = attacked(FINE, Budget(3.0, 0.01), name, 1500)
     assert report.holds, report.summary()
     assert report.possible == pytest.approx(report.claimed, rel=1e-6)
     assert abs(report.attacked / report.claimed - 1) < 0.1, report.summary()

@@ -73,9 +73,9 @@ BEGIN = DOORS_RULES["drop"].schedule.begin
 def arrivals() -> list[Arrival]:
     """Rows that come up to five hours after their time: some inside the wait, some late, some too late."""
     generator = np.random.default_rng(5)
-    delay = generator.choice([0, HOUR // 4, HOUR, 2 * HOUR, 5 * HOUR], 300, p=[0.4, 0.2, 0.2, 0.1, 0.1])
-    times = generator.integers(0, TICKS * HOUR, 300)
-    keys = generator.choice(KEYS, 300)
+    delay = generator.choice([0, HOUR // 4, HOUR, 2 * HOUR, 5 * HOUR], 160, p=[0.4, 0.2, 0.2, 0.1, 0.1])
+    times = generator.integers(0, TICKS * HOUR, 160)
+    keys = generator.choice(KEYS, 160)
     return sorted((int(t + d), int(t), str(k)) for t, d, k in zip(times, delay, keys, strict=True))
 
 

@@ -685,16 +685,15 @@ OF_A_LOG = [
 ]
 OF_SPARK = [
     "rollup",
-    "distinct users",
     "quantiles of odd bins",
     "average per event",
     "users in a declared order",
     "discovered keys",
-    "keys of the day",
     "days of a clock change",
     "half seconds",
 ]
-"""One for each kind of columns and of clock: after that a store closes the ticks, as for the service."""
+"""One for each kind of columns and of clock: after that a store closes the ticks, as for the service. Persons and keys
+of the day: `test_keys_that_nobody_listed_and_persons_are_alike_in_every_door`."""
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED_BY_SPARK))
@@ -736,7 +735,7 @@ def test_spark_publishes_the_same_table(name: str, spark: Any, tmp_path: Path) -
 @pytest.mark.parametrize(
     "name",
     soak_but(
-        ["average per event", "two views", "two views of discovered keys", "distinct users", "all caps of persons"],
+        ["two views", "two views of discovered keys", "all caps of persons"],
         [
             "histogram",
             "average per event",

@@ -313,7 +313,7 @@ def test_servers_that_are_shown_start(
 
 @cache
 def few_flights() -> list[Flight]:
-    return list(islice(flights.flights(), 0, None, 40_000))
+    return list(islice(flights.flights(), 0, None, 80_000))
 
 
 @pytest.mark.parametrize(

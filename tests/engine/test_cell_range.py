@@ -20,7 +20,7 @@ def table(stream: Stream, totals: Any) -> ReleaseTable:
     return stream.run_totals(totals).table()
 
 
-@pytest.mark.parametrize("shards", [1, 3, 7, 60])
+@pytest.mark.parametrize("shards", [1, 7, 60])
 @pytest.mark.parametrize(
     ("budget", "horizon", "postprocess"),
     [

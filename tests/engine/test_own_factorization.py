@@ -230,7 +230,7 @@ def test_a_replay_sees_a_norm_that_is_too_small(shrink, monkeypatch):
 def test_an_attack_comes_close_and_not_beyond():
     program = LibraryProgram(Count(), Budget(3.0, 0.01), 4, banded(4))
     pair = hardest_pair(program, Count(), program.budget, 4, SECRET)
-    report = attack(program, pair, 1000, SECRET, 0.9999)
+    report = attack(program, pair, 400, SECRET, 0.9999)
     assert report.holds
     assert report.attacked > 0.8 * report.claimed
 
@@ -299,7 +299,7 @@ def test_commands_take_it_by_name(registered):
     done = CliRunner().invoke(app, ["plan", "--horizon", "32", "--mechanism", "banded", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["mechanisms"][0]["name"] == "banded"
-    asked = ["audit", "mechanism", "count", "-f", "banded", "--runs", "400", "--secret", SECRET.hex(), "--json"]
+    asked = ["audit", "mechanism", "count", "-f", "banded", "--runs", "100", "--secret", SECRET.hex(), "--json"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
     asked = ["audit", "replay", "count", "-f", "banded", "--examples", "5", "--secret", SECRET.hex()]
@@ -344,7 +344,7 @@ def test_attacks_on_all_factorizations_include_it(registered):
     ours = [case for case in cases if case.factorization == "banded"]
     assert {case.adjacency for case in ours} == {"add-remove", "replace"}
     chosen = [ours[0], next(case for case in cases if case.factorization == "fresh")]
-    reports = [run_case(case, 200, SECRET, 0.9999) for case in chosen]
+    reports = [run_case(case, 60, SECRET, 0.9999) for case in chosen]
     assert ["banded" in report.program for report in reports] == [True, False]
     assert all(report.holds for report in reports)
 

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from evercount.errors import ParameterError
-from evercount.factorizations import FACTORIZATIONS, Anytime, factorization
+from evercount.factorizations import FACTORIZATIONS, Anytime, factorization, view_norms
+from evercount.factorizations.bridge_table import Design
+from evercount.factorizations.endless_bridge import EndlessBridge
+from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.view_norms import worst_view
 
 
@@ -36,3 +39,21 @@ def test_without_a_horizon():
     )
     with pytest.raises(ParameterError, match="last tick"):
         worst_view(Anytime(), 1)
+
+
+@pytest.mark.parametrize("width", [1, 7])
+def test_a_search_that_is_kept_is_that_of_the_same_tree(width):
+    """Trees that differ in one public parameter: none gets what was found for another."""
+    design = Design((2, 4, 4), ((0.3, -0.2, 0.1, 0.0), (-0.1, 0.4, 0.0, 0.1, 0.2, -0.1, 0.0)))
+    kinds = (
+        Bridge(32),
+        Bridge(32, integers=True),
+        Bridge(31),
+        Bridge(32, design),
+        EndlessBridge(),
+        EndlessBridge(True),
+    )
+    found = [worst_view(kind, width, 31) for kind in kinds]
+    assert found == [view_norms._search(kind, width, 31) for kind in kinds]
+    assert len({norm for _, norm in found}) >= 4
+    assert worst_view(Bridge(32), width, 30) == view_norms._search(Bridge(32), width, 30)

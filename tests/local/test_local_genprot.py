@@ -298,7 +298,7 @@ def test_damaged_dumps_are_refused() -> None:
 @pytest.mark.parametrize("loss", [Quantile(0.8), Hinge(0.2)])
 def test_losses_go_through_the_same_reduction(loss: Loss) -> None:
     """With the points that the reduction draws, the risk of the loss itself: within noise, buckets and sampling."""
-    n = 4000
+    n = 1500
     plan = GenProtPlan(2.0, n, "losses", buckets=16)
     x = np.random.default_rng(6).beta(2, 4, n)
     data: list[object] = x.tolist()

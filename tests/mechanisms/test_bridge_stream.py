@@ -43,7 +43,7 @@ def test_attack_on_the_joint_release(design: Design | None) -> None:
     worst = {"honest": 0.0, "planted": 0.0}
     rng = np.random.default_rng(3)
     count = np.tril(np.ones((T, T), np.int64))
-    for trial in range(24):
+    for trial in range(8):
         shift = rng.integers(-60, 61, size=sum(map(len, honest)))
         if trial % 2:
             shift = np.abs(shift) + 30

@@ -18,9 +18,9 @@ from evercount.noise import Secret
 stream = exact_noise.ExactStream(Balanced(2**16), 12.0, 3900, Secret.generate())
 stream.take(256)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(64 * 32):
+for _ in range(12 * 32):
     stream.take(1)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 64)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 12)
 """
 
 

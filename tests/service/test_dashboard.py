@@ -539,7 +539,7 @@ def plan_of(service: Running, epsilon: str, horizon: int) -> Any:
 
 
 def test_the_planner_reacts_to_its_sliders(service: Running, visit: Callable[..., Any], artefacts: Path) -> None:
-    page = visit("#/planner")
+    page = visit("#/planner", reduced_motion="reduce")
     page.wait_for_selector("#plan-rows tr")
     first = plan_of(service, "0.5", 4096)
     names = [row["name"] for row in first["mechanisms"]]
@@ -583,7 +583,7 @@ def test_the_planner_reacts_to_its_sliders(service: Running, visit: Callable[...
 def test_the_planner_chooses_noise_for_views_and_persons(
     service: Running, visit: Callable[..., Any], artefacts: Path
 ) -> None:
-    page = visit("#/planner")
+    page = visit("#/planner", reduced_motion="reduce")
     told = service.call("plan?epsilon=0.5&delta=1e-10&horizon=4096&view=per-tick&view=last-7&view=running")
     page.wait_for_function(
         "reason => document.getElementById('views-summary').textContent === reason", arg=told["reason"]
@@ -599,6 +599,7 @@ def test_the_planner_chooses_noise_for_views_and_persons(
         assert [float(text.replace(",", "")) for text in cells] == pytest.approx(stds, rel=5e-3)
     assert told["guarantee"] == page.inner_text("#views-guarantee")
     page.uncheck("#plan-running")
+    page.fill("#plan-horizon", "7")
     page.fill("#plan-last-ticks", "30")
     page.select_option("#plan-unit", "user")
     page.fill("#plan-period", "30")
@@ -608,7 +609,7 @@ def test_the_planner_chooses_noise_for_views_and_persons(
     page.wait_for_function("() => evercount.planner.views.guarantee.includes('in the first 10 ticks')")
     page.wait_for_function("() => evercount.planner.plan.guarantee.includes('in the first 10 ticks')")
     caps = "unit=user&period=30&max_per_tick=2&max_ticks=10"
-    persons = service.call(f"plan?epsilon=0.5&delta=1e-10&horizon=4096&{caps}&view=per-tick&view=last-30")
+    persons = service.call(f"plan?epsilon=0.5&delta=1e-10&horizon=128&{caps}&view=per-tick&view=last-30")
     assert page.inner_text("#views-summary") == persons["reason"]
     caption = page.inner_text("#views-caption")
     assert caption.endswith(persons["counted"].replace("tick", "day"))
@@ -619,8 +620,10 @@ def test_the_planner_chooses_noise_for_views_and_persons(
 
 
 def test_the_planner_says_that_it_computes(visit: Callable[..., Any]) -> None:
-    page = visit("#/planner")
+    page = visit("#/planner", reduced_motion="reduce")
     page.wait_for_selector("#plan-rows tr")
+    page.fill("#plan-horizon", "6")
+    page.wait_for_function("() => evercount.planner.plan.horizon === 64 && !document.querySelector('[aria-busy]')")
     held: list[Any] = []
     page.route("**/v1/plan?*", lambda route: held.append(route))  # an answer that takes its time
     page.locator("#plan-epsilon").press("ArrowLeft")

@@ -71,7 +71,7 @@ def test_all_statements_of_a_read_see_one_moment(opened: tuple[Store, LiveStream
 def test_no_release_lacks_its_hash(opened: tuple[Store, LiveStream, Reading]) -> None:
     store, live, reading = opened
     with after_every_statement(reading, lambda: store.close_ticks(live, 1, 0.0)) as times:
-        for _ in range(10):
+        for _ in range(7):
             found = reading.read_releases(live, 0, 500)
             assert [release["tick"] for release in found] == list(range(1, len(found) + 1))
             assert all(len(release["hash"]) == 64 and len(release["values"]) == 3 for release in found)
@@ -90,7 +90,7 @@ def test_a_store_that_changes_between_any_two_statements_verifies(opened: tuple[
             store.close_ticks(store.declare(StreamDeclaration.from_dict(table), 0.0), 1, 0.0)
 
     with after_every_statement(reading, declare_and_close) as times:
-        for _ in range(5):
+        for _ in range(3):
             assert reading.verify(store.head) == []
             assert reading.check_head(store.head) == {}
             assert reading.ledger()["totals"][0]["streams"] == len(reading.ledger()["entries"])
@@ -134,7 +134,7 @@ def test_a_live_store_verifies(opened: tuple[Store, LiveStream, Reading]) -> Non
     for thread in threads:
         thread.start()
     try:
-        while reads[0] < 200 or reads[1] < 8:
+        while reads[0] < 120 or reads[1] < 4:
             store.close_ticks(live, 1, 0.0)
             if live.closed > 4000:
                 break
