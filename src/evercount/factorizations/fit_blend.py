@@ -59,7 +59,7 @@ WEIGHTED_TICKS = range(64, 513)
 has T × T matrices."""
 WEIGHTED_SHARPNESS, WEIGHTED_STEPS = (100.0, 1000.0), 100
 """Norms of squares that stand for maxima there, one after the other, and the steps for each."""
-RUNNING_SHARES = (7.0, 30.0), (0.986, 1.01)
+RUNNING_SHARES = (7.0, 30.0), (0.986, 1.012)
 """What running totals of persons are compared with, over the std of a fit for them alone, for a unit of 7 ticks and of
 30 or more. A smaller share brings the largest ratio down, but days pay for it, and those of 30 ticks are noisy already.
 """
