@@ -39,6 +39,14 @@ def test_the_chance_is_not_below_the_simulated_one(ticks: int) -> None:
         assert share > 0.1 or endless_radius(False, share, ticks) < 1.3 * h
 
 
+@pytest.mark.parametrize("ticks", [16, 300])
+def test_the_bound_is_where_the_chance_is_beta(ticks: int) -> None:
+    """The radius that releases state: the chance there is at most β, and half a percent below it is more."""
+    tree, beta = EndlessBridge(), 0.05
+    bound = simultaneous_radius(tree, 1.0, beta, ticks) - 0.5
+    assert endless_chance(tree, ticks, bound) <= beta < endless_chance(tree, ticks, 0.995 * bound)
+
+
 def test_tails_of_the_rest_that_are_too_small_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: with a quarter of every tail, the chance at the simulated 95 % quantile falls below 5 %."""
     left, _ = EndlessBridge().dense(16)
