@@ -63,17 +63,23 @@ class Columns:
         """Refuse columns that the events of a query do not have, and miss none that they have."""
         rows = query.rows
         if rows is None:
-            raise ParameterError(f"events of {query.name!r} are no rows of a table: stream them in Python or a service")
+            raise ParameterError(
+                f"the events of {query.name!r} (edges, letters, your own) are not rows of a table: stream them in "
+                "Python, or send them to a service"
+            )
         for name, column in (("key", self.key), ("value", self.value), ("levels", self.levels or None)):
             if name in rows.columns and column is None:
                 raise ParameterError(f"the query {query.name!r} needs the column of the {name}")
             if name not in rows.columns and column is not None:
                 raise ParameterError(f"the query {query.name!r} has no {name}: omit its column")
         if len(self.levels) != rows.levels:
-            raise ParameterError(f"events of {query.name!r} have {rows.levels} names, and {len(self.levels)} columns")
+            raise ParameterError(
+                f"events of {query.name!r} have {rows.levels} names, and levels has {len(self.levels)} columns"
+            )
         if (self.user is not None) != (budget.unit == "user" or query.people is not None):
             raise ParameterError(
-                "the column `user` is required by unit 'user' and by queries of users, and by no others"
+                "the column `user` is required by budgets of unit 'user' and by queries that count users, and refused "
+                "elsewhere"
             )
 
     @model_serializer(mode="wrap")

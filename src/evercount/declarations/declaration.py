@@ -157,7 +157,10 @@ class StreamDeclaration:
 
     def _check_late(self, schedule: Schedule) -> None:
         if (self.waits or self.late == "revise") and schedule.manual:
-            raise ParameterError("events of a manual stream have no times: omit wait and late = 'revise'")
+            raise ParameterError(
+                "a manual stream closes its ticks by hand, and its events have no times: no event is late, so omit "
+                "wait and late = 'revise'"
+            )
         if (self.late == "revise") != (self.revise_for is not None):
             raise ParameterError("late = 'revise' and revise_for = 14 (how many ticks a number is revised) go together")
 

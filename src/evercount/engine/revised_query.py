@@ -86,7 +86,10 @@ class Revisions(Query[FloatArray]):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         if not isinstance(events, Sequence) or isinstance(events, str | bytes) or len(events) > self.lags:
-            raise InputError(f"a tick of a revised stream is a list: the events of its last days, at most {self.lags}")
+            raise InputError(
+                f"a tick of a revised stream is a list: the events of its own day, those of the day before, …, at most "
+                f"{self.lags} days"
+            )
         row = np.zeros((self.lags, self.query.cells), np.int64)
         for lag, part in enumerate(events):
             row[lag] = self.query.encode(None, part)[0]
@@ -119,6 +122,9 @@ def check_revised(query: Query) -> None:
             "change other days too; revise count, sum, histogram, rollup, marginals, quantiles or top-k"
         )
     if query.discovery is not None:
-        raise ParameterError("late = 'revise': unlisted keys become public tick by tick; list the keys (histogram)")
+        raise ParameterError(
+            "late = 'revise': unlisted keys become public tick by tick, and a revised day has none of its own; list "
+            "the keys (histogram)"
+        )
     if query.publishing.no_views is not None or query.publishing.weights is not None or query.publishing.own_ticks:
         raise ParameterError(f"late = 'revise': {query.name!r} publishes no sums; publish the sum and the count")

@@ -133,7 +133,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
             if self._sent is None:
                 self._sent = (value, self._make(self._point(value)))
             elif not same(self._sent[0], value):
-                raise AlreadyReleased("this client has sent its message: one with another value would reveal both")
+                raise AlreadyReleased("this client has sent its message: a second value would reveal both")
             return self._sent[1]
 
     def _point(self, value: Any) -> float:

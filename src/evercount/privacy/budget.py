@@ -104,7 +104,10 @@ class Budget:
             if given is None:
                 continue
             if self.unit == "event":
-                raise ParameterError(f"{name}={given!r} has no meaning with unit='event'. Use unit='user'.")
+                raise ParameterError(
+                    f"{name}={given!r} has no meaning with unit='event', which protects one event. Use unit='user' to "
+                    "protect what a user does."
+                )
             if name == "period" and isinstance(given, str):
                 if not PERIOD_TEXT.fullmatch(given):
                     raise ParameterError(
@@ -120,7 +123,9 @@ class Budget:
         most = self.max_events
         for name, other in (("max_per_tick", self.max_per_tick), ("max_ticks", self.max_ticks)):
             if most is not None and other is not None and other > most:
-                raise ParameterError(f"{name}={other} never takes effect with max_events={most}: leave it out")
+                raise ParameterError(
+                    f"{name}={other} never takes effect with max_events={most}: omit it or make it smaller"
+                )
         if self.max_ticks is not None and self.period_ticks is not None and self.max_ticks > self.period_ticks:
             never = f"max_ticks={self.max_ticks} never takes effect in a period of {self.period_ticks} ticks"
             raise ParameterError(f"{never}: leave it out")

@@ -395,6 +395,6 @@ def check_one_unit(costs: Sequence[Cost]) -> None:
     periods = {cost.span.periods for cost in costs if cost.span is not None}
     if len(periods) > 1:
         raise ParameterError(
-            f"persons are protected in different periods, {' and '.join(sorted(periods))}: streams add up where their "
-            "starts are a whole number of periods apart."
+            f"persons are protected in different periods, {' and '.join(sorted(periods))}: one week of the first meets "
+            "two of the second. Streams add up where their starts are a whole number of periods apart."
         )

@@ -162,7 +162,9 @@ class Rollup(TreeQuery):
             for path in (path for level in nodes for path in level):
                 labels.append(SEPARATOR.join(path) if path else TOTAL)
                 if labelled.setdefault(labels[-1], path) != path:
-                    raise ParameterError(f"two nodes would be labelled {labels[-1]!r:.80}: rename one")
+                    raise ParameterError(
+                        f"two nodes would be labelled {labels[-1]!r:.80}: rename one (the total is {TOTAL!r})"
+                    )
             if number and not set(nodes[-1]).isdisjoint(self._leaf):
                 raise ParameterError("a path that joins already exists; name new paths only")
             self._leaf |= {path: len(self._leaf) + leaf for leaf, path in enumerate(nodes[-1])}

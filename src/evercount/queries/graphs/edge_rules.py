@@ -120,14 +120,16 @@ class EdgeRules:
             old = fresh[edge] if edge in fresh else state.edges.get(edge)
             known = old is not None or edge in state.dropped
             if known and self.stream == "insert":
-                raise _refusal(number, event, "inserts an edge for the second time; or use ignore-duplicates")
+                raise _refusal(number, event, "inserts an edge again; leave it out or use ignore-duplicates")
             counts = not known or (old is not None and weight < old)
             if limit is not None and (self.enforce_degree or not known):
                 at_u = load[u] if u in load else state.load.get(u, 0)
                 at_v = load[v] if v in load else state.load.get(v, 0)
                 full = at_u >= limit or at_v >= limit
                 if full and not self.enforce_degree:
-                    raise _refusal(number, event, f"exceeds max_degree={limit}; promise more or enforce_degree=True")
+                    raise _refusal(
+                        number, event, f"exceeds max_degree={limit}; promise more or use enforce_degree=True"
+                    )
                 load[u], load[v] = at_u + 1, at_v + 1
                 if full:
                     if self.stream == "insert":

@@ -94,7 +94,7 @@ class _SubgraphCount(GraphQuery[float]):
             check_whole("max_per_edge", self.max_per_edge, 1, LARGEST_TOTAL)
             if self.deletes or self.enforce_degree:
                 raise ParameterError(
-                    "max_per_edge is for edges that come: omit it with deletions and with enforce_degree"
+                    "max_per_edge is a promise about edges that come: omit it with deletions and with enforce_degree"
                 )
             # one deletion of a start that breaks the promise would change the count by more than K
             start = [(u, v, 1) for u, v in self.start_graph.edges]
