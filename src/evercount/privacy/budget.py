@@ -124,7 +124,7 @@ class Budget:
         for name, other in (("max_per_tick", self.max_per_tick), ("max_ticks", self.max_ticks)):
             if most is not None and other is not None and other > most:
                 raise ParameterError(
-                    f"{name}={other} never takes effect with max_events={most}: omit it or make it smaller"
+                    f"{name}={other} never takes effect with max_events={most}: leave it out, or make it smaller"
                 )
         if self.max_ticks is not None and self.period_ticks is not None and self.max_ticks > self.period_ticks:
             never = f"max_ticks={self.max_ticks} never takes effect in a period of {self.period_ticks} ticks"

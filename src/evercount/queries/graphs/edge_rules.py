@@ -120,7 +120,9 @@ class EdgeRules:
             old = fresh[edge] if edge in fresh else state.edges.get(edge)
             known = old is not None or edge in state.dropped
             if known and self.stream == "insert":
-                raise _refusal(number, event, "inserts an edge again; leave it out or use ignore-duplicates")
+                raise _refusal(
+                    number, event, "inserts an edge for the second time; leave it out or use ignore-duplicates"
+                )
             counts = not known or (old is not None and weight < old)
             if limit is not None and (self.enforce_degree or not known):
                 at_u = load[u] if u in load else state.load.get(u, 0)
