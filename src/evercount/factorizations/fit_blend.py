@@ -21,6 +21,7 @@ from evercount._arrays import FloatArray
 from evercount._validate import check_count
 from evercount.errors import ParameterError
 from evercount.factorizations.base import Factorization, check_known_horizon, lower_toeplitz
+from evercount.factorizations.blas_threads import blas_threads
 from evercount.factorizations.blend import (
     LEAST_GAP,
     WEIGHT_BITS,
@@ -170,10 +171,14 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray) -> BlendFil
 
     found = np.append(zeros, np.zeros(2 * WEIGHT_SHAPES))
     limits = [(-LARGEST_SHARE, LARGEST_SHARE)] * d + [(None, None)] * (2 * WEIGHT_SHAPES)
-    for sharpness in WEIGHTED_SHARPNESS:
-        found = minimize(
-            loss, found, (sharpness,), "L-BFGS-B", True, bounds=limits, options={"maxiter": WEIGHTED_STEPS}
-        ).x
+    # glibc keeps freed blocks up to the size of the largest one that was freed: without this one it clears the pages of
+    # every matrix anew, which takes as long as the search
+    np.empty(31 << 20, dtype=np.uint8)
+    with blas_threads(1):  # the matrices are small: more threads take longer
+        for sharpness in WEIGHTED_SHARPNESS:
+            found = minimize(
+                loss, found, (sharpness,), "L-BFGS-B", True, bounds=limits, options={"maxiter": WEIGHTED_STEPS}
+            ).x
     weights = np.linalg.solve(triangle, np.reshape(found[d:], (2, WEIGHT_SHAPES)).T).T.ravel()
     weights = np.rint(np.clip(weights, -1, 1) * 2.0**WEIGHT_BITS) / 2.0**WEIGHT_BITS
     return BlendFilter(*model.lacks(found[:d]), tuple(weights.tolist()))
