@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.errors import ParameterError
-from evercount.queries import QUERIES, Query, build_query
+from evercount.errors import InputError, ParameterError
+from evercount.queries import QUERIES, Histogram, Query, build_query
 from evercount.queries.capabilities import Rows, rows_of
 from small_queries import SMALL, small
 
@@ -196,3 +196,12 @@ def test_rows_say_what_their_columns_hold(name: str) -> None:
     if rows.range is None:
         with pytest.raises(ParameterError, match="no value"):
             _ = rows.values
+
+
+@pytest.mark.parametrize(
+    "totals", [[["x", "y"]], [[None, 1]], [[1.5, 2]], [[True, False]], [[1, 2, 3]], [1, 2], [[{}, {}]]]
+)
+def test_totals_that_are_not_whole_numbers_are_refused(totals: Any) -> None:
+    """Rows of texts, too, of which numpy has no least one."""
+    with pytest.raises(InputError, match="whole numbers"):
+        Histogram(["a", "b"]).encode_totals_run(None, totals)

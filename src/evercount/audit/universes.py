@@ -71,7 +71,7 @@ def universe(query: Query) -> Universe:
     >>> universe(Histogram(["a", "b"])).events
     ((), ('a',), ('b',))
     """
-    raise ParameterError(f"no universe of events is known for {query!r}: pass universe=Universe(legal events)")
+    raise ParameterError(f"no universe of events is known for {query!r}: pass universe=Universe(events=(…))")
 
 
 def universe_of_rows(query: Query) -> Universe:

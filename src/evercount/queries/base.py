@@ -243,8 +243,10 @@ class Query(Sensitivities, Generic[V_co]):
             raise InputError("totals must be rows of one length, one row for each tick") from error
         if not len(array):
             return np.empty((0, self.cells), np.int64)
-        if array.ndim != 2:
-            raise InputError(f"totals have the shape (ticks, {self.cells}), not {array.shape}")
+        if array.ndim != 2 or not np.issubdtype(array.dtype, np.integer):
+            raise InputError(
+                f"totals are whole numbers of the shape (ticks, {self.cells}), not {array.shape} of {array.dtype}"
+            )
         for extreme in (array.min(axis=0), array.max(axis=0)):
             self.encode_totals(state, extreme)  # what is legal for the least and the largest is legal between
         return array.astype(np.int64)

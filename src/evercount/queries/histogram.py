@@ -96,7 +96,7 @@ class Histogram(Query[FloatArray]):
         require_fits(self._cells, "this histogram", "Use fewer keys, or group rare keys under one.")
         self._most = check_count("max_keys_per_event", max_keys_per_event)
         if self._most > self._cells:
-            raise ParameterError(f"max_keys_per_event={self._most} is more than the {self._cells} cells")
+            raise ParameterError(f"max_keys_per_event={self._most} is more than the {self._cells} cells: use fewer")
         self._weights = None if weights is None else KeyWeights.of(weights, self.labels)
 
     @property
