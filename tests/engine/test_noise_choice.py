@@ -129,6 +129,32 @@ def test_views_are_part_of_the_key_and_of_the_snapshot() -> None:
     assert again.step(4).value == whole.values[3]
 
 
+def test_a_persons_week_has_taps() -> None:
+    """Days and running totals of persons whose week is protected: stored with the stream, and continued."""
+    person = Budget(1.0, 1e-6, unit="user", max_per_tick=1, period=7)
+    stream = Stream(Count(), person, 64, secret=SECRET, views=["per-tick", "running"])
+    spec = stream.factorization.spec
+    assert isinstance(spec, dict)
+    assert len(spec["taps"]) == 6
+    R = stream.factorization.dense()[1]
+    cost = stream.sigma**2 / person.noise_multiplier() ** 2
+    weeks = [R[:, first : first + 7] for first in range(58)]
+    signs = 1 - 2 * ((np.arange(64)[:, None] >> np.arange(7)) & 1)
+    worst = max(float(np.square(signs @ week.T).sum(axis=1).max()) for week in weeks)
+    assert 0.97 * cost < worst <= cost, "no change of a week costs more than the noise is for, and some nearly that"
+    first = stream.run([5] * 40, capped=True).values
+    blob = stream.snapshot()
+    stream.close()
+    again = Stream.restore(blob)
+    rest = again.run([5] * 24, capped=True).values
+    again.close()
+    named = Stream(Count(), person, 64, spec, secret=SECRET, views=["per-tick", "running"], replay=True)
+    whole = named.run([5] * 64, capped=True).values
+    assert whole.tolist() == [*first.tolist(), *rest.tolist()]
+    with pytest.raises(ParameterError, match="horizon"):
+        Stream(Count(), person, None, spec, views=["per-tick", "running"])
+
+
 def test_refusals() -> None:
     with pytest.raises(UnknownName, match="view"):
         Stream(Count(), GAUSSIAN, YEAR, views=["per-month"])

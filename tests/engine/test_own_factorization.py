@@ -219,7 +219,7 @@ def test_a_replay_sees_a_norm_that_is_too_small(shrink, monkeypatch):
     engine = banded(4)
     object.__setattr__(engine, "column_norm", engine.column_norm * shrink)
     if shrink < 1:
-        monkeypatch.setattr(engine, "gram_bound", engine.gram_bound * shrink**2)
+        monkeypatch.setattr(engine, "gram", engine.gram * shrink**2)
     program = LibraryProgram(Count(), Budget(3.0, 0.01), 4, engine, restarts=())
     pair = hardest_pair(program, Count(), program.budget, 4, SECRET)
     finding = compare(program, pair, SECRET)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from fractions import Fraction
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -12,7 +15,15 @@ from evercount.engine.carried_caps import check_hands_on
 from evercount.errors import ParameterError
 from evercount.factorizations import participation as module
 from evercount.factorizations.base import counting_matrix
-from evercount.factorizations.blend import LEAST_GAP, WEIGHT_BITS, Blend, BlendFilter, round_root
+from evercount.factorizations.blend import (
+    LEAST_GAP,
+    WEIGHT_BITS,
+    Blend,
+    BlendFilter,
+    TappedBlend,
+    make_blend,
+    round_root,
+)
 from evercount.factorizations.fit_blend import fit_blend
 from evercount.factorizations.participation import participation
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
@@ -22,6 +33,7 @@ from evercount.factorizations.view_norms import worst_view
 from evercount.planning import dense_optimum
 from evercount.privacy import Budget
 
+TAPPED_DOUBLES = "5ab494e37bfe629a3db09b728c297a336d5a987c5930e2da4527cc5228bc4801"
 MULTIPLIER = Budget(1.0, 1e-6).noise_multiplier()
 
 
@@ -43,6 +55,14 @@ def random_weights(rng):
 
 def with_weights(filter_, weights):
     return BlendFilter(filter_.poles, filter_.zeros, weights)
+
+
+def with_taps(filter_, taps, weights=(0.0,) * 10):
+    return BlendFilter(filter_.poles, filter_.zeros, weights, taps)
+
+
+def random_taps(rng, number):
+    return tuple((np.sort(rng.integers(0, 2**WEIGHT_BITS + 1, number))[::-1] / 2**WEIGHT_BITS).tolist())
 
 
 def gram_falls(G):
@@ -106,6 +126,73 @@ def test_persons_cost_no_more_than_claimed_with_weights(T):
     assert caught
 
 
+def test_taps_give_factors_of_the_counting_matrix():
+    rng = np.random.default_rng(7)
+    for T in [1, 2, 5, 8, 13, 64, 200]:
+        for order, taps in ((0, 1), (1, 6), (3, 2), (8, 13)):
+            filter_ = with_taps(random_filter(rng, order), random_taps(rng, taps), random_weights(rng))
+            engine = TappedBlend(T, filter_)
+            L, R = engine.dense()
+            assert np.abs(L @ R - counting_matrix(T)).max() < 1e-9
+            assert np.allclose(engine.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-9)
+            assert engine.column_norm >= np.linalg.norm(R, axis=0).max()
+            assert not engine.falling_gram or gram_falls(R.T @ R)
+
+
+def test_taps_multiply_the_response_of_the_filter():
+    """Without weights of rows, increments of L are n_t times the response of A/F, here in fractions."""
+    T, filter_ = 40, with_taps(BlendFilter((0.0625, 0.25), (0.125, 0.75)), (0.5, 0.375, 0.25))
+    series = [Fraction(1), *map(Fraction, filter_.taps), *[Fraction(0)] * T][:T]
+    for pole, zero in zip(filter_.poles, filter_.zeros, strict=True):
+        series = [own - (1 - Fraction(pole)) * before for own, before in zip(series, [0, *series], strict=False)]
+        series = list(accumulate(series, lambda before, own, zero=zero: own + (1 - Fraction(zero)) * before))
+    increments = np.diff(TappedBlend(T, filter_).dense()[0], axis=0, prepend=0.0)
+    for t in range(T):
+        assert np.allclose(increments[t, : t + 1] / increments[t, t], [float(x) for x in series[t::-1]], atol=1e-12)
+
+
+def test_taps_are_the_same_doubles_everywhere():
+    """A stream is continued on another machine with the same noise: L is made without matrix products."""
+    filter_ = with_taps(BlendFilter((0.001953125, 0.25), (0.03125, 0.75)), (0.5, 0.375, 0.25, 0.125))
+    left = TappedBlend(60, filter_).dense()[0]
+    assert hashlib.sha256(left.astype("<f8").tobytes()).hexdigest() == TAPPED_DOUBLES
+
+
+@pytest.mark.parametrize(("T", "p"), [(6, 2), (9, 4), (11, 7), (7, 7)])
+def test_periods_cost_no_more_than_claimed_with_taps(T, p):
+    """All changes of ±1 within p ticks, and vectors. Planted: negative entries for free, and for one tick less."""
+    rng, free, less = np.random.default_rng(p), 0, 0
+    signs = 1 - 2 * ((np.arange(1 << (p - 1))[:, None] >> np.arange(p)) & 1)
+    for order in (0, 1, 3, 8) * 3:
+        engine = TappedBlend(T, with_taps(random_filter(rng, order), random_taps(rng, p - 1), random_weights(rng)))
+        R = engine.dense()[1]
+        claimed = participation(engine, p, p)
+        for first in range(T - p + 1):
+            columns = R[:, first : first + p]
+            worst = float(np.square(signs @ columns.T).sum(axis=1).max())
+            for _ in range(20):  # unit vectors over three cells, improved one by one: each towards what it helps most
+                D = rng.normal(size=(p, 3))
+                for i in list(range(p)) * 8:
+                    D[i] = 0.0
+                    pull = columns[:, i] @ (columns @ D)
+                    D[i] = pull / max(float(np.linalg.norm(pull)), 1e-300)
+                worst = max(worst, float(np.square(columns @ D).sum()))
+            assert worst <= claimed * (1 + 1e-12)
+            block = columns.T @ columns
+            positive, top = np.maximum(block, 0).sum(), np.linalg.eigvalsh(np.minimum(block, 0))[-1]
+            free += worst > positive * (1 + 1e-9)
+            less += worst > (positive + (p - 1) * top) * (1 + 1e-9)
+    assert free
+    assert less
+
+
+def test_negative_entries_cost_less_than_their_size():
+    """Seven ticks whose entries are all −c: magnitudes would cost 42·c, and no unit can have more than 7·c."""
+    G = np.eye(7) * 1.1 - 0.1
+    assert module.gram_sum(np.abs(G), 7, 7) == pytest.approx(7 + 4.2)
+    assert module.signed_sum(G, 7, 7) == pytest.approx(7 + 0.7)
+
+
 def test_long_columns_never_exceed_one():
     T = 2**14 + 13
     engine = Blend(T, fit_blend((1, 7, "running"), T))
@@ -145,6 +232,13 @@ def test_zeros_that_do_not_interlace_are_refused():
         {"poles": [0.25], "zeros": [0.5], "weights": [1, *[0] * 9]},
         {"poles": [0.25], "zeros": [0.5], "weights": [float("nan"), *[0.0] * 9]},
         {"poles": [0.25], "zeros": [0.5], "weights": None},
+        {"poles": [0.25], "zeros": [0.5], "taps": [0.5]},  # without weights
+        {"poles": [0.25], "zeros": [0.5], "weights": [0.0] * 10, "taps": [0.25, 0.5]},
+        {"poles": [0.25], "zeros": [0.5], "weights": [0.0] * 10, "taps": [1.5]},
+        {"poles": [0.25], "zeros": [0.5], "weights": [0.0] * 10, "taps": [0.1]},
+        {"poles": [0.25], "zeros": [0.5], "weights": [0.0] * 10, "taps": [-0.5]},
+        {"poles": [0.25], "zeros": [0.5], "weights": [0.0] * 10, "taps": [0.5] * 32},
+        {"poles": [0.25], "zeros": [0.5], "weights": [0.0] * 10, "tap": [0.5]},
     ],
 )
 def test_damaged_parameters_are_refused(stored):
@@ -182,6 +276,32 @@ def test_persons_with_running_totals_are_near_the_optimum(views, q):
     assert above(fitted) < 1.05
     assert above(fitted) < above(with_weights(fitted, ())) - 0.02
     check_hands_on(Blend(T, fitted), Count(), Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=q), T)
+
+
+@pytest.mark.parametrize("period", [2, 7])
+def test_periods_of_persons_with_running_totals_are_near_the_optimum(period):
+    """Days and running totals of a person's week: within 5 % with taps, and not without."""
+    T, views = 80, (1, "running")
+    best = dense_optimum((1, None), T, period, period, True).certificate
+
+    def above(filter_):
+        engine = make_blend(T, filter_)
+        own = [worst_view(engine, view)[1] for view in (1, None)]
+        score = max(one / least for one, least in zip(own, best.alone, strict=True))
+        return score * np.sqrt(participation(engine, period, period)) / best.least_score
+
+    fitted = fit_blend(views, T, period, period)
+    assert len(fitted.taps) == period - 1
+    assert above(fitted) < 1.05
+    assert above(fitted) < above(fit_blend(views, T, period)) - 0.01
+
+
+def test_who_has_no_taps():
+    """Who may fill a part of a period only, who publishes weeks, and long periods."""
+    for views, q, period in (((1, "running"), 3, 7), ((1, 7, "running"), 7, 7), ((1, "running"), 7, None)):
+        fitted = fit_blend(views, 64, q, period)
+        assert fitted.weights
+        assert not fitted.taps
 
 
 def test_who_has_no_weights():

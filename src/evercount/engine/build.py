@@ -22,7 +22,7 @@ from evercount.factorizations import (
     Periods,
     factorization,
 )
-from evercount.factorizations.blend import Blend, BlendFilter
+from evercount.factorizations.blend import Blend, BlendFilter, TappedBlend, make_blend
 from evercount.factorizations.dense import as_dense
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.fit_blend import fit_blend
@@ -44,7 +44,7 @@ POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
 Spec = str | Mapping[str, Any]
 """A factorization by name, or the public numbers of a fitted one or of matrices (`Factorization.spec`)."""
-TRUSTED = (*(FACTORIZATIONS[name] for name in BUILT_IN), Periods, Blend, Dense)
+TRUSTED = (*(FACTORIZATIONS[name] for name in BUILT_IN), Periods, Blend, TappedBlend, Dense)
 """Classes whose norms are proved; instances of others run as the matrices that they claim."""
 
 
@@ -94,16 +94,16 @@ def _own(budget: Budget, horizon: int | None, given: Factorization | Mapping[str
     return given
 
 
-def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names) -> Blend:
+def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names) -> Blend | TappedBlend:
     """The blend of stored numbers, or one that is fitted to the views and to the ticks that a unit touches."""
     if budget.pure:
         raise ParameterError("'blend' is for Gaussian noise; with delta=0 omit it or use 'fresh' or 'bridge'")
     if not isinstance(name, str):
         if name.get("name") != "blend":
             raise ParameterError("a fitted factorization is stored as {name = 'blend', poles = [...], zeros = [...]}")
-        return Blend(horizon, BlendFilter.from_dict({key: name[key] for key in name if key != "name"}))
-    widths = tuple(view_width(view) or RUNNING for view in views)
-    return Blend(horizon, _fitted(widths, horizon or FITTED_TICKS, full_ticks(query, budget, horizon)))
+        return make_blend(horizon, BlendFilter.from_dict({key: name[key] for key in name if key != "name"}))
+    widths, span = tuple(view_width(view) or RUNNING for view in views), budget.touched(horizon).span
+    return make_blend(horizon, _fitted(widths, horizon or FITTED_TICKS, full_ticks(query, budget, horizon), span))
 
 
 _fitted = lru_cache(maxsize=64)(fit_blend)

@@ -22,7 +22,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations.blas_threads import blas_threads
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
-from evercount.factorizations.participation import gram_sum
+from evercount.factorizations.participation import gram_sum, signed_sum
 
 GAP = 4e-3
 """Relative gap between a squared error and its certified least, at which the search ends."""
@@ -149,7 +149,8 @@ class _Unit:
         """What noise must be calibrated to: no unit costs more."""
         if self.q == 1:
             return float(np.diagonal(G).max())
-        return gram_sum(np.abs(G), self.q, self.span if self.span < self.ticks else None)
+        span = self.span if self.span < self.ticks else None
+        return min(gram_sum(np.abs(G), self.q, span), signed_sum(G, self.q, span))
 
     def costly(self, G: FloatArray) -> FloatArray:
         """Changes that cost much, one from every few ticks on: entries are added one by one, then exchanged."""

@@ -130,13 +130,13 @@ class Dense(Matrices):
         raised = np.sqrt(columns**2 + negative) + np.sqrt(2 * len(L)) * off
         self._left, self._right = L, R
         self.column_norm = float(raised) * (1 + NORM_ROUNDING_MARGIN)
-        self.gram_bound = np.abs(gram) + (rounding + 2 * columns * off + off**2)
-        """No entry of R*ᵀR* is larger in absolute value."""
+        self.gram, self.gram_error = gram, rounding + 2 * columns * off + off**2
+        """RᵀR, and how far an entry of R*ᵀR* may be from it."""
         self.certificate: Certificate | None = None
         """Of `optimal`: how close to the best possible it is."""
         self._falls = not negative and _rows_fall(R, gram, 2 * rounding)
         self._by_name = False
-        for array in (self._left, self._right, self.gram_bound):
+        for array in (self._left, self._right, self.gram):
             array.flags.writeable = False
 
     @classmethod

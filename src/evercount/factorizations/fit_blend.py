@@ -4,7 +4,8 @@ The poles are spread evenly over all time scales; the zeros move between them. W
 over the views, of a view's worst std to the least that this family has for that view alone. The model is a Toeplitz
 one (all weights 1, sums over lags on a grid that grows with the lag), so a step takes a millisecond for any horizon;
 one round with the true worst errors corrects what the model leaves out. For persons with running totals, zeros and
-weights are then fitted together with true errors, which takes some seconds. The result is public, rounded to few bits,
+weights are then fitted together with true errors, and for those of short periods taps, too, which takes some seconds.
+The result is public, rounded to few bits,
 and stored with the declaration: another machine that fitted it again might find other last digits.
 """
 
@@ -26,12 +27,12 @@ from evercount.factorizations.blend import (
     LEAST_GAP,
     WEIGHT_BITS,
     WEIGHT_SHAPES,
-    Blend,
     BlendFilter,
+    make_blend,
     round_root,
     weight_shapes,
 )
-from evercount.factorizations.participation import participation
+from evercount.factorizations.participation import participation, signed_costs
 from evercount.factorizations.row_weighted import Balanced
 from evercount.factorizations.square_root_filter import geometric
 from evercount.factorizations.view_norms import worst_view
@@ -64,17 +65,23 @@ RUNNING_SHARES = (7.0, 30.0), (0.986, 1.012)
 """What running totals of persons are compared with, over the std of a fit for them alone, for a unit of 7 ticks and of
 30 or more. A smaller share brings the largest ratio down, but days pay for it, and those of 30 ticks are noisy already.
 """
+TAPPED_PERIODS = range(2, 32)
+"""Ticks of a period for which taps are fitted, where one unit may fill all of them and single ticks and running totals
+are published. (Taps bring nothing for sums over a period.)"""
+FIRST_TAP, NEXT_TAP = 0.35, 0.88
+"""The search for taps begins with the first one, and each next one is this part of the one before."""
 SINGLE_LAGS = 32
 """Lags that are summed one by one; later ones in ranges of 1/8 of their size."""
 
 
-def fit_blend(views: Sequence[View], horizon: int, q: int = 1) -> BlendFilter:
+def fit_blend(views: Sequence[View], horizon: int, q: int = 1, period: int | None = None) -> BlendFilter:
     """The filter of the `blend` for these views together.
 
     Args:
         views: Widths in ticks (1: each tick's own number, 7: the last seven), or "running"; at least one.
         horizon: The number of ticks that errors matter for. A stream without a horizon may go on after it.
         q: The most ticks that one protected unit touches.
+        period: Where these lie within this many consecutive ones.
 
     Returns:
         The public numbers. They depend on the arguments alone (up to the machine's arithmetic); store them.
@@ -83,7 +90,7 @@ def fit_blend(views: Sequence[View], horizon: int, q: int = 1) -> BlendFilter:
         ParameterError: There is no view, or a number is not a whole one of at least 1.
 
     >>> filter_ = fit_blend((1, 7, "running"), 365)
-    >>> engine = Blend(365, filter_)
+    >>> engine = make_blend(365, filter_)
     >>> [round(4.22468 * worst_view(engine, width)[1], 1) for width in (1, 7, None)]  # balanced: 9.3, 12.6, 11.2
     [5.3, 9.6, 14.0]
     """
@@ -97,21 +104,24 @@ def fit_blend(views: Sequence[View], horizon: int, q: int = 1) -> BlendFilter:
     alone = np.asarray([_least(model, i, q, weighted) for i in range(len(widths))])
     best = model.fit(range(len(widths)), alone)
     if weighted and best.filter.poles:
-        tried = (best.filter, _weighted(model, best.x, alone))
-        return min(tried, key=lambda one: float((_true_stds(Blend(T, one), widths, q) / alone).max()))
+        tapped = set(widths) == {1, T} and q == period and period in TAPPED_PERIODS
+        start, taps = (np.zeros(len(best.x)), q - 1) if tapped else (best.x, 0)
+        tried = (best.filter, _weighted(model, start, alone, taps))
+        return min(tried, key=lambda one: float((_true_stds(make_blend(T, one), widths, q, period) / alone).max()))
     if len(widths) > 1 and best.filter.poles:
-        true = _true_stds(Blend(T, best.filter), widths, q)
+        true = _true_stds(make_blend(T, best.filter), widths, q)
         left_out = true / np.exp(model.log_stds(best.x[None])[0])
         best = model.fit(range(len(widths)), alone / left_out, (best.x,))
     return best.filter
 
 
-def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray) -> BlendFilter:
-    """Zeros and weights with the least largest ratio of a view's worst std to its target, from these zeros on.
+def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int = 0) -> BlendFilter:
+    """Zeros, weights and taps with the least largest ratio of a view's worst std to its target, from these zeros on.
 
     Errors are true ones, of T × T matrices; a unit costs what its costliest interval of q ticks does.
     """
     from scipy.optimize import minimize
+    from scipy.signal import lfilter
 
     T, q, d = model.horizon, model.q, len(model.poles)
     ticks = np.arange(T)
@@ -131,16 +141,36 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray) -> BlendFil
     def by_lag(entries: FloatArray) -> FloatArray:
         return np.asarray(np.bincount(lags.ravel(), np.tril(entries).ravel(), T))
 
+    def costs(R: FloatArray, sharpness: float) -> tuple[float, FloatArray]:
+        """What `largest` says of all intervals of q ticks, for R: with taps G has negative entries."""
+        if not taps:
+            sums = np.cumsum(R, axis=1)
+            sums[:, q:] -= sums[:, :-q].copy()  # of the last q columns
+            cost, u = largest(np.square(sums[:, q - 1 :]).sum(axis=0), sharpness)
+            to_sums = 2 * sums * np.append(np.zeros(q - 1), u)
+            to_R = np.cumsum(to_sums[:, ::-1], axis=1)[:, ::-1]
+            to_R[:, :-q] -= to_R[:, q:].copy()
+            return cost, to_R
+        each, at = signed_costs(R.T @ R, q, q)
+        cost, u = largest(each, sharpness)
+        to_G = np.zeros((T, T))
+        for i in range(q):
+            for j in range(q):
+                np.einsum("ii->i", to_G[i : T - q + 1 + i, j : T - q + 1 + j])[...] += u * at[:, i, j]
+        return cost, 2 * R @ to_G
+
     def loss(v: FloatArray, sharpness: float) -> tuple[float, FloatArray]:
-        e, c = np.exp(np.reshape(v[d:], (2, WEIGHT_SHAPES)) @ shapes)
+        e, c = np.exp(np.reshape(v[d : d + 2 * WEIGHT_SHAPES], (2, WEIGHT_SHAPES)) @ shapes)
         f, g = model.responses(v[:d] + steps)
+        parts = v[d + 2 * WEIGHT_SHAPES :]
+        a, plain = np.append(1.0, np.cumprod(parts)), g[0]
+        if taps:
+            f, g = lfilter([1.0], a, f), lfilter(a, [1.0], g)
         F, H = lower_toeplitz(f[0]), lower_toeplitz(g[0])
         squares = np.square(e[:, None] * F)
         columns = squares.sum(axis=0)
         n = np.sqrt(columns) / c
         R, inverse = e[:, None] * F / n, n[:, None] * H / e
-        sums = np.cumsum(R, axis=1)
-        sums[:, q:] -= sums[:, :-q].copy()  # of the last q columns
         noise = np.cumsum(inverse, axis=0)
         views = []
         for width in model.widths:
@@ -150,7 +180,7 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray) -> BlendFil
             [np.square(view).sum(axis=1) / to**2 for view, to in zip(views, targets, strict=True)]
         )
         error, p = largest(variances, sharpness)
-        cost, u = largest(np.square(sums[:, q - 1 :]).sum(axis=0), sharpness)
+        cost, to_R = costs(R, sharpness)
         # the gradient, backwards
         to_noise = np.zeros((T, T))
         for view, width, own, to in zip(views, model.widths, np.split(p, len(views)), targets, strict=True):
@@ -158,19 +188,20 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray) -> BlendFil
             to_noise += change
             to_noise[:-width] -= change[width:]
         to_inverse = np.cumsum(to_noise[::-1], axis=0)[::-1]
-        to_sums = 2 * sums * np.append(np.zeros(q - 1), u)
-        to_R = np.cumsum(to_sums[:, ::-1], axis=1)[:, ::-1]
-        to_R[:, :-q] -= to_R[:, q:].copy()
         on_rows, on_columns = to_inverse * inverse, to_R * R
         to_n = on_rows.sum(axis=1) - on_columns.sum(axis=0)
         to_e = on_columns.sum(axis=1) - on_rows.sum(axis=0) + squares @ (to_n / columns)
         to_f = by_lag(e[:, None] * to_R / n + (e**2)[:, None] * F * (to_n / columns))
-        to_zeros = ((f[1:] - f[0]) @ to_f + (g[1:] - g[0]) @ by_lag(n[:, None] * to_inverse / e)) / DIFFERENCE
-        gradient = np.concatenate([to_zeros, shapes @ to_e, shapes @ -to_n])
+        to_g = by_lag(n[:, None] * to_inverse / e)
+        to_zeros = ((f[1:] - f[0]) @ to_f + (g[1:] - g[0]) @ to_g) / DIFFERENCE
+        past = lfilter([1.0], a, f[0]) if taps else plain
+        to_a = [to_g[m:] @ plain[: T - m] - to_f[m:] @ past[: T - m] for m in range(1, taps + 1)]
+        to_parts = np.cumsum((a[1:] * to_a)[::-1])[::-1] / parts
+        gradient = np.concatenate([to_zeros, shapes @ to_e, shapes @ -to_n, to_parts])
         return 0.5 * (error + cost), 0.5 * gradient
 
-    found = np.append(zeros, np.zeros(2 * WEIGHT_SHAPES))
-    limits = [(-LARGEST_SHARE, LARGEST_SHARE)] * d + [(None, None)] * (2 * WEIGHT_SHAPES)
+    found = np.concatenate([zeros, np.zeros(2 * WEIGHT_SHAPES), [FIRST_TAP, *[NEXT_TAP] * taps][:taps]])
+    limits = [(-LARGEST_SHARE, LARGEST_SHARE)] * d + [(None, None)] * (2 * WEIGHT_SHAPES) + [(0.01, 1.0)] * taps
     # glibc keeps freed blocks up to the size of the largest one that was freed: without this one it clears the pages of
     # every matrix anew, which takes as long as the search
     np.empty(31 << 20, dtype=np.uint8)
@@ -179,9 +210,12 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray) -> BlendFil
             found = minimize(
                 loss, found, (sharpness,), "L-BFGS-B", True, bounds=limits, options={"maxiter": WEIGHTED_STEPS}
             ).x
-    weights = np.linalg.solve(triangle, np.reshape(found[d:], (2, WEIGHT_SHAPES)).T).T.ravel()
-    weights = np.rint(np.clip(weights, -1, 1) * 2.0**WEIGHT_BITS) / 2.0**WEIGHT_BITS
-    return BlendFilter(*model.lacks(found[:d]), tuple(weights.tolist()))
+    weights = np.linalg.solve(triangle, np.reshape(found[d : d + 2 * WEIGHT_SHAPES], (2, WEIGHT_SHAPES)).T).T.ravel()
+    rounded = (
+        tuple((np.rint(np.clip(part, -1, 1) * 2.0**WEIGHT_BITS) / 2.0**WEIGHT_BITS).tolist())
+        for part in (weights, np.cumprod(found[d + 2 * WEIGHT_SHAPES :]))
+    )
+    return BlendFilter(*model.lacks(found[:d]), *rounded)
 
 
 def _least(model: _Model, view: int, q: int, weighted: bool) -> float:
@@ -193,7 +227,7 @@ def _least(model: _Model, view: int, q: int, weighted: bool) -> float:
     if weighted and model.widths[view] == model.horizon:
         if len(model.widths) == 1:
             return 1.0  # of one view the least plays no part
-        alone = Blend(model.horizon, fit_blend((RUNNING,), model.horizon, q))
+        alone = make_blend(model.horizon, fit_blend((RUNNING,), model.horizon, q))
         return float(np.interp(q, *RUNNING_SHARES) * _true_stds(alone, (model.horizon,), q)[0])
     least = float(np.exp(model.fit([view]).loss))
     if model.widths[view] < model.horizon or q > 1:
@@ -201,9 +235,9 @@ def _least(model: _Model, view: int, q: int, weighted: bool) -> float:
     return min(least, float(_true_stds(Balanced(model.horizon), (model.horizon,), q)[0]))
 
 
-def _true_stds(engine: Factorization, widths: Sequence[int], q: int) -> FloatArray:
+def _true_stds(engine: Factorization, widths: Sequence[int], q: int, period: int | None = None) -> FloatArray:
     norms = [worst_view(engine, None if width == engine.horizon else width)[1] for width in widths]
-    return np.asarray(norms) * float(np.sqrt(participation(engine, q)))
+    return np.asarray(norms) * float(np.sqrt(participation(engine, q, period)))
 
 
 def _width(view: View, horizon: int) -> int:

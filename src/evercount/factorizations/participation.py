@@ -34,6 +34,8 @@ MOST_TICKS, MOST_ENTRIES = 2**16, 2**25
 """Up to so many ticks, and entries of G on q diagonals, these are computed; above, they are bounded between knots."""
 SINGLE_LAGS = 64
 """Distances that are bounded one by one between knots; larger ones together, in ranges of 1/64 of their size."""
+LONGEST_SIGNED = 32
+"""Periods of more ticks are bounded by the magnitudes of G."""
 SPLIT = 4
 """Blocks between knots of a known horizon are cut into this many: bounds are then looser by about 0.1 %."""
 
@@ -52,9 +54,10 @@ def participation(factorization: Factorization, q: int, period: int | None = Non
     Raises:
         ParameterError: q or the period is not a whole number of at least 1.
 
-    **Guarantee.** B is never below the largest Σ_{i,j∈J} |G_ij| over all sets J of at most q ticks (within `period`
-    consecutive ones). Proof: `participation.proof.md`. Tests: tests/factorizations/test_participation.py::
-    test_no_set_of_ticks_costs_more (all sets), ::test_rows_are_not_columns (the form for rows where only columns fall).
+    **Guarantee.** As the first line says, for all sets of at most q ticks (within `period` consecutive ones). Proof:
+    `participation.proof.md`. Tests: tests/factorizations/test_participation.py:: test_no_set_of_ticks_costs_more (all
+    sets), ::test_rows_are_not_columns (the form for rows where only columns fall), and tests/factorizations/
+    test_blend.py::test_periods_cost_no_more_than_claimed_with_taps (changes of any sign).
 
     >>> from evercount.factorizations import Balanced
     >>> [round(participation(Balanced(365), q), 1) for q in (1, 7, 30)]
@@ -92,7 +95,8 @@ def _largest_sum(factorization: Factorization, q: int, period: int | None) -> fl
     if T is None or T > LARGEST_OPTIMAL_HORIZON:
         return math.inf
     if isinstance(factorization, Dense):
-        return gram_sum(factorization.gram_bound, q, period)
+        found = gram_sum(np.abs(factorization.gram) + factorization.gram_error, q, period)
+        return min(found, signed_sum(factorization.gram, q, period) + (period or 0) ** 2 * factorization.gram_error)
     R = factorization.dense()[1]
     return gram_sum(np.abs(R.T @ R), q, period)
 
@@ -110,6 +114,25 @@ def gram_sum(gram: FloatArray, q: int, period: int | None = None) -> float:
     """The bound for any |G|: each column is raised to fall away from the diagonal, or each row (proof, 2 and 3)."""
     q = min(q, len(gram))
     return min(_in_order(gram, q), _in_order(gram[::-1, ::-1], q), dense_sum(gram, q, period))
+
+
+def signed_sum(gram: FloatArray, q: int, period: int | None) -> float:
+    """The bound for units of one short period where G has negative entries, which no unit can all use (proof, 4)."""
+    if period is None or period > LONGEST_SIGNED:
+        return math.inf
+    return float(signed_costs(gram, q, period)[0].max())
+
+
+def signed_costs(gram: FloatArray, q: int, period: int) -> tuple[FloatArray, FloatArray]:
+    """(the bound of units within each `period` consecutive ticks, its gradient in the block of G of these ticks)."""
+    ticks = np.arange(len(gram) - period + 1)[:, None] + np.arange(period)
+    blocks = gram[ticks[:, :, None], ticks[:, None, :]]
+    cost, gradient = np.maximum(blocks, 0.0).sum(axis=(1, 2)), np.ones_like(blocks)
+    signed = (blocks < 0).any(axis=(1, 2))
+    values, vectors = np.linalg.eigh(np.minimum(blocks[signed], 0.0))
+    cost[signed] += q * values[:, -1]
+    gradient[signed] = np.where(blocks[signed] < 0, q * vectors[:, :, None, -1] * vectors[:, None, :, -1], 1.0)
+    return cost, gradient
 
 
 def _in_order(gram: FloatArray, q: int) -> float:
