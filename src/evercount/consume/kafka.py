@@ -38,8 +38,7 @@ class KafkaTopic:
             self._consumer = Consumer({"log_level": 0, **address.options, **own})
         except KafkaException as error:
             raise ParameterError(f"an option of the Kafka address is not legal: {error.args[0].str()}") from None
-        self.identity = json.dumps(["kafka", self._metadata().cluster_id, self._topic])
-        """The cluster and the topic."""
+        self.identity = json.dumps(["kafka", self._metadata().cluster_id, self._topic])  # the cluster and the topic
 
     def _failed(self, error: KafkaError) -> None:
         self._failure = error.str()

@@ -12,8 +12,7 @@ from evercount.engine.user_counting import enforced_by
 from evercount.engine.view_widths import PER_TICK, RUNNING, view_width
 from evercount.privacy import GuaranteeText, guarantee_text
 
-WEAK_EPSILON = 10.0
-"""Above this an outcome may be more than 22,000 times as likely with an event as without it."""
+WEAK_EPSILON = 10.0  # above this an outcome may be more than 22,000 times as likely with an event as without it
 
 
 def declared_text(declaration: StreamDeclaration) -> GuaranteeText:

@@ -85,8 +85,7 @@ class StreamDeclaration:
         Any,
         PlainValidator(lambda time: time, json_schema_input_type=str | float | None),
         Field(description="the time at which the first tick begins; if omitted, the stream begins when it is declared"),
-    ] = None
-    """As text in UTC once the declaration is made."""
+    ] = None  # as text in UTC once the declaration is made
     zone: Annotated[str | None, Field(description="the name of a time zone, such as Europe/Vienna or UTC")] = None
     description: Annotated[Description, Field(description="a text of at most 2000 characters")] = ""
     horizon: Annotated[
@@ -106,8 +105,7 @@ class StreamDeclaration:
     revise_for: Annotated[
         Annotated[int, Field(ge=1, lt=MOST_LAGS)] | None,
         Field(description=f"a whole number of ticks from 1 to {MOST_LAGS - 1}, with late = 'revise'"),
-    ] = None
-    """For how many ticks the number of a tick is published again, with late = "revise"."""
+    ] = None  # for how many ticks the number of a tick is published again, with late = "revise"
     wait: Annotated[str, like(TICK_TEXT.pattern), Field(description="a length of time such as 30s or 12h")] = "0s"
     """How long after its end a tick is closed, for events that take a while to arrive. It may change at any time."""
     carry_caps: Annotated[bool, Field(description="true or false")] = False
@@ -125,8 +123,7 @@ class StreamDeclaration:
     first declaration's `views`; where it has none, `per-tick` for ticks by the clock, and `running` for manual ones and
     for queries without views."""
     schedule: Schedule = field(init=False, repr=False, compare=False)
-    asked: Asked = field(init=False, repr=False, compare=False)
-    """What was declared before the noise was chosen."""
+    asked: Asked = field(init=False, repr=False, compare=False)  # what was declared before the noise was chosen
     earliest: ClassVar[int | None] = None
     """Of a renewed stream: the start of the first one. Rows between the two starts are of other streams, and legal."""
 

@@ -55,8 +55,7 @@ def read_query(value: Any) -> Query:
 BudgetTable = table("budget", "budget.")(Budget)  # strict, and with the names of the fields
 
 
-COMPUTED = "period_ticks"
-"""The field of a budget that nobody declares: the schedule says it."""
+COMPUTED = "period_ticks"  # the field of a budget that nobody declares: the schedule says it
 
 
 def read_budget(value: Any) -> Budget:

@@ -8,8 +8,7 @@ from typing import Any
 
 from evercount.declarations.declaration import StreamDeclaration
 
-FREE = ("views", "late", "wait")
-"""What may change while a stream runs."""
+FREE = ("views", "late", "wait")  # what may change while a stream runs
 
 
 def as_known(wanted: StreamDeclaration, known: StreamDeclaration) -> StreamDeclaration:

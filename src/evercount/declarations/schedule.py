@@ -38,8 +38,7 @@ UNITS["w"] = 7 * UNITS["d"]
 SHORTEST_TICK = 10 * MILLISECOND
 LONGEST_TICK = 3660 * UNITS["d"]
 YEAR = 366 * UNITS["d"]
-ZONE_YEARS = 100
-"""Changes of the zone's offset are looked up this long after the start; the last one holds beyond."""
+ZONE_YEARS = 100  # changes of the zone's offset are looked up this long after the start; the last one holds beyond
 EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = EPOCH.replace(tzinfo=UTC)
 FIRST_YEAR, LAST_YEAR = 1000, 9000

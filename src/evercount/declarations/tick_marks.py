@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 LONGEST_NOTE = 500
 MOST_MARKS = 10_000
-DROP, NEXT = "drop", "next"
-"""What becomes of the events of a missing tick: nobody counts them, or the next tick does."""
+DROP, NEXT = "drop", "next"  # what becomes of the events of a missing tick: nobody counts them, or the next tick does
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,8 @@ class TickMark:
     first: int
     last: int
     text: str
-    missing: str | None = None
-    """DROP or NEXT for ticks that are missing."""
-    hides: str | None = None
-    """The label of a key that is not shown at these ticks; then it is no remark."""
+    missing: str | None = None  # DROP or NEXT for ticks that are missing
+    hides: str | None = None  # the label of a key that is not shown at these ticks; then it is no remark
 
     def holds(self, tick: int) -> bool:
         return self.first <= tick <= self.last

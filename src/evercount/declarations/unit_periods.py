@@ -12,8 +12,7 @@ from evercount.engine.user_counting import PeriodOf
 from evercount.errors import ParameterError
 from evercount.privacy import Budget
 
-STAND_IN = "2001-01-01"
-"""A start for schedules that have none yet, to find out how long their periods are."""
+STAND_IN = "2001-01-01"  # a start for schedules that have none yet, to find out how long their periods are
 
 
 def with_period_ticks(budget: Budget, schedule: Schedule) -> Budget:

@@ -21,8 +21,7 @@ Groups = tuple[IntArray, IntArray, IntArray, IntArray]
 EVENTS_OF_A_STEP = 1 << 20
 """At most about how many events are looked at in one step; all events of a user are in the same step."""
 MOST_STEPS = 1024
-MOST_SUMS = 1 << 22
-"""Up to so many groups are added up in an array that has a place for each possible one."""
+MOST_SUMS = 1 << 22  # up to so many groups are added up in an array that has a place for each possible one
 NUMBER_OF_USER = "hash(who)"
 """SQL: a number that is much faster to sort by than the text of a user. It is used only where no two users share it."""
 
@@ -120,11 +119,9 @@ class _Users:
     """The users of the events by number, and what they had used before."""
 
     connection: DuckDBPyConnection
-    free: np.uint64
-    """How many of the lowest bits of a number are 0, so that a tick has room there."""
+    free: np.uint64  # how many of the lowest bits of a number are 0, so that a tick has room there
     known: AnyArray
-    had: IntArray
-    """Events and ticks of the known numbers, which are in order."""
+    had: IntArray  # events and ticks of the known numbers, which are in order
 
     @classmethod
     def of(cls, connection: DuckDBPyConnection, users: Mapping[str, UsedBefore], ticks: int) -> _Users:

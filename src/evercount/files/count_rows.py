@@ -33,8 +33,7 @@ class CountedRows:
     """What the rows of one run add up to. Secret."""
 
     totals: TickTotals | TickEvents
-    bad: int = 0
-    """The number of rows that are not events."""
+    bad: int = 0  # the number of rows that are not events
     users: Mapping[str, UsedBefore] = field(default_factory=dict)
     """What each user has used of the caps in the period that is open after this run."""
 

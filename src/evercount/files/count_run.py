@@ -24,8 +24,7 @@ class Counted:
 
     rows: CountedRows
     shown: tuple[Reject, ...]
-    consumed: dict[str, Prefix]
-    """With late=next and late=revise, how much of each file the counts come from."""
+    consumed: dict[str, Prefix]  # with late=next and late=revise, how much of each file the counts come from
     seen: dict[str, SeenRows]
     dropped: DroppedEvents | None
 

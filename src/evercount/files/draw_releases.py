@@ -16,8 +16,7 @@ from evercount.files.published import Published
 from evercount.privacy import counted_text
 
 CHARTS = (".png", ".svg", ".pdf")
-MOST_CELLS_DRAWN = 8
-"""More lines could not be told apart; these are the first of the public list."""
+MOST_CELLS_DRAWN = 8  # more lines could not be told apart; these are the first of the public list
 
 
 def draw_releases(published: Published, target: Path, scratch: Path) -> tuple[int, int]:

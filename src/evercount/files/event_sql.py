@@ -50,10 +50,8 @@ VALUE_TYPES = "'UBIGINT', 'BIGINT', 'DOUBLE'"
 USER_TYPES = "'VARCHAR', 'UBIGINT', 'BIGINT'"
 ORDER_PATTERN = r"[+-]?[0-9]{1,18}"
 YEAR_1000, YEAR_10000 = -30_610_224_000 * SECOND, 253_402_300_800 * SECOND - 1
-FARTHEST = 2**61
-"""Instants beyond this (in microseconds) are no times: sums with them could overflow."""
-LONGEST_UNLISTED = 4 * 200
-"""Bytes of a key that nobody listed; longer ones are not legal, and are not even looked at."""
+FARTHEST = 2**61  # instants beyond this (in microseconds) are no times: sums with them could overflow
+LONGEST_UNLISTED = 4 * 200  # bytes of a key that nobody listed; longer ones are not legal, and are not even looked at
 
 
 def columns_of(declaration: StreamDeclaration) -> Columns:
@@ -66,8 +64,7 @@ def columns_of(declaration: StreamDeclaration) -> Columns:
     return declaration.columns
 
 
-Sources = Source | Sequence[Source]
-"""One event file, or several whose rows are read one file after the other."""
+Sources = Source | Sequence[Source]  # one event file, or several whose rows are read one file after the other
 
 
 def listed(sources: Sources) -> tuple[Source, ...]:

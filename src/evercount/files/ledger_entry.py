@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 class Entered:
     """What a ledger says about the stream of a run."""
 
-    name: str | None = None
-    """Its name there; None without a ledger."""
+    name: str | None = None  # its name there; None without a ledger
     sentence: str | None = None
-    cost: Cost | None = None
-    """What is still to be spent."""
+    cost: Cost | None = None  # what is still to be spent
     ledger: Ledger | None = None
 
     def spend(self) -> None:

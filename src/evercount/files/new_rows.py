@@ -16,18 +16,15 @@ from evercount._safe_files import new_private
 from evercount.errors import InputError
 from evercount.files.source import COPY_BYTES, Prefix, Source
 
-ONE_FILE = ""
-"""The name, in states of before, of the only file that a run could have."""
+ONE_FILE = ""  # the name, in states of before, of the only file that a run could have
 
 
 @dataclass(frozen=True)
 class NewRows:
     """Private copies of files, which grow no more."""
 
-    files: tuple[Source, ...]
-    """All complete lines. A line that is still being written waits for the next run."""
-    new: tuple[Source, ...]
-    """The lines that the last run has not read; none where nobody can tell."""
+    files: tuple[Source, ...]  # all complete lines. A line that is still being written waits for the next run.
+    new: tuple[Source, ...]  # the lines that the last run has not read; none where nobody can tell
     consumed: dict[str, Prefix] = field(default_factory=dict)
     """What has been read of each file, those of earlier runs included."""
 

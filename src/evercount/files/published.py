@@ -42,19 +42,13 @@ class Published:
 
     declaration: StreamDeclaration
     guarantee: str
-    names: tuple[str, ...]
-    """Views besides the main one."""
+    names: tuple[str, ...]  # views besides the main one
     level: float
-    releases: Releases
-    """All ticks; none where each tick has keys of its own."""
-    own: tuple[dict[str, Any], ...] = ()
-    """The tables as they were released, where `keeps_tables`."""
-    full_digits: bool = True
-    """Whether files have all digits."""
-    marks: tuple[TickMark, ...] = ()
-    """What the operator says about ticks, in a store."""
-    carried: CarriedTotals | None = None
-    """The running totals that the stream goes on from."""
+    releases: Releases  # all ticks; none where each tick has keys of its own
+    own: tuple[dict[str, Any], ...] = ()  # the tables as they were released, where `keeps_tables`
+    full_digits: bool = True  # whether files have all digits
+    marks: tuple[TickMark, ...] = ()  # what the operator says about ticks, in a store
+    carried: CarriedTotals | None = None  # the running totals that the stream goes on from
 
     @classmethod
     def of(

@@ -39,26 +39,19 @@ class Run:
     job: Job
     places: Places
     scratch: Path
-    before: State | None
-    """The state that the run continues."""
-    home: StoreHome | None
-    """The store that keeps the stream, in place of a state file."""
-    restarted: bool
-    """Whether new noise takes the place of a stream."""
-    renewing: bool
-    """Whether that is because its horizon is complete."""
-    handed_on: Mapping[str, UsedBefore]
-    """What persons have used of their caps in the streams that this one goes on for."""
+    before: State | None  # the state that the run continues
+    home: StoreHome | None  # the store that keeps the stream, in place of a state file
+    restarted: bool  # whether new noise takes the place of a stream
+    renewing: bool  # whether that is because its horizon is complete
+    handed_on: Mapping[str, UsedBefore]  # what persons have used of their caps in the streams that this one goes on for
     earlier: tuple[Cost, ...]
     stream: Stream
     composed: str | None
     entered: Entered
     first: int
     stop: int
-    joined: tuple[str, ...]
-    """Labels of keys that join with `first`."""
-    marks: tuple[TickMark, ...]
-    """What the operator says about ticks, in this run and before."""
+    joined: tuple[str, ...]  # labels of keys that join with `first`
+    marks: tuple[TickMark, ...]  # what the operator says about ticks, in this run and before
 
     @property
     def declaration(self) -> StreamDeclaration:

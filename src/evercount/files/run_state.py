@@ -74,33 +74,25 @@ class State:
     """All that a later run needs to continue. Secret."""
 
     declaration: dict[str, Any]
-    output_facts: dict[str, Any]
-    """Format and place of the output: every run must name the same."""
-    stream: dict[str, Any]
-    """What `Stream.load` takes."""
+    output_facts: dict[str, Any]  # format and place of the output: every run must name the same
+    stream: dict[str, Any]  # what `Stream.load` takes
     closed: Closed
-    numbers: FloatArray
-    """All that the stream has published, shape (ticks, cells): views follow from it."""
-    output: str = ""
-    """Digest of the output that belongs to this state."""
+    numbers: FloatArray  # all that the stream has published, shape (ticks, cells): views follow from it
+    output: str = ""  # digest of the output that belongs to this state
     earlier: tuple[dict[str, Any], ...] = ()
     """What earlier noise streams over the same data cost, as `Cost.from_dict` takes it."""
-    entry: str | None = None
-    """The stream's name in a ledger, where it has spent there."""
+    entry: str | None = None  # the stream's name in a ledger, where it has spent there
     users: Mapping[str, UsedBefore] = field(default_factory=dict)
     """What each user has used of the caps in the period that is open; those of earlier periods are forgotten."""
-    consumed: dict[str, Prefix] = field(default_factory=dict)
-    """What has been read of each file, where late rows count."""
+    consumed: dict[str, Prefix] = field(default_factory=dict)  # what has been read of each file, where late rows count
     seen: dict[str, SeenRows] = field(default_factory=dict)
     """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
     first_start: int | None = None
     """Of a renewed stream: the start of the first one, which the operator's options still name."""
     tables: tuple[dict[str, Any], ...] = ()
     """The published tables, where they do not follow from `numbers` (`published.py`)."""
-    marks: tuple[tuple[int, int, str], ...] = ()
-    """What the operator says about ticks: first, last, text. Public."""
-    carried: dict[str, Any] | None = None
-    """The running totals that the stream goes on from (`CarriedTotals.to_dict`)."""
+    marks: tuple[tuple[int, int, str], ...] = ()  # what the operator says about ticks: first, last, text. Public.
+    carried: dict[str, Any] | None = None  # the running totals that the stream goes on from (`CarriedTotals.to_dict`)
 
     def to_dict(self) -> dict[str, Any]:
         """The state as a tree that `pack` takes."""
@@ -141,8 +133,7 @@ class Places:
 
     output: Path | None
     state: Path
-    silent: bool = False
-    """Whether there is no output, not even standard output: the state alone has what was published."""
+    silent: bool = False  # whether there is no output, not even standard output: the state alone has what was published
 
     @classmethod
     def of(cls, out: str | None, state: str | None, folder: Path = Path()) -> Places:

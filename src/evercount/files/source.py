@@ -32,16 +32,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["csv", "jsonl", "parquet", "frame"]
 Compression = Literal["none", "gzip", "zstd"]
-DUCKDB_MEMORY = "400MB"
-"""What DuckDB may hold at a time; beyond it spills into the private scratch folder."""
+DUCKDB_MEMORY = "400MB"  # what DuckDB may hold at a time; beyond it spills into the private scratch folder
 MOST_THREADS = 8
-SAMPLE_LINES = 1000
-"""Lines of a JSONL file that are read for the names of its fields."""
+SAMPLE_LINES = 1000  # lines of a JSONL file that are read for the names of its fields
 LINE = "line"
-FRAME = "frame"
-"""What DuckDB calls the data frame of a source."""
-COPY_BYTES = 1 << 20
-"""Bytes that are read, hashed and copied at a time."""
+FRAME = "frame"  # what DuckDB calls the data frame of a source
+COPY_BYTES = 1 << 20  # bytes that are read, hashed and copied at a time
 MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """The first bytes of compressed files."""
 

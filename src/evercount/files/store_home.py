@@ -131,12 +131,7 @@ class StoreHome:
         return replace(state, stream=live.stream.dump(), numbers=numbers, tables=own)
 
     def commit(
-        self,
-        declaration: StreamDeclaration,
-        totals: TickTotals | TickEvents,
-        state: State,
-        job: Job,
-        renewing: bool,
+        self, declaration: StreamDeclaration, totals: TickTotals | TickEvents, state: State, job: Job, renewing: bool
     ) -> State:
         """Steps 2 and 3; returns the state with what is published now."""
         if renewing:

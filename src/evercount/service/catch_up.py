@@ -18,8 +18,7 @@ SLICE_SECONDS = 0.05
 """How long one slice is meant to take. A tick of very many cells may take longer: it is not divided."""
 FIRST_SLICE_TICKS = 1024  # more than the hours of a month: they are one slice
 LARGEST_SLICE_TICKS = 1 << 15
-CELLS_PER_PAGE = 1000
-"""Cells of a release that one answer and one live event hold, unless a reader asks for others."""
+CELLS_PER_PAGE = 1000  # cells of a release that one answer and one live event hold, unless a reader asks for others
 LOG_SECONDS = 10.0  # between two lines of progress about one stream
 
 Publish = Callable[[str, list[dict[str, Any]]], None]

@@ -17,8 +17,7 @@ from evercount.errors import Problem
 from evercount.service.http_errors import describe
 
 RECENT = 64  # releases of each stream that are kept ready for listeners
-CHARACTERS_AT_ONCE = 1 << 16
-"""Of events that are sent in one piece: each piece is a system call and a turn of the loop."""
+CHARACTERS_AT_ONCE = 1 << 16  # of events that are sent in one piece: each piece is a system call and a turn of the loop
 HEARTBEAT_SECONDS = 15.0
 HEAD_ONLY = "evercount.head"  # in the scope of a HEAD request, which is answered as GET without its body
 

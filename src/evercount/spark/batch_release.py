@@ -45,11 +45,9 @@ from evercount.spark.session import check_pandas, first_line
 from evercount.store.named_events import Part, as_tick, by_tick
 
 SCHEMA = "tick bigint, start string, cell string, value double, std double, low double, high double"
-CELLS_OF_A_SHARD = 20_000
-"""Cells of one shard where the caller does not say how many shards there are."""
+CELLS_OF_A_SHARD = 20_000  # cells of one shard where the caller does not say how many shards there are
 MODES = ("error", "errorifexists", "append", "overwrite")
-EVENTS_OF_A_BLOCK = 100_000
-"""Rows with names, and ticks, that are released together."""
+EVENTS_OF_A_BLOCK = 100_000  # rows with names, and ticks, that are released together
 
 
 @dataclass(frozen=True)
@@ -68,16 +66,12 @@ class BatchOutcome:
     {'no time': 2}
     """
 
-    ticks: int
-    """Ticks 1 … ticks were released."""
+    ticks: int  # ticks 1 … ticks were released
     shards: int
-    run: str
-    """The random public name of the run: with the operator's secret it gives the noise again, for an audit."""
+    run: str  # the random public name of the run: with the operator's secret it gives the noise again, for an audit
     guarantee: str
-    bad: dict[str, int]
-    """Rows that were left out, for each reason. For the operator only."""
-    table: DataFrame | None = None
-    """The released rows, where nothing was written."""
+    bad: dict[str, int]  # rows that were left out, for each reason. For the operator only.
+    table: DataFrame | None = None  # the released rows, where nothing was written
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,9 @@ NAMES_AT_A_TIME = 1_000_000
 class CountedEvents(Counted):
     """What the rows of one DataFrame add up to. Secret."""
 
-    kept: DataFrame | None = None
-    """What `named` comes from; Spark keeps it until `forget`."""
-    bad: dict[str, int] = field(default_factory=dict)
-    """The number of rows that are not events, for each reason."""
-    rows: int = 0
-    """All rows, the ignored ones too."""
+    kept: DataFrame | None = None  # what `named` comes from; Spark keeps it until `forget`
+    bad: dict[str, int] = field(default_factory=dict)  # the number of rows that are not events, for each reason
+    rows: int = 0  # all rows, the ignored ones too
 
     def forget(self) -> None:
         """Let Spark drop what it has kept for `named`."""

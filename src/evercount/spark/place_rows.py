@@ -38,10 +38,8 @@ from evercount.spark.check_source import check_columns
 TOO_FAR = NO_ORDER + 1
 BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
 VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
-USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"
-"""Keys that are legal by their looks: `queries.discovered_keys`."""
-FEW_KEYS = 10_000
-"""With more keys than this, they are looked up by a join instead of a table in the plan."""
+USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"  # keys that are legal by their looks: `queries.discovered_keys`
+FEW_KEYS = 10_000  # with more keys than this, they are looked up by a join instead of a table in the plan
 WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
 NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)

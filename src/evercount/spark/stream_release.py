@@ -37,8 +37,7 @@ from evercount.store import Store, key_from_environment
 from evercount.store.close_shards import Run, ShardWork, close_shard
 from evercount.store.fed_stream import FedStream
 
-Clock = Callable[[], int]
-"""The instant now, in microseconds since 1970."""
+Clock = Callable[[], int]  # the instant now, in microseconds since 1970
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,9 @@ class StreamOutcome:
     24
     """
 
-    ticks: range
-    """The ticks that were released."""
-    batches: int
-    """Micro-batches that were new to the store."""
-    finished: bool
-    """Whether the horizon is reached."""
+    ticks: range  # the ticks that were released
+    batches: int  # micro-batches that were new to the store
+    finished: bool  # whether the horizon is reached
     bad: dict[str, int] = field(default_factory=dict)
     """Rows that were left out, for each reason. For the operator only."""
 
@@ -182,8 +178,7 @@ class _Round:
         self.skip_bad, self.new_checkpoint, self.progress = skip_bad, new_checkpoint, progress
         self.batches = 0
         self.bad: dict[str, int] = {}
-        self.query: Future[str] = Future()
-        """The id that the checkpoint gives its query."""
+        self.query: Future[str] = Future()  # the id that the checkpoint gives its query
         self.failure: BaseException | None = None
         self.over = False
         self.storing = Lock()

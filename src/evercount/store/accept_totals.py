@@ -37,8 +37,7 @@ class Counted:
     """What was counted elsewhere. Secret."""
 
     totals: TickTotals
-    users: UserEvents | None = None
-    """The events themselves, where the budget protects users; `totals` are then empty."""
+    users: UserEvents | None = None  # the events themselves, where the budget protects users; `totals` are then empty
     named: Iterable[NamedEvents] | None = None
     """Rows with names, where users are counted, or keys are not listed and no users protected; `totals` are then empty.
     The parts are in the order of ticks, share none, and are read once: memory holds one of them."""
@@ -54,8 +53,7 @@ class CountedBatch:
     fresh: bool = False
     """The caller promises that a query which the store does not know brings no event that another has brought."""
     users: UserEvents | None = None
-    position: bytes | None = None
-    """Where the source goes on after this batch, for a source that does not remember it."""
+    position: bytes | None = None  # where the source goes on after this batch, for a source that does not remember it
     named: Iterable[NamedEvents] | None = None
 
 

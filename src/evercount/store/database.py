@@ -69,8 +69,7 @@ POSTGRESQL_WORDS = {
     "25006": "is readonly",
     "08": "cannot be reached",
     "57": "is stopping or was told to stop",
-}
-"""By the beginning of the error's code (SQLSTATE), the longest that fits first."""
+}  # by the beginning of the error's code (SQLSTATE), the longest that fits first
 
 
 def explain(error: SQLAlchemyError) -> StoreError:

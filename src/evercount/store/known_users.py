@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
 
 RECORD = struct.Struct(">4q")
-HASH = np.dtype("S32")
-"""The keyed hash of a user; arrays of them are compared as texts, and all have the same length."""
+HASH = np.dtype("S32")  # the keyed hash of a user; arrays of them are compared as texts, and all have the same length
 BLOCK = np.dtype([("user", HASH), ("used", "<i8", 4)])
 PART = 500  # users that are read with one statement
 DAY_BYTES = 8

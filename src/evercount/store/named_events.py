@@ -23,8 +23,7 @@ from evercount.store.sealing import Sealer
 
 PURPOSE = "named events"
 Part = tuple[list[str], IntArray]  # names and numbers of some rows of one tick
-BYTES_AT_A_TIME = 2**26
-"""Stored bytes that are read together when several ticks close at once; at least one tick is."""
+BYTES_AT_A_TIME = 2**26  # stored bytes that are read together when several ticks close at once; at least one tick is
 
 
 @dataclass(frozen=True, eq=False)

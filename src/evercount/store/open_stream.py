@@ -54,8 +54,7 @@ class Accepted:
     late: int = 0
     """Events whose tick was closed. What becomes of them is declared; caps of persons are not told here, because
     these depend on what others sent."""
-    repeated: bool = field(default=False, compare=False)
-    """Whether the batch had come before: nothing was counted again."""
+    repeated: bool = field(default=False, compare=False)  # whether the batch had come before: nothing was counted again
 
 
 HISTORY, FILES = "history", "files"
@@ -143,20 +142,15 @@ class LiveStream:
     """For queries with a memory: the encoder after `events`. None: it has to be built."""
     groups: int = 0  # how many groups of open events are stored for the open tick
     ahead: Future[Any] | None = None  # noise of the next ticks that is being drawn already
-    looked_at: int = 0
-    """How many of `events` were looked at for new keys, whose noise is drawn while the tick is open."""
-    labels: Sequence[str] = ()
-    """One label per number that a tick publishes, as of the last tick that is committed."""
+    looked_at: int = 0  # how many of `events` were looked at for new keys, whose noise is drawn while the tick is open
+    labels: Sequence[str] = ()  # one label per number that a tick publishes, as of the last tick that is committed
     counted: bool = False  # whether the store may hold totals of open ticks that were counted elsewhere
     cut: CutStream | None = None
     """How its cells are cut into shards; `stream` then stands before the first tick and gives public facts only."""
-    waiting: str | None = None
-    """What the stream waits for, while the clock closes none of its ticks: HISTORY or FILES."""
-    early: set[int] = field(default_factory=set)
-    """Later ticks whose events are kept as they came (`early_events.py`)."""
+    waiting: str | None = None  # what the stream waits for, while the clock closes none of its ticks: HISTORY or FILES
+    early: set[int] = field(default_factory=set)  # later ticks whose events are kept as they came (`early_events.py`)
     marks: Sequence[TickMark] = ()  # what the operator says about its ticks
-    successor: str | None = None
-    """The stream that goes on when the horizon ends, if it was renewed (`renew.py`)."""
+    successor: str | None = None  # the stream that goes on when the horizon ends, if it was renewed (`renew.py`)
     follows: bool = False
     """Whether it goes on for another stream: events from before its start were that one's, and are late."""
     stopped: str | None = None  # why the stream cannot go on, when it cannot

@@ -77,8 +77,7 @@ batches = table_per_stream(
     required("accepted", Double, index=True),
     Column("size", BigInteger),
     sqlite_with_rowid=False,
-)
-"""`size` is NULL for batches of before it was kept."""
+)  # `size` is NULL for batches of before it was kept
 
 accumulators = table_per_stream("accumulators", required("tick", BigInteger), sealed_column())
 
@@ -154,8 +153,7 @@ counted_events = table_per_stream(
     Column("query", String(64), primary_key=True),
     numbered("batch"),
     sealed_column(),
-)
-"""Events of users, whose cap is applied when their tick closes."""
+)  # events of users, whose cap is applied when their tick closes
 
 cut_streams = table_per_stream("cut_streams", required("closing", BigInteger))
 """Streams whose cells are cut into shards, and the last tick that is closed or being closed."""
@@ -167,13 +165,11 @@ shards = table_per_stream(
     required("stop", Integer),
     required("tick", BigInteger),
     sealed_column(),
-)
-"""The state of the stream of each range of cells."""
+)  # the state of the stream of each range of cells
 
 public_keys = table_per_stream(
     "public_keys", numbered("cell", Integer), required("label", Text), required("since", BigInteger)
-)
-"""The keys that became public in streams whose keys nobody listed, with the tick at which they did."""
+)  # the keys that became public in streams whose keys nobody listed, with the tick at which they did
 
 early_events = table_per_stream("early_events", numbered("tick"), numbered("number"), sealed_column())
 """Events of ticks after the first open one that cannot be added up before their tick closes (`early_events.py`)."""
@@ -189,8 +185,7 @@ tick_marks = table_per_stream(
     Column("missing", String(8)),
     required("text", Text),
     required("made", Double),
-)
-"""What the operator says about ticks: a note, or that they are missing and what becomes of their events."""
+)  # what the operator says about ticks: a note, or that they are missing and what becomes of their events
 
 file_runs = table_per_stream("file_runs", sealed_column())
 """What runs of `evercount release --db` remember besides: how much of a file was read, and the users of the period."""
