@@ -22,7 +22,7 @@ from evercount.consume.log_source import LogSource, Messages, Positions
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
 from evercount.store import Store
-from evercount.store.fed_stream import FedStream
+from evercount.store.accept_totals import FedStream
 
 MOST_MESSAGES = 20_000  # messages that are counted and committed together
 LEAST_JUDGED = 1000
@@ -164,7 +164,6 @@ class LogConsumer:
         self._stored, self.bad = dict(after), bad
 
     def close(self) -> None:
-        """Close what the consumer opened; the log and the store stay open."""
         self._counter.close()
         if self._rejects is not None:
             self._rejects.close()

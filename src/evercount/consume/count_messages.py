@@ -17,8 +17,7 @@ from evercount.engine.tick_totals import TickTotals
 from evercount.files.event_sql import NO_ORDER, REASONS, columns_of, is_valued, placed, prepare
 from evercount.files.source import Source, arrow, connect
 from evercount.queries.capabilities import rows_of
-from evercount.store.accept_totals import Counted
-from evercount.store.fed_stream import check_fed
+from evercount.store.accept_totals import Counted, check_fed
 from evercount.store.named_events import NamedEvents
 from evercount.store.user_events import UserEvents
 
@@ -35,7 +34,6 @@ class CountedMessages(Counted):
 
 
 def check_declaration(declaration: StreamDeclaration) -> None:
-    """ParameterError for what a log cannot serve."""
     columns_of(declaration)
     check_fed(declaration, "a log")
 
@@ -48,8 +46,6 @@ class _Batch(Source):
 
 
 class MessageCounter:
-    """One declaration, any number of batches."""
-
     def __init__(self, declaration: StreamDeclaration, scratch: Path) -> None:
         check_declaration(declaration)
         self._declaration = declaration

@@ -78,7 +78,6 @@ class LogAddress:
         return cls(parts.scheme, parts.netloc, name, dict(options))
 
     def open(self) -> LogSource:
-        """Connect; LogUnreachable where the log does not answer."""
         if self.scheme == "kafka":
             from evercount.consume.kafka import KafkaTopic
 

@@ -198,7 +198,6 @@ class StreamDeclaration:
 
     @property
     def _default_views(self) -> tuple[str, ...]:
-        """Single ticks, where ticks are by the clock and the query can have them."""
         if self.schedule.manual or not self.has_views:
             return ()
         with suppress(ParameterError):

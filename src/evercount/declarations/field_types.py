@@ -67,7 +67,6 @@ def read_budget(value: Any) -> Budget:
 
 
 def declared_budget(budget: Budget) -> dict[str, Any]:
-    """The fields as they are declared."""
     return {name: value for name, value in budget.to_dict().items() if name != COMPUTED}
 
 

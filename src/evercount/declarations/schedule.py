@@ -89,7 +89,6 @@ def parse_length(text: Any, what: str) -> int:
 
 
 def _read_length(text: Any, least: int, wrong: str, right: str) -> tuple[int, str]:
-    """(microseconds, unit)."""
     match = TICK_TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
     length = int(match[1]) * UNITS[match[2]] if match else -1
     if match is None or not least <= length <= LONGEST_TICK:
@@ -225,7 +224,6 @@ class Schedule:
 
     @classmethod
     def of(cls, tick: str, start: Any, zone: str = "UTC") -> Schedule:
-        """The schedule whose start is written as a time, or None."""
         return cls(tick, None if start is None else parse_time(start, zone_named(zone), "start"), zone)
 
     @cached_property
@@ -329,7 +327,6 @@ class Schedule:
 
     @property
     def arrow_zone(self) -> str:
-        """The zone as Arrow calls it."""
         return "UTC" if zone_named(self.zone) is UTC else self.zone
 
     def offsets_until(self, instant: int) -> list[list[int]]:
@@ -337,7 +334,6 @@ class Schedule:
         return [[piece.since, piece.offset] for piece in self.pieces(instant)]
 
     def show(self, instant: int) -> str:
-        """An instant, as ISO 8601 with the zone's offset."""
         try:
             return _moment(instant).astimezone(zone_named(self.zone)).isoformat()
         except OverflowError as error:

@@ -43,13 +43,11 @@ class TickMark:
 
     @property
     def shown(self) -> str:
-        """The remark as readers see it."""
         if self.missing is None:
             return self.text
         return f"missing: {self.text}" if self.text else "missing"
 
     def facts(self, schedule: Schedule) -> dict[str, Any]:
-        """The remark for programs."""
         since = {} if schedule.manual else {"start": schedule.show(schedule.start_of(self.first))}
         until = {} if schedule.manual else {"end": schedule.show(schedule.start_of(self.last + 1))}
         return {"first": self.first, "last": self.last, **since, **until, "text": self.text, "missing": self.missing}
@@ -65,7 +63,6 @@ class NewMark:
     missing: Annotated[Literal["drop", "next"] | None, Field(description="drop, next or null")] = None
 
     def on(self, schedule: Schedule) -> TickMark:
-        """The remark on the ticks of a schedule."""
         first = tick_named(str(self.first), schedule)
         last = first if self.last is None else tick_named(str(self.last), schedule)
         return TickMark(first, last, self.text.strip(), self.missing)
@@ -103,7 +100,6 @@ def tick_named(text: str, schedule: Schedule) -> int:
 
 
 def missing_ticks(marks: Iterable[TickMark], ticks: range, kind: str | None = None) -> list[int]:
-    """Which of some ticks are missing, of one kind or of both."""
     ranges = [one for one in marks if one.missing is not None and kind in (None, one.missing)]
     inside = (range(max(one.first, ticks.start), min(one.last + 1, ticks.stop)) for one in ranges)
     return sorted({tick for part in inside for tick in part})

@@ -179,13 +179,11 @@ def view_spans(name: str, schedule: Schedule, behind: int, released: int) -> tup
 
 
 def newest_spans(name: str, schedule: Schedule, released: int, most: int) -> tuple[IntArray, IntArray]:
-    """The last `most` spans of a view."""
     after, until = view_spans(name, schedule, max(0, released - (most + 1) * _most_ticks(name, schedule)), released)
     return after[-most:], until[-most:]
 
 
 def next_spans(name: str, schedule: Schedule, behind: int, released: int, most: int) -> tuple[IntArray, IntArray]:
-    """The first `most` spans of a view that end after tick `behind`."""
     last = max(behind, _width(name) or 1) + (most + 1) * _most_ticks(name, schedule)
     after, until = view_spans(name, schedule, behind, min(last, released))
     return after[:most], until[:most]
@@ -204,7 +202,6 @@ def _begin(name: str, schedule: Schedule, tick: int) -> int:
 
 
 def _first_tick(schedule: Schedule, tick: int, days: int) -> int:
-    """The first tick that begins in the same day or week as this one."""
     period = _period(schedule, tick, days)
     midnight = datetime.fromordinal(period).replace(tzinfo=zone_named(schedule.zone))
     instant = microseconds(midnight)
@@ -218,7 +215,6 @@ def _first_tick(schedule: Schedule, tick: int, days: int) -> int:
 
 
 def _period(schedule: Schedule, tick: int, days: int) -> int:
-    """The number of the day or week in which a tick begins."""
     day = date.fromisoformat(schedule.show(schedule.start_of(tick))[:10])
     return (day if days == 1 else day - timedelta(days=day.weekday())).toordinal()
 

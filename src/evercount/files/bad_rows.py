@@ -55,7 +55,6 @@ class Reject:
 
     @property
     def late(self) -> bool:
-        """Whether it is an event, but of a tick that is released."""
         return self.reason in (LATE, MAYBE_LATE)
 
 

@@ -171,7 +171,6 @@ class _Users:
         return had[:, 0], had[:, 1]
 
     def named(self, used: list[IntArray]) -> dict[str, UsedBefore]:
-        """The users of rows with number, events and ticks."""
         rows = np.concatenate([np.empty((0, 3), np.int64), *used])
         if not len(rows):
             return {}

@@ -100,7 +100,6 @@ def revised_totals(
 
 
 def _by_name(first: int, stop: int, groups: Groups, names: Sequence[str]) -> TickEvents:
-    """Groups of rows as mappings from key to number of events, one for each tick."""
     ticks: list[dict[str, int]] = [{} for _ in range(stop - first)]
     for tick, cell, events in zip(*(column.tolist() for column in groups[:3]), strict=True):
         counts = ticks[tick - first]

@@ -55,7 +55,6 @@ LONGEST_UNLISTED = 4 * 200  # bytes of a key that nobody listed; longer ones are
 
 
 def columns_of(declaration: StreamDeclaration) -> Columns:
-    """The columns of a declaration, which doors that read tables need."""
     if declaration.columns is None:
         raise ParameterError(
             f"the declaration of {declaration.name!r} names no columns: add [stream.columns] with time and, where the "
@@ -68,7 +67,6 @@ Sources = Source | Sequence[Source]  # one event file, or several whose rows are
 
 
 def listed(sources: Sources) -> tuple[Source, ...]:
-    """The files as a tuple."""
     return (sources,) if isinstance(sources, Source) else tuple(sources)
 
 
@@ -93,12 +91,10 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, file
 
 
 def is_keyed(declaration: StreamDeclaration) -> bool:
-    """Whether the cell of a row is found by its key or by its path of names."""
     return rows_of(declaration.query).keyed
 
 
 def is_valued(declaration: StreamDeclaration) -> bool:
-    """Whether an event adds its value."""
     return "value" in rows_of(declaration.query).columns
 
 
@@ -276,7 +272,6 @@ def _usual(condition: str, zone: str) -> str:
 
 
 def _epoch(column: str) -> str:
-    """SQL: the instant of seconds since 1970, NULL where the number is none."""
     seconds = f"TRY_CAST({column} AS DOUBLE)"
     return (
         f"CASE WHEN {seconds} >= {EARLIEST_NUMBER} AND {seconds} < {LATEST_NUMBER} "

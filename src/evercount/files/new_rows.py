@@ -82,16 +82,12 @@ def _copied(source: Source, path: Path, wanted: Sequence[Prefix]) -> tuple[Prefi
                 at = digest.copy()
                 at.update(chunk[:cut])
                 one = ahead.pop(0)
-                if at.hexdigest() == one.digest and (source.kind != "parquet" or one.length == source_size(source)):
+                whole = source.kind != "parquet" or one.length == source.path.stat().st_size
+                if at.hexdigest() == one.digest and whole:
                     found.append(one)
             digest.update(chunk)
             length += len(chunk)
     return Prefix(length, digest.hexdigest()), found
-
-
-def source_size(source: Source) -> int:
-    """The bytes of a file that is not compressed as a whole."""
-    return source.path.stat().st_size
 
 
 def _rest(source: Source, path: Path, after: int) -> Source:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from evercount.declarations.cautions import published_line
 from evercount.declarations.declaration import StreamDeclaration
@@ -15,18 +15,33 @@ from evercount.declarations.view_names import check_views
 from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.user_counting import enforced_by
+from evercount.errors import ParameterError
 from evercount.files.bad_rows import Reject
 from evercount.files.dropped_events import DroppedEvents
 from evercount.files.run_state import Places
-from evercount.files.sink import OutputKind, output_kind
 from evercount.noise import Secret
 from evercount.privacy import counted_text
+
+OutputKind = Literal["csv", "jsonl", "parquet"]
+SUFFIXES: dict[str, OutputKind] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+
+def output_kind(name: str) -> OutputKind:
+    """The format that a name asks for; standard output is CSV.
+
+    >>> output_kind("hourly.parquet"), output_kind("-")
+    ('parquet', 'csv')
+    """
+    if name == "-":
+        return "csv"
+    try:
+        return SUFFIXES[Path(name).suffix.lower()]
+    except KeyError:
+        raise ParameterError(f"`out` {name!r}: the name must end in .csv, .jsonl or .parquet, or be '-'") from None
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one run is asked to do."""
-
     file: Any
     """The events: one path, or several (patterns are not expanded here: `source.expand_inputs`), or a data frame."""
     declaration: StreamDeclaration
@@ -81,12 +96,10 @@ class Job:
 
     @property
     def kept(self) -> bool:
-        """Whether a later run can go on."""
         return self.out is not None or self.state is not None or self.db is not None
 
     @property
     def kind(self) -> OutputKind | None:
-        """The format of the output."""
         return None if self.out is None else output_kind(self.out)
 
     @property
@@ -130,12 +143,10 @@ class Outcome:
 
     @property
     def released(self) -> int:
-        """The number of ticks that this run has released."""
         return max(0, self.last - self.first + 1)
 
     @property
     def complete(self) -> bool:
-        """Whether the last tick of the horizon is released."""
         return self.declaration.horizon is not None and self.last >= self.declaration.horizon
 
     def facts(self) -> dict[str, Any]:

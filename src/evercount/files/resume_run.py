@@ -59,7 +59,6 @@ class Run:
 
     @property
     def published(self) -> FloatArray:
-        """All that earlier runs have published."""
         none = np.empty((0, len(self.stream.labels)))
         if self.before is None:
             return none
@@ -67,7 +66,6 @@ class Run:
 
 
 def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cleanup: ExitStack) -> Run:
-    """Take up the stream of the state, or begin one."""
     state = read_state(places) if home is None else home.read()
     earlier = () if state is None else tuple(map(Cost.from_dict, state.earlier))
     restarted = job.new_noise_stream and state is not None
@@ -148,24 +146,8 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
     entered = enter(
         job, stream, None if state is None else state.entry, state is None, publishes, cleanup, goes_on=renewing
     )
-    return Run(
-        job,
-        places,
-        scratch,
-        state,
-        home,
-        restarted,
-        renewing,
-        handed_on,
-        earlier,
-        stream,
-        composed,
-        entered,
-        first,
-        stop,
-        tuple(joined),
-        _noted(job, state, home, publishes),
-    )
+    begun = job, places, scratch, state, home, restarted, renewing, handed_on, earlier, stream, composed, entered
+    return Run(*begun, first, stop, tuple(joined), _noted(job, state, home, publishes))
 
 
 def _noted(job: Job, state: State | None, home: StoreHome | None, publishes: bool) -> tuple[TickMark, ...]:
@@ -181,7 +163,6 @@ def _noted(job: Job, state: State | None, home: StoreHome | None, publishes: boo
 
 
 def _complete(declaration: StreamDeclaration, state: State) -> bool:
-    """Whether all ticks of the horizon are released."""
     horizon = declaration.horizon
     return horizon is not None and state.closed.until >= declaration.schedule.start_of(horizon + 1)
 

@@ -51,7 +51,6 @@ class Closed(NamedTuple):
 
     @classmethod
     def before(cls, tick: int, schedule: Schedule) -> Closed:
-        """The end of the ticks before this one."""
         until = schedule.start_of(tick)
         return cls(until, schedule.offsets_until(until))
 
@@ -95,13 +94,11 @@ class State:
     carried: dict[str, Any] | None = None  # the running totals that the stream goes on from (`CarriedTotals.to_dict`)
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as a tree that `pack` takes."""
         later = ("marks", "carried")
         return {"format": FORMAT, **{name: value for name, value in vars(self).items() if name not in later or value}}
 
     @classmethod
     def load(cls, blob: bytes) -> State:
-        """The state of `pack(state.to_dict())`, or SnapshotError."""
         data = unpack(blob)
         if data.pop("format", None) != FORMAT:
             raise SnapshotError("this is not the state of a release, or it is one of another version")
@@ -150,14 +147,12 @@ class Places:
 
     @property
     def pending(self) -> Path:
-        """The output before it is published."""
         if self.output is None:
             return self.state.with_name(f".{self.state.name}.stdout")
         return self.output.with_name(f".{self.output.name}.new")
 
     @property
     def new_state(self) -> Path:
-        """The state before it is committed."""
         return self.state.with_name(f".{self.state.name}.new")
 
 
@@ -270,7 +265,6 @@ def archive(places: Places, beside: Callable[[Path], list[Path]] = lambda _: [])
 
 
 def digest_of(path: Path) -> str:
-    """BLAKE2b of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 

@@ -85,17 +85,14 @@ class Source:
         )
 
     def column(self, name: str) -> str:
-        """SQL: a column of the scan (CSV and Parquet)."""
         if self.kind == "csv":
             return f"c{self.columns.index(name)}"
         return '"' + name.replace('"', '""') + '"'
 
     def type_of(self, name: str) -> str:
-        """The SQL type of a column."""
         return self.types[self.columns.index(name)] if self.typed else "VARCHAR"
 
     def require(self, *names: str) -> None:
-        """Refuse when a column is missing, with the list of those that are there."""
         for name in names:
             if self.columns.count(name) != 1:
                 what = "has no column" if name not in self.columns else "has more than one column"
@@ -161,7 +158,6 @@ def connect(scratch: Path, sources: Sequence[Source] = ()) -> DuckDBPyConnection
 
 
 def arrow() -> Any:
-    """The module pyarrow, or MissingExtra."""
     import importlib
 
     try:
@@ -306,5 +302,4 @@ def _reading(function: str, path: Path, options: str = "") -> str:
 
 
 def quoted(text: str) -> str:
-    """SQL: a text literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -19,8 +19,6 @@ from evercount.store.tokens import Token, check_token, read_tokens, token_digest
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request and one client may ask for."""
-
     body: int = 2_000_000  # bytes of a body
     batch: int = 10_000  # events of a batch
     rate: float = 1000.0

@@ -69,7 +69,6 @@ def demo_clock(store: Store) -> Clock:
 
 
 def demo_declaration() -> StreamDeclaration:
-    """The stream of the demonstration."""
     return StreamDeclaration.from_dict(DECLARATION)
 
 

@@ -40,8 +40,6 @@ SAFETY = {
 
 
 def create_app(service: Service) -> FastAPI:
-    """The application of one running service."""
-
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.hub.loop = asyncio.get_running_loop()

@@ -77,14 +77,12 @@ class Json(Response):
 
 
 def remedy_of(status: int) -> str:
-    """What a client can do about an answer with this status."""
     return STATUS_REMEDIES.get(status, "See the description of the API at /docs.")
 
 
 def answer(
     status: int, kind: str, message: str, remedy: str, retry: float | None = None, events: int | None = None
 ) -> Json:
-    """An error as JSON, in the shape that every error has."""
     headers = {"Cache-Control": "no-store"}
     if retry is not None:
         headers["Retry-After"] = str(max(1, round(retry)))
@@ -133,7 +131,6 @@ async def _answer_to_our_error(_: Request, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Make `app` answer every error in the one shape."""
     app.add_exception_handler(RequestValidationError, _answer_to_bad_request)
     app.add_exception_handler(HTTPException, _answer_to_http_error)
     app.add_exception_handler(EvercountError, _answer_to_our_error)

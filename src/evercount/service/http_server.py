@@ -55,7 +55,6 @@ class StrictConnection(h11.Connection):
 
 
 def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H11Protocol]:
-    """The HTTP protocol of one server, with its limits."""
     opened: Counter[str] = Counter()
 
     def trusted(host: str) -> bool:

@@ -25,8 +25,6 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(TextLines):
-    """One JSON object per line: time, level, logger, message, and the traceback if there is one."""
-
     def format(self, record: logging.LogRecord) -> str:
         line = {"time": self.formatTime(record), "level": record.levelname, "logger": record.name}
         line["message"] = record.getMessage()
@@ -58,14 +56,12 @@ class Repeated(logging.Filter):
 
 
 def limit_lines() -> None:
-    """Limit the lines about requests that nobody can answer."""
     for name in ("uvicorn.error", CLIENTS):
         logger = logging.getLogger(name)
         logger.filters[:] = [*(kept for kept in logger.filters if not isinstance(kept, Repeated)), Repeated()]
 
 
 def log_to_stderr(form: str) -> logging.Logger:
-    """Write every line of evercount and uvicorn to standard error, as "text" or "json"."""
     if form not in FORMATS:
         raise UnknownName("log format", form, FORMATS)
     handler = logging.StreamHandler()

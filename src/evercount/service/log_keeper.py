@@ -24,9 +24,7 @@ class LogKeeper(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        with self._database.log_mover() as move:
-            while move is not None and not self._over.wait(self._pause):
-                move()
+        self._database.move_log(lambda: self._over.wait(self._pause))
 
     def stop(self) -> None:
         self._over.set()

@@ -123,5 +123,4 @@ class _Page(Collector):
 
 
 def exposition(*parts: Iterable[Metric]) -> str:
-    """The metrics as Prometheus text."""
     return generate_latest(_Page(chain(*parts))).decode()

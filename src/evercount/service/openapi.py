@@ -94,7 +94,6 @@ def examples() -> dict[str, dict[str, Any]]:
 
 
 def sent_body(command: str) -> Any:
-    """The JSON that an example sends, or None."""
     words = shlex.split(command.replace("\\\n", ""))
     return json.loads(words[words.index("-d") + 1]) if "-d" in words else None
 

@@ -22,7 +22,6 @@ LONGEST_USER = 256
 
 
 def load_json(text: bytes, what: str, error: type[EvercountError] = ParameterError) -> Any:
-    """Strict JSON, or an error of this kind."""
     try:
         return strict_json(text.decode(json.detect_encoding(text), "surrogatepass"))
     except (ValueError, RecursionError) as failed:
@@ -31,7 +30,6 @@ def load_json(text: bytes, what: str, error: type[EvercountError] = ParameterErr
 
 
 def read_items(body: bytes, ndjson: bool, most: int) -> list[Any]:
-    """The events of a JSON array or of lines of JSON."""
     if not ndjson:
         items = load_json(body, "the body", InputError)
         if not isinstance(items, list):

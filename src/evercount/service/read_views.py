@@ -22,8 +22,6 @@ from evercount.store import AnyStream, Reading
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request asks to see."""
-
     view: str  # its name, or "running"
     cells: tuple[str, ...] = ()  # Labels; empty for all
     minus: str | None = None  # the cell that is subtracted from the only one of `cells`

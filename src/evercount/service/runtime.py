@@ -372,6 +372,5 @@ def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _disconnect(request: Request) -> None:
-    """Returns when the client goes away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

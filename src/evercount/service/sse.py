@@ -49,7 +49,6 @@ class Topic:
 
     @contextmanager
     def listener(self) -> Iterator[None]:
-        """Somebody listens from here to the end of the block."""
         self.listeners += 1
         try:
             yield
@@ -100,7 +99,6 @@ class Hub:
                 del self._clients[client]
 
     def publish(self, name: str, releases: list[dict[str, Any]]) -> None:
-        """Called by the writer after a commit."""
         self.in_loop(lambda: self.topic(name).tell(releases))
 
     def in_loop(self, work: Callable[[], None]) -> None:

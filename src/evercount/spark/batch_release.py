@@ -249,7 +249,6 @@ def _release_named(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _ticks_of(declaration: StreamDeclaration, batches: Iterable[Any], last: int) -> Iterator[Any]:
-    """What the query reads as a tick, for every tick."""
     tick, parts = 1, list[Part]()
     for batch in batches:
         rows = named_rows(batch)

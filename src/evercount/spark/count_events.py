@@ -18,8 +18,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.files.event_sql import columns_of
 from evercount.queries.capabilities import rows_of
 from evercount.spark.place_rows import BAD, event_rows, place_events, with_legal_keys
-from evercount.store.accept_totals import Counted
-from evercount.store.fed_stream import check_fed
+from evercount.store.accept_totals import Counted, check_fed
 from evercount.store.named_events import NamedEvents
 from evercount.store.user_events import UserEvents
 
@@ -37,7 +36,6 @@ class CountedEvents(Counted):
     rows: int = 0  # all rows, the ignored ones too
 
     def forget(self) -> None:
-        """Let Spark drop what it has kept for `named`."""
         if self.kept is not None:
             self.kept.unpersist()
 
@@ -124,7 +122,6 @@ def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedEve
 
 
 def named_rows(part: Any) -> NamedEvents:
-    """Groups of rows with names, from Arrow."""
     columns = [name for name in part.schema.names if name not in ("place", "name", "events")]
     numbers = np.stack([_numbers(part, name) for name in columns], axis=1)
     return NamedEvents(_numbers(part, "place"), part.column("name").to_pylist(), numbers)
@@ -141,7 +138,6 @@ def _numbers(table: Any, name: str) -> IntArray:
 
 
 def refuse_bad(bad: dict[str, int]) -> None:
-    """InputError where rows are not events, with the reasons, for the operator."""
     if bad:
         reasons = "; ".join(f"{number} × {reason}" for reason, number in bad.items())
         raise InputError(
@@ -159,7 +155,6 @@ def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 
 def group_placed(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """`group_events` of rows that have their place."""
     valued = "value" in rows_of(declaration.query).columns
     units = fn.coalesce(fn.sum("units"), fn.lit(0)) if valued else fn.lit(0)
     return rows.groupBy("place", "cell").agg(fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units"))

@@ -292,7 +292,6 @@ def instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Col
 
 
 def matches(text: Column, pattern: str) -> Column:
-    """Whether the whole text fits a pattern."""
     return text.rlike(rf"\A(?:{pattern})\z")
 
 

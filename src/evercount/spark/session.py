@@ -68,7 +68,6 @@ def check_java() -> None:
 
 
 def check_pandas() -> None:
-    """Refuse a pandas that Spark's Arrow functions cannot use."""
     try:
         installed = version("pandas")
     except PackageNotFoundError as error:

@@ -34,8 +34,8 @@ from evercount.spark.count_events import check_declaration, count_placed, refuse
 from evercount.spark.place_rows import place_events
 from evercount.spark.session import check_pandas, first_line
 from evercount.store import Store, key_from_environment
+from evercount.store.accept_totals import FedStream
 from evercount.store.close_shards import Run, ShardWork, close_shard
-from evercount.store.fed_stream import FedStream
 
 Clock = Callable[[], int]  # the instant now, in microseconds since 1970
 
@@ -71,7 +71,6 @@ class Progress:
         self._say(f"micro-batch {batch}: {rows} rows, {rows / seconds:.0f} rows/s")
 
     def closed(self, ticks: range, behind: int) -> None:
-        """Say which ticks were released, and how many more have ended since."""
         released = f"ticks {ticks[0]} to {ticks[-1]} released" if ticks else "no tick had ended"
         self._say(f"{released}; {behind} behind the clock")
 
@@ -83,7 +82,6 @@ def append_released(store: Store, name: str, lake: str) -> int:
 
 
 def wall_clock() -> int:
-    """The computer's clock."""
     return round(time() * SECOND)
 
 

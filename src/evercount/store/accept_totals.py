@@ -9,23 +9,29 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from evercount._arrays import AnyArray, BoolArray, IntArray
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import UNITS
+from evercount.declarations.schedule import SECOND, UNITS
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError, StreamStopped
+from evercount.queries.capabilities import rows_of
 from evercount.store.early_events import add_totals, stored_totals
 from evercount.store.known_users import ManyUsers
 from evercount.store.named_events import NamedEvents, Part, by_tick, keep_rows, pack_rows, packed_ticks, stored_parts
 from evercount.store.open_stream import LiveStream
 from evercount.store.saturation import Totals
-from evercount.store.schema import counted_batches, counted_events, counted_totals, read_fact, write_fact
+from evercount.store.schema import counted_batches, counted_events, counted_totals, find, read_fact, remove, write_fact
 from evercount.store.sealing import Sealer
 from evercount.store.user_events import UserEvents, cap_ticks, keep_events
+
+if TYPE_CHECKING:
+    from evercount.store.close_shards import Run
+    from evercount.store.writer import Store
 
 REMEMBERED = 10_000  # batches of a query whose digests are kept
 MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
@@ -45,8 +51,6 @@ class Counted:
 
 @dataclass(frozen=True)
 class CountedBatch:
-    """`Counted`, with the name of the batch."""
-
     query: str
     batch: int  # from 0 on without a gap
     totals: TickTotals
@@ -70,14 +74,14 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
             "events go with their users where the budget protects users, with their names where keys are not listed or "
             "users are counted, and nowhere else"
         )
-    known = _known(connection, live, one)
+    known = find(connection, counted_batches, "digest", stream=live.id, query=one.query, batch=one.batch)
     users = None if one.users is None else one.users.stored(live)
     digest = _digest(live, one, users)
     named = _hashed(digest, packed_ticks(one.named or ()))
     if known is not None:
         for _ in named:
             pass
-        if known != digest.digest():
+        if bytes(known) != digest.digest():
             raise Conflict(
                 f"batch {one.batch} was counted before with other events: the source does not give the same batch "
                 "again, or the checkpoint is an older copy. Nothing was counted; put the newest checkpoint back"
@@ -99,9 +103,7 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
     if one.position is not None:
         sealed = sealer.seal(one.position, "position", live.id, 0, one.query.encode()).hex()
         write_fact(connection, _position_key(live, one.query), sealed)
-    table = counted_batches
-    old = (table.c.stream == live.id) & (table.c.query == one.query) & (table.c.batch < one.batch - REMEMBERED)
-    connection.execute(delete(table).where(old))
+    remove(connection, counted_batches, stream=live.id, query=one.query, batch=range(one.batch - REMEMBERED))
     return True
 
 
@@ -113,7 +115,6 @@ def _brings(declaration: StreamDeclaration) -> tuple[bool, bool]:
 
 
 def _hashed(digest: hashlib.blake2b, rows: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """The rows, while their hash is taken."""
     for tick, content in rows:
         digest.update(tick.to_bytes(8, "little") + len(content).to_bytes(8, "little"))
         digest.update(content)
@@ -121,7 +122,6 @@ def _hashed(digest: hashlib.blake2b, rows: Iterable[tuple[int, bytes]]) -> Itera
 
 
 def _placed(live: LiveStream, rows: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """The rows with the tick that counts them, late ones by the declared rule."""
     for tick, content in rows:
         (at,), (counted,) = _place(live, np.asarray([tick]))
         if counted:
@@ -154,10 +154,7 @@ def last_tick(live: LiveStream) -> int:
 
 def has_totals(connection: Connection, stream: int) -> bool:
     tables = (counted_totals, counted_events)
-    return any(
-        connection.execute(select(table.c.tick).where(table.c.stream == stream).limit(1)).first() is not None
-        for table in tables
-    )
+    return any(find(connection, table, "tick", stream=stream) is not None for table in tables)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,22 +174,14 @@ class CountedTicks:
             return cls(named=stored_parts(connection, live.id, sealer, ticks))
         if not brings_users:
             return cls(stored_totals(connection, live, sealer, ticks))
-        capped = cap_ticks(connection, live, sealer, ticks)
-        return cls(capped.totals, capped.keys, capped.users)
+        return cls(*cap_ticks(connection, live, sealer, ticks))
 
     def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
         """Delete what was counted for the ticks up to `tick`, in the transaction that releases them."""
         if self.users is not None:
             self.users.write(connection)
         for table in (counted_totals, counted_events):
-            connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
-
-
-def _known(connection: Connection, live: LiveStream, one: CountedBatch) -> bytes | None:
-    table = counted_batches
-    where = (table.c.stream == live.id) & (table.c.query == one.query) & (table.c.batch == one.batch)
-    digest = connection.execute(select(table.c.digest).where(where)).scalar()
-    return None if digest is None else bytes(digest)
+            remove(connection, table, stream=live.id, tick=range(tick + 1))
 
 
 def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> None:
@@ -258,3 +247,72 @@ def _digest(live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray
         digest.update(users[0].astype("<i8").tobytes() + users[1].tobytes())
         digest.update(pack_rows(users[2], np.empty((len(users[2]), 0), np.int64)) if users[2] else b"")
     return digest
+
+
+def check_fed(declaration: StreamDeclaration, source: str) -> None:
+    """ParameterError for streams that need more than a source hands over of their events."""
+    query, budget = declaration.query, declaration.budget
+    if declaration.schedule.manual:
+        raise ParameterError(f"{source} closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
+    named = query.people is not None or query.discovery is not None or budget.unit == "user"
+    if declaration.revise_for is not None and named:
+        raise ParameterError(
+            f"late = 'revise' counts an event by how late it came, and what {source} hands over of persons and names "
+            "does not say that: use `evercount release` or the service"
+        )
+    if query.people is not None and rows_of(query).repeats:
+        raise ParameterError(
+            f"{query.name!r} follows each user from event to event, so every event must be there in its order when its "
+            f"tick closes; {source} hands over what each user did in a tick at most once: use `evercount release` or "
+            "the service"
+        )
+    if query.people is not None and budget.caps[:2] != (None, None):
+        raise ParameterError(
+            f"{query.name!r} counts a user once, however many events there are, and {source} hands over each user once "
+            "a tick: leave max_events and max_per_tick out (max_ticks and period are served), or use `evercount "
+            "release`"
+        )
+
+
+class FedStream:
+    """One declared stream of a store; instants are in microseconds since 1970."""
+
+    def __init__(self, store: Store, declaration: StreamDeclaration, now: int, shards: int | None = None) -> None:
+        self.store = store
+        self.live = store.declare(declaration, now / SECOND, shards=shards)
+        self.declaration = self.live.declaration  # with the start that the store knows
+        self.run: Run | None = None  # what closes the shards of a stream that is cut; None: this process
+
+    @property
+    def last_tick(self) -> int:
+        return last_tick(self.live)
+
+    @property
+    def finished(self) -> bool:
+        return self.live.finished
+
+    def last_batches(self) -> dict[str, int]:
+        with self.store.database.reading() as connection:
+            return last_batches(connection, self.live.id)
+
+    def position(self, source: str) -> bytes | None:
+        with self.store.database.reading() as connection:
+            return read_position(connection, self.live, self.store.sealer, source)
+
+    def accept(self, query: str, batch: int, found: Counted, fresh: bool, position: bytes | None = None) -> bool:
+        """Commit what a batch holds; False if it was committed before. See `store.accept_totals`."""
+        one = CountedBatch(query, batch, found.totals, fresh, found.users, position, found.named)
+        return self.store.accept_totals(self.live.name, one)
+
+    def due(self, now: int) -> int:
+        if self.live.stopped:
+            raise StreamStopped(f"stream {self.live.name!r} is stopped: {self.live.stopped}")
+        return self.live.due(now / SECOND)
+
+    def close_due(self, now: int, wait: int = 0) -> range:
+        """Release the ticks that have ended, and waited for `wait` or as long as is declared; returns them."""
+        now -= max(0, wait - self.declaration.waits)
+        first = self.live.closed + 1
+        while (count := self.due(now)) > 0:
+            self.store.close_ticks(self.live, count, now / SECOND, describe=0, run=self.run)
+        return range(first, self.live.closed + 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Connection, delete
+from sqlalchemy import Connection
 
 from evercount.declarations.tick_marks import DROP, NEXT, missing_ticks
 from evercount.engine.release_table import ReleaseTable
@@ -20,10 +20,9 @@ from evercount.store.commit_batches import Group
 from evercount.store.database import insert_rows
 from evercount.store.early_events import add_totals, keep_early, stored_totals, take_early
 from evercount.store.named_events import as_tick
-from evercount.store.release_chain import link
 from evercount.store.saturation import Totals
 from evercount.store.sealing import Sealer
-from evercount.store.stored_rows import release_rows
+from evercount.store.stored_rows import link, release_rows
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
@@ -70,15 +69,13 @@ def _move_on(store: Store, connection: Connection, live: LiveStream) -> None:
         if events:
             keep_early(connection, live, sealer, {tick + 1: [(event, None) for event in events]})
             live.early.add(tick + 1)
-        table = schema.open_events
-        connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick == tick)))
+        schema.remove(connection, schema.open_events, stream=live.id, tick=tick)
         return
     moved = live.totals.astype(object)
     ahead = stored_totals(connection, live, sealer, [tick])
     if ahead:
         moved = moved + ahead[tick]
-        rows = schema.counted_totals
-        connection.execute(delete(rows).where((rows.c.stream == live.id) & (rows.c.tick == tick)))
+        schema.remove(connection, schema.counted_totals, stream=live.id, tick=tick)
     add_totals(connection, live, sealer, {tick + 1: moved})
     store.write_accumulator(connection, live, tick, np.zeros(live.stream.query.cells, np.int64))
 
@@ -190,8 +187,7 @@ class ClosingTicks:
             links.append((live.id, tick, self.head, closed_at))
         insert_rows(connection, schema.releases, release_rows(live.id, table))
         insert_rows(connection, schema.ticks, links)
-        if keys:
-            insert_rows(connection, schema.public_keys, keys)
+        insert_rows(connection, schema.public_keys, keys)
 
     def _new_keys(self, live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str, int]]:
         """Rows of `schema.public_keys` for keys that these ticks publish for the first time, in the order of ticks."""

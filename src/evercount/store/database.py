@@ -32,7 +32,6 @@ PATIENCE = 3.0  # seconds to wait for the session of a killed writer to end
 
 
 def parse_url(place: str | Path) -> URL:
-    """A database URL from a URL or from the path of an SQLite file."""
     given = str(place)
     if "://" not in given:
         return URL.create("sqlite", database=str(Path(given).expanduser().absolute()))
@@ -175,7 +174,7 @@ class Database:
             with contextlib.suppress(SQLAlchemyError):
                 self._connection.close()
             self._connection = None
-        try:
+        with self._explained():
             connection = self.writer.connect()
             if not self.sqlite and not self.helper and not _advisory_lock(connection):
                 connection.close()
@@ -183,16 +182,19 @@ class Database:
                     "another process writes to this store: a stream has one writer. Stop that process first",
                     self.describe(),
                 )
-        except SQLAlchemyError as error:
-            raise self._tell(explain(error)) from None
         self._connection = connection
 
-    def _tell(self, error: StoreError) -> StoreError:
-        """Write an error's detail to the operator's log, once for as long as it stays the same."""
-        if error.detail != self._told:
-            log.error("%s", error.for_operator())
-        self._told = error.detail
-        return error
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """The database's errors as StoreError; the log gets the detail, once for as long as it stays the same."""
+        try:
+            yield
+        except SQLAlchemyError as failed:
+            error = explain(failed)
+            if error.detail != self._told:
+                log.error("%s", error.for_operator())
+            self._told = error.detail
+            raise error from None
 
     # -- use -----------------------------------------------------------------------------------------------------
 
@@ -210,21 +212,18 @@ class Database:
             raise StoreError("the connection to the database is lost; it is being opened again")
         connection = self._connection
         assert connection is not None
-        try:
-            with connection.begin():
-                yield connection
-        except SQLAlchemyError as error:
-            if self.sqlite:
-                self._settle(connection)
-            raise self._tell(explain(error)) from None
+        with self._explained():
+            try:
+                with connection.begin():
+                    yield connection
+            except SQLAlchemyError:
+                # SQLite may or may not have ended the transaction: end it for certain
+                raw: Any = None if connection.invalidated else connection.connection.dbapi_connection
+                if self.sqlite and raw is not None and raw.in_transaction:
+                    with contextlib.suppress(sqlite3.Error):
+                        raw.execute("ROLLBACK")
+                raise
         self._told = ""
-
-    def _settle(self, connection: Connection) -> None:
-        """After an error SQLite may or may not have ended the transaction: end it for certain."""
-        raw: Any = None if connection.invalidated else connection.connection.dbapi_connection
-        if raw is not None and raw.in_transaction:
-            with contextlib.suppress(sqlite3.Error):
-                raw.execute("ROLLBACK")
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -234,11 +233,8 @@ class Database:
         There is one writer, so a snapshot is the state after one of its commits; nothing stricter is needed. Test:
         `tests/store/test_store_views.py`.
         """
-        try:
-            with self.reader.connect() as connection, connection.begin():
-                yield connection
-        except SQLAlchemyError as error:
-            raise self._tell(explain(error)) from None
+        with self._explained(), self.reader.connect() as connection, connection.begin():
+            yield connection
 
     def size(self) -> int | None:
         """Bytes of the database; None where that cannot be told. It moves with raw data."""
@@ -259,32 +255,22 @@ class Database:
                 raw: Any = self._connection.connection.dbapi_connection
                 raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    @contextlib.contextmanager
-    def log_mover(self) -> Iterator[Callable[[], None] | None]:
-        """A function that moves what is committed from SQLite's log into its file, for a thread of its own.
+    def move_log(self, over: Callable[[], bool]) -> None:
+        """Move what is committed from SQLite's log into its file again and again, until it is `over`, which waits.
 
-        It waits for nobody and keeps nobody waiting (a passive checkpoint). None for PostgreSQL, which has none.
+        It waits for nobody and keeps nobody waiting (a passive checkpoint). PostgreSQL needs none: it returns at once.
         """
         if self.file is None:
-            yield None
             return
-        connection = sqlite3.connect(self.file, isolation_level=None, check_same_thread=False)
-
-        def move() -> None:
-            with contextlib.suppress(sqlite3.Error):  # a later call, or the writer itself, does what this one could not
-                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
-        try:
+        with contextlib.closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous=FULL")
-            yield move
-        finally:
-            connection.close()
+            while not over():
+                with contextlib.suppress(sqlite3.Error):  # a later call, or the writer itself, does what this could not
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def migrate(self) -> None:
-        try:
+        with self._explained():
             schema.migrate(self.connection(), schema.MIGRATIONS)
-        except SQLAlchemyError as error:
-            raise self._tell(explain(error)) from None
 
     def connection(self) -> Connection:
         assert self._connection is not None

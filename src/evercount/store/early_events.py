@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from evercount._arrays import IntArray
 from evercount.errors import StoreError
 from evercount.store.database import insert_rows
 from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
-from evercount.store.schema import counted_totals, early_events
+from evercount.store.schema import counted_totals, early_events, having, remove
 from evercount.store.sealing import Sealer
 
 if TYPE_CHECKING:
@@ -47,16 +47,10 @@ def add_totals(connection: Connection, live: LiveStream, sealer: Sealer, rows: M
 
 
 def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, ticks: Sequence[int]) -> dict[int, Totals]:
-    """The exact sums that are kept for these ticks, where there are any."""
-    sums: dict[int, Totals] = {}
-    cells = live.stream.query.cells
-    table = counted_totals
+    sums, table, cells = dict[int, Totals](), counted_totals, live.stream.query.cells
     for start in range(0, len(ticks), PART):
-        part = list(ticks[start : start + PART])
-        rows = connection.execute(
-            select(table.c.tick, table.c.sealed).where((table.c.stream == live.id) & table.c.tick.in_(part))
-        )
-        for tick, sealed in rows:
+        where = having(table, stream=live.id, tick=list(ticks[start : start + PART]))
+        for tick, sealed in connection.execute(select(table.c.tick, table.c.sealed).where(where)):
             totals = unpack_totals(sealer.open(sealed, "counted", live.id, tick), cells)
             if len(totals) != cells:
                 raise StoreError(f"the totals of stream {live.name!r} do not belong to its query")
@@ -67,8 +61,8 @@ def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, tick
 def keep_early(connection: Connection, live: LiveStream, sealer: Sealer, events: Mapping[int, Iterable[Kept]]) -> None:
     table, rows = early_events, []
     for tick, kept in events.items():
-        where = (table.c.stream == live.id) & (table.c.tick == tick)
-        number = int(connection.execute(select(func.coalesce(func.max(table.c.number), -1)).where(where)).scalar_one())
+        last = select(func.coalesce(func.max(table.c.number), -1)).where(having(table, stream=live.id, tick=tick))
+        number = int(connection.execute(last).scalar_one())
         sealed = sealer.seal(json.dumps(list(kept)).encode(), "early", live.id, tick)
         rows.append({"stream": live.id, "tick": tick, "number": number + 1, "sealed": sealed})
     if rows:
@@ -78,9 +72,9 @@ def keep_early(connection: Connection, live: LiveStream, sealer: Sealer, events:
 def take_early(connection: Connection, live: LiveStream, sealer: Sealer, tick: int) -> list[Kept]:
     """The kept events of a tick in the order in which they came; they are kept no longer."""
     table = early_events
-    where = (table.c.stream == live.id) & (table.c.tick == tick)
-    sealed = connection.execute(select(table.c.sealed).where(where).order_by(table.c.number)).scalars().all()
-    connection.execute(delete(table).where(where))
+    kept = select(table.c.sealed).where(having(table, stream=live.id, tick=tick)).order_by(table.c.number)
+    sealed = connection.execute(kept).scalars().all()
+    remove(connection, table, stream=live.id, tick=tick)
     return [(event, user) for one in sealed for event, user in json.loads(sealer.open(one, "early", live.id, tick))]
 
 

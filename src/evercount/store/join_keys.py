@@ -106,7 +106,6 @@ def _write_hidden(store: Store, live: LiveStream, hidden: Sequence[tuple[str, in
 
 
 def _widened(totals: Totals, cells: int) -> Totals:
-    """The same totals, and zero for cells that have joined."""
     return np.concatenate([totals, np.zeros(cells - len(totals), totals.dtype)])
 
 
@@ -116,7 +115,7 @@ def _widen_counted(connection: Connection, live: LiveStream, sealer: Sealer, cel
     for row in connection.execute(select(table).where(table.c.stream == live.id)).mappings().all():
         totals = unpack_totals(sealer.open(row["sealed"], "counted", live.id, row["tick"]), old)
         sealed = sealer.seal(pack_totals(_widened(totals, cells)), "counted", live.id, row["tick"])
-        where = (table.c.stream == live.id) & (table.c.tick == row["tick"])
+        where = schema.having(table, stream=live.id, tick=row["tick"])
         connection.execute(update(table).where(where).values(sealed=sealed))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from sqlalchemy import Connection, delete, select, update
 from evercount._arrays import AnyArray, IntArray
 from evercount.queries.user_cap import NOTHING, Used
 from evercount.store.database import insert_rows
-from evercount.store.schema import users
+from evercount.store.schema import having, remove, users
 from evercount.store.sealing import Sealer
 
 if TYPE_CHECKING:
@@ -118,21 +119,19 @@ class ManyUsers:
         stored = self._stored or []
         rows = bool(stored) and stored[0].number is None
         if self._forgot:
-            connection.execute(delete(users).where(users.c.stream == self._stream))
+            remove(connection, users, stream=self._stream)
         if not self._fresh:
             return
-        new, *more = self._fresh
-        for block in more:
-            new = new.under(block)
+        new = reduce(Block.under, self._fresh)
         replaced: list[bytes] = []
         while stored and (rows or len(stored[-1].user) <= 2 * len(new.user)):
             block = stored.pop()
             new = block.under(new)
             replaced += [] if block.number is None else [_key(block.number)]
         if rows:
-            connection.execute(delete(users).where(users.c.stream == self._stream))
+            remove(connection, users, stream=self._stream)
         elif replaced:
-            connection.execute(delete(users).where((users.c.stream == self._stream) & users.c.user.in_(replaced)))
+            remove(connection, users, stream=self._stream, user=replaced)
         key = _key(1 + max((block.number or 0 for block in stored), default=0))
         content = np.empty(len(new.user), BLOCK)
         content["user"], content["used"] = new.user, new.used
@@ -157,11 +156,8 @@ class KnownUsers:
             self._rows = True
         unread = [user for user in wanted if user not in self._used]
         for start in range(0, len(unread), PART):
-            part = unread[start : start + PART]
-            query = select(users.c.user, users.c.sealed).where(
-                (users.c.stream == self._stream) & users.c.user.in_(part)
-            )
-            for row in connection.execute(query):
+            where = having(users, stream=self._stream, user=unread[start : start + PART])
+            for row in connection.execute(select(users.c.user, users.c.sealed).where(where)):
                 user = bytes(row.user)
                 self._used[user] = _open(self._sealer, self._stream, user, row.sealed)
                 self._stored.add(user)
@@ -176,7 +172,7 @@ class KnownUsers:
         for user in self._changed:
             sealed = self._sealer.seal(RECORD.pack(*self._used[user]), "user", self._stream, 0, user)
             if user in self._stored:
-                where = (users.c.stream == self._stream) & (users.c.user == user)
+                where = having(users, stream=self._stream, user=user)
                 connection.execute(update(users).where(where).values(sealed=sealed))
             else:
                 fresh.append((self._stream, user, sealed))
@@ -191,7 +187,7 @@ def forget_users(connection: Connection, live: LiveStream, closing: range) -> No
     """
     caps, revise_for = live.declaration.user_caps, live.declaration.revise_for
     if caps is not None and any(map(caps.forgets_after, closing)):
-        connection.execute(delete(users).where(users.c.stream == live.id))
+        remove(connection, users, stream=live.id)
     elif caps is not None and revise_for is not None and closing.stop > revise_for:
         final = users.c.user < day_key(closing.stop - revise_for)
         connection.execute(delete(users).where((users.c.stream == live.id) & final))
@@ -236,12 +232,9 @@ def _split_blocks(connection: Connection, stream: int, sealer: Sealer) -> None:
     blocks = [block for block in _read_all(connection, stream, sealer, _key(BLOCK_KEYS)) if block.number is not None]
     if not blocks:
         return
-    whole, *more = blocks
-    for block in more:
-        whole = whole.under(block)
-    connection.execute(delete(users).where(users.c.stream == stream))  # a stream has blocks or rows, never both
+    whole = reduce(Block.under, blocks)
+    remove(connection, users, stream=stream)  # a stream has blocks or rows, never both
     hashes = np.ascontiguousarray(whole.user).view("V32").tolist()
-    rows = []
-    for user, used in zip(hashes, whole.used.tolist(), strict=True):
-        rows.append((stream, user, sealer.seal(RECORD.pack(*used), "user", stream, 0, user)))
+    entries = zip(hashes, whole.used.tolist(), strict=True)
+    rows = ((stream, user, sealer.seal(RECORD.pack(*used), "user", stream, 0, user)) for user, used in entries)
     insert_rows(connection, users, rows)

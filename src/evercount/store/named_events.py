@@ -18,7 +18,7 @@ from evercount._arrays import IntArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.queries.capabilities import rows_of
 from evercount.store.database import insert_rows
-from evercount.store.schema import counted_events
+from evercount.store.schema import counted_events, having
 from evercount.store.sealing import Sealer
 
 PURPOSE = "named events"
@@ -64,17 +64,6 @@ def packed_ticks(parts: Iterable[NamedEvents]) -> Iterator[tuple[int, bytes]]:
     for part in parts:
         for tick, names, numbers in part.each_tick():
             yield tick, pack_rows(names, numbers)
-
-
-def joined(rows: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Neighbours with one tick as one row."""
-    for tick, parts in groupby(rows, key=lambda row: row[0]):
-        contents = [content for _, content in parts]
-        if len(contents) > 1:
-            opened = [unpack_rows(content) for content in contents]
-            names = [name for some, _ in opened for name in some]
-            contents = [pack_rows(names, np.concatenate([numbers for _, numbers in opened]))]
-        yield tick, contents[0]
 
 
 def pack_rows(names: Sequence[str], numbers: IntArray) -> bytes:
@@ -128,7 +117,7 @@ def add_keys(keys: Iterable[str], *counts: Iterable[tuple[str, int]]) -> Mapping
 
 def stored_parts(connection: Connection, stream: int, sealer: Sealer, ticks: range) -> dict[int, list[Part]]:
     table, found = counted_events, dict[int, list[Part]]()
-    where = (table.c.stream == stream) & table.c.tick.between(ticks.start, ticks.stop - 1)
+    where = having(table, stream=stream, tick=ticks)
     for tick, sealed in connection.execute(select(table.c.tick, table.c.sealed).where(where)):
         found.setdefault(tick, []).append(unpack_rows(sealer.open(sealed, PURPOSE, stream, tick)))
     return found
@@ -137,17 +126,20 @@ def stored_parts(connection: Connection, stream: int, sealer: Sealer, ticks: ran
 def keep_rows(
     connection: Connection, stream: int, sealer: Sealer, query: str, batch: int, rows: Iterable[tuple[int, bytes]]
 ) -> None:
-    for tick, content in joined(rows):
+    for tick, parts in groupby(rows, key=lambda row: row[0]):
+        content, *more = (content for _, content in parts)
+        if more:  # late rows of several ticks
+            opened = [unpack_rows(one) for one in (content, *more)]
+            names = [name for some, _ in opened for name in some]
+            content = pack_rows(names, np.concatenate([numbers for _, numbers in opened]))
         sealed = sealer.seal(content, PURPOSE, stream, tick)
         insert_rows(connection, counted_events, [(stream, tick, query, batch, sealed)])
 
 
 def ticks_at_a_time(connection: Connection, stream: int, ticks: range) -> int:
     """How many of the next ticks are read together, so that memory holds one tick or a bounded number of bytes."""
-    table = counted_events
-    where = (table.c.stream == stream) & table.c.tick.between(ticks.start, ticks.stop - 1)
-    sizes = select(table.c.tick, func.sum(func.length(table.c.sealed))).where(where)
-    total = 0
+    table, total = counted_events, 0
+    sizes = select(table.c.tick, func.sum(func.length(table.c.sealed))).where(having(table, stream=stream, tick=ticks))
     for tick, size in connection.execute(sizes.group_by(table.c.tick).order_by(table.c.tick)):
         total += int(size)
         if total > BYTES_AT_A_TIME:

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,7 +176,7 @@ class HeadFile:
         store: str,
         known: Mapping[str, Mapping[int, str]],
         declares: bool,
-        retired: Mapping[str, bool],
+        retired: Container[str],
     ) -> dict[str, Quarantine]:
         """The streams of a database that are older than its head, or differ from it; they must not go on.
 
@@ -246,7 +246,6 @@ class HeadKeeper:
         self._spent[line.stream] = {**line.to_dict(), "identity": identity.hex()}
 
     def retire(self, name: str, closed: int, digest: str) -> None:
-        """From now on the file says that the stream is retired, with the history that this database has."""
         self._retired |= {name}
         self._fixed[name] = (closed, digest)
 

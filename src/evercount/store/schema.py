@@ -6,22 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Double,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    delete,
-    insert,
-    inspect,
-    select,
-)
+from sqlalchemy import Column, ColumnElement, Connection, MetaData, Table, and_, delete, insert, inspect, select
+from sqlalchemy.types import BigInteger, Double, Integer, LargeBinary, String, Text
 
 from evercount.errors import StoreError
 
@@ -198,7 +184,6 @@ LATER_TABLES = (early_events, waiting_streams, tick_marks, file_runs, renewals)
 
 
 def first_tables(connection: Connection) -> None:
-    """All tables of version 1.0."""
     names = set(inspect(connection).get_table_names())
     taken = sorted(names & set(metadata.tables) - {migrations.name})
     if taken:
@@ -216,14 +201,34 @@ def open_ticks_and_marks(connection: Connection) -> None:
         connection.exec_driver_sql("ALTER TABLE batches ADD COLUMN size BIGINT")
 
 
+def having(table: Table, **values: Any) -> ColumnElement[bool]:
+    """The rows whose columns have these values; of a range its ends are compared, of a list or set every value."""
+
+    def fits(column: Column[Any], value: Any) -> ColumnElement[bool]:
+        if isinstance(value, range):
+            return column.between(value.start, value.stop - 1)
+        return column.in_(value) if isinstance(value, list | set) else column == value
+
+    return and_(True, *(fits(table.c[name], value) for name, value in values.items()))
+
+
+def find(connection: Connection, table: Table, column: str, **values: Any) -> Any:
+    """A column of the first row that has these values; None where there is no row."""
+    return connection.execute(select(table.c[column]).where(having(table, **values)).limit(1)).scalar()
+
+
+def remove(connection: Connection, table: Table, **values: Any) -> None:
+    connection.execute(delete(table).where(having(table, **values)))
+
+
 def read_fact(connection: Connection, key: str) -> str | None:
-    """What `meta` keeps under a key."""
-    return connection.execute(select(meta.c.value).where(meta.c.key == key)).scalar()
+    text: str | None = find(connection, meta, "value", key=key)
+    return text
 
 
 def write_fact(connection: Connection, key: str, value: str | None) -> None:
     """Keep one value under a key, or none."""
-    connection.execute(delete(meta).where(meta.c.key == key))
+    remove(connection, meta, key=key)
     if value is not None:
         connection.execute(insert(meta).values(key=key, value=value))
 

@@ -157,7 +157,6 @@ class StoredReleases:
         return ReleaseTable(np.arange(after + 1, until + 1), starts, labels, numbers)
 
     def marks(self, stream: int) -> tuple[TickMark, ...]:
-        """What the operator says about the ticks of a stream."""
         with self.database.reading() as connection:
             return read_marks(connection, stream)
 
@@ -208,20 +207,16 @@ class StoredReleases:
         values = {tick: np.full(len(place), np.nan) for tick in wanted}
         columns = select(table.c.tick, table.c.cell, table.c.value)
         # too many to name them: read all cells between
-        some = (
-            table.c.cell.between(min(place), max(place)) if len(place) > MOST_NAMED else table.c.cell.in_(list(place))
-        )
+        some = range(min(place), max(place) + 1) if len(place) > MOST_NAMED else list(place)
         with self.database.reading() as connection:
             for start in range(0, len(wanted), MOST_NAMED):
-                where = (table.c.stream == stream) & table.c.tick.in_(wanted[start : start + MOST_NAMED])
-                rows = connection.execute(columns.where(where & some))
-                for tick, cell, value in rows:
+                where = schema.having(table, stream=stream, tick=wanted[start : start + MOST_NAMED], cell=some)
+                for tick, cell, value in connection.execute(columns.where(where)):
                     if cell in place:
                         values[tick][place[cell]] = value
         return values
 
     def tables_of(self, name: str) -> tuple[StoredStream, Iterator[ReleaseTable]]:
-        """The stream of a name, and all that it shows now."""
         with self.database.reading() as connection:
             one = find_stream(connection, name)
             until = released_until(connection, one.id)

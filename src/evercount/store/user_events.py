@@ -6,7 +6,7 @@ The cap keeps the first events of each user by (time, declared order), whatever 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from sqlalchemy import Connection, select
@@ -20,7 +20,7 @@ from evercount.store.database import insert_rows
 from evercount.store.known_users import HASH, ManyUsers, distinct_users
 from evercount.store.named_events import Part, by_tick, pack_rows, unpack_rows
 from evercount.store.open_stream import LiveStream
-from evercount.store.schema import counted_events
+from evercount.store.schema import counted_events, having
 from evercount.store.sealing import Sealer
 
 RECORD = np.dtype([("user", HASH), ("time", "<i8"), ("order", "<i8"), ("cell", "<i8"), ("units", "<i8")])
@@ -115,18 +115,10 @@ def _with_keys(records: AnyArray, keys: Sequence[str]) -> bytes:
     return len(names).to_bytes(8, "little") + names + records.tobytes()
 
 
-@dataclass(eq=False)
-class CappedTicks:
-    """What the kept events of some ticks add after the cap, and the users whose number of events changes."""
-
-    users: ManyUsers
-    totals: dict[int, IntArray] = field(default_factory=dict)
-    keys: dict[int, list[Part]] = field(default_factory=dict)
-    """Where keys are not listed: how many events of each key count, in place of `totals`."""
-
-
-def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: range) -> CappedTicks:
-    """Apply the caps of users to the next ticks, in order.
+def cap_ticks(
+    connection: Connection, live: LiveStream, sealer: Sealer, ticks: range
+) -> tuple[dict[int, IntArray], dict[int, list[Part]], ManyUsers]:
+    """What the next ticks add after the caps of users (where keys are not listed, each key's events), and the users.
 
     **Guarantee.** An event counts if no more events of its user stand at or before its (time, order) in its tick than
     the caps have room for after the earlier ticks of the period. It looks at the places of that user's events alone,
@@ -134,13 +126,11 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
     tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
     tests/contracts/test_same_table.py::test_spark_publishes_the_same_table.
     """
-    users = ManyUsers(live.id, sealer)
-    capped = CappedTicks(users)
+    users, totals, named = ManyUsers(live.id, sealer), dict[int, IntArray](), dict[int, list[Part]]()
     query, rule = live.declaration.query, live.declaration.user_caps
     assert rule is not None
     caps, table = rule.caps, counted_events
-    where = (table.c.stream == live.id) & (table.c.tick >= ticks.start) & (table.c.tick < ticks.stop)
-    filled = set(connection.execute(select(table.c.tick).where(where).distinct()).scalars())
+    filled = set(connection.execute(select(table.c.tick).where(having(table, stream=live.id, tick=ticks))).scalars())
     for tick in ticks:
         if tick > ticks.start and rule.forgets_after(tick - 1):
             users.forget()
@@ -159,24 +149,22 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
         counted = np.minimum(room, np.bincount(code, minlength=len(hashes)))
         users.change(hashes, caps.afters(before, tick, counted))
         if query.discovery is not None:
-            capped.keys[tick] = [([keys[cell] for cell in cells.tolist()], events[:, np.newaxis])]
+            named[tick] = [([keys[cell] for cell in cells.tolist()], events[:, np.newaxis])]
             continue
         at = np.full(len(cells), tick, np.int64)
-        row = np.zeros(query.cells, np.int64)
+        totals[tick] = np.zeros(query.cells, np.int64)
         _, cell, total = rows_of(query).totals(at, cells.astype(np.int64), events, units)
-        np.add.at(row, cell, total)
-        capped.totals[tick] = row
+        np.add.at(totals[tick], cell, total)
     if rule.forgets_after(ticks.stop - 1):
         users.forget()
-    return capped
+    return totals, named, users
 
 
 def _records(connection: Connection, live: LiveStream, sealer: Sealer, tick: int) -> tuple[AnyArray, list[str]]:
     """The kept events of a tick, and where keys are not listed those that `cell` counts places of."""
     table, keyed = counted_events, live.declaration.query.discovery is not None
-    where = (table.c.stream == live.id) & (table.c.tick == tick)
     parts, known = [], dict[str, int]()
-    for sealed in connection.execute(select(table.c.sealed).where(where)).scalars():
+    for sealed in connection.execute(select(table.c.sealed).where(having(table, stream=live.id, tick=tick))).scalars():
         content = sealer.open(sealed, "user events", live.id, tick)
         begin = 8 + int.from_bytes(content[:8], "little") if keyed else 0
         if (len(content) - begin) % RECORD.itemsize:

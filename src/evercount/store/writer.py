@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,8 @@ from evercount.store.declare_stream import declare_stream
 from evercount.store.known_users import forget_users
 from evercount.store.load_streams import load_live, load_retired
 from evercount.store.named_events import ticks_at_a_time
-from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import FILES, Accepted, Batch, EndedStream, LiveStream
-from evercount.store.reader import PROBE, Reading
+from evercount.store.reader import PROBE, Reading, open_sealer
 from evercount.store.rollback_guard import HeadFile, HeadKeeper, default_path, keep_lost_spending, quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import retired_rows
@@ -47,6 +46,39 @@ NEW_STATE, NEW_SUMS = (
     .values(tick=bindparam("new_tick"), sealed=bindparam("content"))
     for table in (schema.states, schema.accumulators)
 )
+
+
+class NoiseAhead:
+    """Threads beside the writer draw the next noise of streams: no tick waits for it, and the numbers are the same."""
+
+    def __init__(self) -> None:
+        self._blocks = ThreadPoolExecutor(1, "evercount-noise")
+        self._new_keys = ThreadPoolExecutor(4, "evercount-new-keys")  # they may take long, and others must not wait
+
+    def draw_block(self, live: LiveStream) -> None:
+        prepare = getattr(live.stream, "prepare", None)
+        threads = self._new_keys if live.declaration.query.discovery is not None else self._blocks
+        live.ahead = None if prepare is None or live.finished or live.cut is not None else threads.submit(prepare)
+
+    def draw_new_keys(self, live: LiveStream) -> None:
+        """Begin to draw the noise of the keys that the open tick has brought."""
+        if live.declaration.query.discovery is None or (live.ahead is not None and not live.ahead.done()):
+            return
+        if live.looked_at < len(live.events):
+            live.looked_at = len(live.events)
+            live.ahead = self._new_keys.submit(live.stream.prepare, list(live.events))
+
+    def under_way(self, live: LiveStream) -> Future[Any] | None:
+        """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer.
+
+        With very many new keys at a late tick it takes longer than clients of other streams may wait.
+        """
+        self.draw_new_keys(live)
+        return None if live.ahead is None or live.ahead.done() else live.ahead
+
+    def close(self) -> None:
+        self._blocks.shutdown(cancel_futures=True)
+        self._new_keys.shutdown(cancel_futures=True)
 
 
 class Store(Reading):
@@ -76,8 +108,11 @@ class Store(Reading):
     def _load(self) -> None:
         self.database.migrate()
         with self.database.transaction() as connection:
-            self.identity = self._identity(connection)
-            self.sealer = self._sealer(connection, self.key)
+            if schema.read_fact(connection, "identity") is None:
+                identity = random_bytes(16).hex()
+                schema.write_fact(connection, "identity", identity)
+                schema.write_fact(connection, "probe", Sealer(self.key, identity).seal(PROBE, "probe", 0).hex())
+            self.sealer = open_sealer(connection, self.key)
         quarantined = self.check_head(self.head)
         keep_lost_spending(self, self.head, [one for one in quarantined.values() if one.lost])
         streams: dict[str, LiveStream] = {}
@@ -114,22 +149,6 @@ class Store(Reading):
             live.stream.close()
         self.database.close()
 
-    def _identity(self, connection: Connection) -> str:
-        identity = schema.read_fact(connection, "identity")
-        if identity is None:
-            identity = random_bytes(16).hex()
-            schema.write_fact(connection, "identity", identity)
-        return identity
-
-    def _sealer(self, connection: Connection, key: bytes | None) -> Sealer:
-        sealer = Sealer(key, self.identity)
-        probe = schema.read_fact(connection, "probe")
-        if probe is None:
-            schema.write_fact(connection, "probe", sealer.seal(PROBE, "probe", 0).hex())
-        else:
-            self.check_probe(sealer, probe)
-        return sealer
-
     def write_head(self, released: LiveStream | None = None) -> None:
         """Write the head file: after every commit that releases (ticks of one stream), declares or retires."""
         self.heads.write(self.streams.values(), released)
@@ -153,8 +172,7 @@ class Store(Reading):
             raise Conflict(f"stream {name!r} is fed by `evercount release --db`, whose runs close its ticks")
         if live.waiting is not None:
             with self.database.transaction() as connection:
-                table = schema.waiting_streams
-                connection.execute(delete(table).where(table.c.stream == live.id))
+                schema.remove(connection, schema.waiting_streams, stream=live.id)
             live.waiting = None
         return live
 
@@ -271,7 +289,6 @@ class Store(Reading):
         return self.read_releases(live, live.closed - ticks, ticks, live.closed, part)
 
     def facts_of(self, one: Known) -> StreamFacts:
-        """As `Reading.facts_of`, from the stream itself."""
         live = self.streams.get(one.declaration.name)
         return super().facts_of(one) if live is None else live.stream
 
@@ -288,8 +305,7 @@ class Store(Reading):
         if counted is not None:
             counted.write(connection, live, tick)
         if live.declaration.remembers:
-            table = schema.open_events
-            connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
+            schema.remove(connection, schema.open_events, stream=live.id, tick=range(tick + 1))
         if time.monotonic() > self._forget_at:
             old = schema.batches.c.accepted < time.time() - REMEMBER_SECONDS
             connection.execute(delete(schema.batches).where(old))

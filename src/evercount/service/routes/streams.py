@@ -22,8 +22,6 @@ READ_AT_ONCE = 1 << 15
 
 
 def add_streams(app: FastAPI, service: Service) -> None:
-    """`/v1/streams` and the events of each stream."""
-
     @app.get("/v1/streams", tags=["streams"])
     async def list_streams(request: Request) -> Response:
         """All streams; without a token the public ones. With the ledger: what these spend together."""
