@@ -114,10 +114,8 @@ class LogConsumer:
         return at
 
     def round(self, now: int, wait: int = 0, progress: Progress = silent) -> LogRound:
-        """Count all that the log holds now, then release the ticks that have ended `wait` microseconds ago.
-
-        After every commit `progress` is told how many messages were counted and how many are left.
-        """
+        """Count all that the log holds now, then release the ticks that have ended `wait` microseconds ago. After every
+        commit `progress` is told how many messages were counted and how many are left."""
         number = 0
         if not self._fed.finished:
             _, end = self._source.reach()
@@ -170,11 +168,9 @@ class LogConsumer:
 
 
 class Rejects:
-    """Messages that are not events, as JSON lines for the operator's eyes (0600), each once.
-
-    They are written before the commit of their batch. What a crash left there of a batch that was not committed is
-    removed when the file is opened again.
-    """
+    """Messages that are not events, as JSON lines for the operator's eyes (0600), each once. They are written before
+    the commit of their batch. What a crash left there of a batch that was not committed is removed when the file is
+    opened again."""
 
     def __init__(self, path: Path, stored: Positions) -> None:
         if path.exists():

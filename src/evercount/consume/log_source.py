@@ -14,10 +14,8 @@ Positions = Mapping[str, int]  # for each partition the number of the next messa
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages in the order of `orders`. Secret.
-
-    An order is a whole number that two messages never share, and it grows with the position in a partition.
-    """
+    """Messages in the order of `orders`. Secret. An order is a whole number that two messages never share, and it grows
+    with the position in a partition."""
 
     bodies: Sequence[bytes]
     orders: Sequence[int]

@@ -342,10 +342,8 @@ class Schedule:
     # -- the same in SQL ----------------------------------------------------------------------------------------------
 
     def sql_instant(self, wall: str, until: int | None = None) -> str:
-        """SQL: the instant of a wall time; the first where the clock was set back, NULL where it was set forward.
-
-        Clock changes from the instant `until` on are left out. Results beyond `until` are then only known to be later.
-        """
+        """SQL: the instant of a wall time; the first where the clock was set back, NULL where it was set forward. Clock
+        changes from the instant `until` on are left out. Results beyond `until` are then only known to be later."""
         pieces = self.pieces(until)
         bounds: list[int] = []
         leaves = [f"{wall} - ({pieces[0].offset})"]

@@ -106,11 +106,9 @@ def missing_ticks(marks: Iterable[TickMark], ticks: range, kind: str | None = No
 
 
 def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> ReleaseTable:
-    """The table as readers see it: nothing in place of what is missing, and a remark beside what it is about.
-
-    A number of several ticks is shown where one of them is there, unless it is released at a missing one: a total or
-    the last seven days have a number at the next tick. A week has not, so its number is shown.
-    """
+    """The table as readers see it: nothing in place of what is missing, and a remark beside what it is about. A number
+    of several ticks is shown where one of them is there, unless it is released at a missing one: a total or the last
+    seven days have a number at the next tick. A week has not, so its number is shown."""
     shown = _without_hidden(shown, [one for one in marks if one.hides is not None])
     marks = [one for one in marks if one.hides is None]
     if not marks:

@@ -79,10 +79,8 @@ def periods_named(budget: Budget, schedule: Schedule) -> str:
 
 def sql_period(budget: Budget, schedule: Schedule, tick: str, division: str = "//", until: int | None = None) -> str:
     """SQL: the number of the period of a tick that begins before the instant `until`; 0 where there are no periods.
-
     `division` is the dialect's whole division. Test:
-    tests/declarations/test_unit_periods.py::test_periods_in_sql_are_those_of_python.
-    """
+    tests/declarations/test_unit_periods.py::test_periods_in_sql_are_those_of_python."""
     if budget.period is None:
         return "0"
     length = budget.period

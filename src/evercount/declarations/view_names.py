@@ -104,10 +104,8 @@ def shown_tables(
     postprocess: Names = (),
 ) -> Iterator[ReleaseTable]:
     """One view of ticks while they are released: for each table of `close_ticks`, that of the spans which end in it.
-
     `before` has all that the stream published before, shape (ticks, cells). Of that and of the tables only the rows
-    that later spans need are kept.
-    """
+    that later spans need are kept."""
     if stream.revise_for is not None:
         for table in tables:
             yield by_day(table, stream.query, schedule.starts_of)

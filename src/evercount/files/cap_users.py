@@ -28,11 +28,8 @@ NUMBER_OF_USER = "hash(who)"
 
 @dataclass(frozen=True)
 class UserRule:
-    """Which events of the table `event` count.
-
-    The table holds place (the tick, 1 or more for an event), who, number (`NUMBER_OF_USER`), us, cell and, with
-    `ordered` and `valued`, o and units; its rows are in their order.
-    """
+    """Which events of the table `event` count. The table holds place (the tick, 1 or more for an event), who, number
+    (`NUMBER_OF_USER`), us, cell and, with `ordered` and `valued`, o and units; its rows are in their order."""
 
     caps: Caps
     period_of: Callable[[int], int]

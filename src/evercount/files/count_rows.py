@@ -138,10 +138,8 @@ class _Scan:
         return groups, bad, known if revise_for is None else users_after(known, self.stop - 1, revise_for + 1)
 
     def users_by_tick(self) -> tuple[TickEvents, int]:
-        """The events of each tick in order, for queries that name users; and bad rows.
-
-        Unless the query says that they matter, later events of the same user and key in the same tick are left out.
-        """
+        """The events of each tick in order, for queries that name users; and bad rows. Unless the query says that they
+        matter, later events of the same user and key in the same tick are left out."""
         bad = self._make_table()
         first = f"QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us{self._order}, rowid) = 1 "
         rows = self.connection.execute(

@@ -45,9 +45,7 @@ def dropped_events(
     sources: Sources, declaration: StreamDeclaration, first: int, stop: int, scratch: Path
 ) -> DroppedEvents:
     """What caps would drop of the events of ticks first … stop−1, each alone, and those of the declaration together.
-
-    Users begin with nothing used at `first`. Test: tests/files/test_dropped_events.py.
-    """
+    Users begin with nothing used at `first`. Test: tests/files/test_dropped_events.py."""
     files, budget, schedule = listed(sources), declaration.budget, declaration.schedule
     for source in files:
         source.require(*columns_of(declaration).used)

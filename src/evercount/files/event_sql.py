@@ -102,10 +102,8 @@ def placed(
     sources: Sources, declaration: StreamDeclaration, first: int, stop: int, *, number: bool = False, extra: str = ""
 ) -> str:
     """SQL: one row per row of the files with `place`: its tick if in first … stop−1, NULL if another, −reason if bad.
-
     Columns: place, cell, units, who, us and o (the declared order). Of one file also n (the row's number) with
-    `number`, and those of `extra`.
-    """
+    `number`, and those of `extra`."""
     files = listed(sources)
     schedule = declaration.schedule
     low, high = schedule.start_of(first), schedule.start_of(stop)
@@ -217,10 +215,8 @@ def _path(columns: list[str]) -> str:
 
 
 def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
-    """SQL: `wall` for a time without an offset, `exact` for one with it, both NULL for what is not a time.
-
-    The rule of `declare.schedule.parse_instant`.
-    """
+    """SQL: `wall` for a time without an offset, `exact` for one with it, both NULL for what is not a time. The rule of
+    `declare.schedule.parse_instant`."""
     columns = columns_of(declaration)
     kind = source.type_of(columns.time)
     fields = row_fields(source, columns, number)

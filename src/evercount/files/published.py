@@ -127,7 +127,6 @@ def view_path(output: Path, name: str) -> Path:
 
 def write_views(output: Path, published: Published, *, main: bool = False) -> list[Path]:
     """Write the further views next to the output, with `main` also that itself, and what readers of a CSV must know.
-
     Each file is complete or as it was before."""
     paths = [view_path(output, name) for name in published.names]
     tables = [(published.output(), output)] if main else []
@@ -182,9 +181,7 @@ def rename_description(path: Path) -> None:
 
 def draw_releases(published: Published, target: Path, scratch: Path) -> tuple[int, int]:
     """Draw the first cells of what is published, with a title that states the promise, over the starts of the ticks.
-
-    Returns how many cells are drawn, and how many there are.
-    """
+    Returns how many cells are drawn, and how many there are."""
     from evercount.plotting import band_plot
 
     declaration, level = published.declaration, published.level

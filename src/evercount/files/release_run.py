@@ -249,10 +249,8 @@ def _write_rows(
     *,
     header: bool = True,
 ) -> None:
-    """Write the rows of `old` unchanged and those of `tables` after them into the private file `new`, down to disk.
-
-    A CSV without `old` begins with its header, unless an earlier run has written it elsewhere.
-    """
+    """Write the rows of `old` unchanged and those of `tables` after them into the private file `new`, down to disk. A
+    CSV without `old` begins with its header, unless an earlier run has written it elsewhere."""
     with new_private(new) as file:
         if old is not None and kind != "parquet":
             with old.open("rb") as before:

@@ -41,10 +41,8 @@ FORMAT = "evercount release state 1"
 
 
 class Closed(NamedTuple):
-    """The instant at which the last released tick ended, and the offsets of the time zone until then.
-
-    Another version of the time zone data may move both, and rows that were counted would count again.
-    """
+    """The instant at which the last released tick ended, and the offsets of the time zone until then. Another version
+    of the time zone data may move both, and rows that were counted would count again."""
 
     until: int
     offsets: list[list[int]]
@@ -158,12 +156,8 @@ class Places:
 
 @contextmanager
 def locked(places: Places) -> Iterator[Path]:
-    """One run at a time for a state; a second one is refused. Gives a private scratch folder for that run.
-
-    The scratch folder may hold copies of events. A killed run leaves it, and the next one removes it. The empty lock
-    file stays.
-
-    """
+    """One run at a time for a state; a second one is refused. Gives a private scratch folder for that run. The scratch
+    folder may hold copies of events. A killed run leaves it, and the next one removes it. The empty lock file stays."""
     lock = places.state.with_name(f".{places.state.name}.lock")
     try:
         file = open_private(lock, os.O_CREAT | os.O_RDWR)
@@ -189,11 +183,8 @@ def locked(places: Places) -> Iterator[Path]:
 
 
 def read_state(places: Places) -> State | None:
-    """The committed state, or None before the first run. Finishes a run that died between commit and publishing.
-
-    An output without its state is refused: nobody could tell what has been released, or with which noise.
-
-    """
+    """The committed state, or None before the first run. Finishes a run that died between commit and publishing. An
+    output without its state is refused: nobody could tell what has been released, or with which noise."""
     try:
         blob = places.state.read_bytes()
     except FileNotFoundError:

@@ -72,11 +72,9 @@ class Access:
         return role
 
     def client(self, scope: Scope) -> str:
-        """Whose share of the service a request uses up: its token's if that is known, else its address's.
-
-        The address is the one that connected, or the one that a trusted proxy names. Addresses of one IPv6 network
-        of 64 bits are one client: anyone who has one of them has all.
-        """
+        """Whose share of the service a request uses up: its token's if that is known, else its address's. The address
+        is the one that connected, or the one that a trusted proxy names. Addresses of one IPv6 network of 64 bits are
+        one client: anyone who has one of them has all."""
         digest = sent_digest(Headers(scope=scope).get("authorization", ""))
         if digest is not None and self._role_of(digest) is not None:
             return f"token {digest.hex()}"

@@ -25,11 +25,9 @@ Publish = Callable[[str, list[dict[str, Any]]], None]
 
 
 class CatchUp:
-    """Closes ticks of the store for its writer thread, one slice of one stream after the other.
-
-    Only the number of ticks in a slice depends on how fast the machine is; the released numbers do not. Test:
-    `tests/service/test_service_catch_up.py::test_slices_release_the_same_numbers`.
-    """
+    """Closes ticks of the store for its writer thread, one slice of one stream after the other. Only the number of
+    ticks in a slice depends on how fast the machine is; the released numbers do not. Test:
+    `tests/service/test_service_catch_up.py::test_slices_release_the_same_numbers`."""
 
     def __init__(self, store: Store, clock: Clock, publish: Publish) -> None:
         self.store, self.clock, self.publish = store, clock, publish
@@ -37,10 +35,8 @@ class CatchUp:
         self._told: dict[str, float] = {}
 
     def close_slice(self, live: LiveStream, now: float, most: int | None = None) -> int:
-        """Close the oldest of the ticks that have ended, at most `most`. Returns how many are left.
-
-        None is closed while the noise of new keys is drawn and takes longer than a slice: others must not wait for it.
-        """
+        """Close the oldest of the ticks that have ended, at most `most`. Returns how many are left. None is closed
+        while the noise of new keys is drawn and takes longer than a slice: others must not wait for it."""
         due = live.due(now)
         if not due:
             return 0

@@ -34,10 +34,8 @@ class JsonLines(TextLines):
 
 
 class Repeated(logging.Filter):
-    """Lets few lines of one kind pass in a minute; the next one says how many were left out.
-
-    For lines that any client can cause as often as it likes.
-    """
+    """Lets few lines of one kind pass in a minute; the next one says how many were left out. For lines that any client
+    can cause as often as it likes."""
 
     def __init__(self) -> None:
         super().__init__()

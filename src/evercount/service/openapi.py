@@ -86,9 +86,8 @@ HOST = "http://127.0.0.1:8000"  # whom the commands of the examples ask
 
 def examples() -> dict[str, dict[str, Any]]:
     """For each operation, by "METHOD path": a `command`, and the `answer` of the service, with long lists cut, or None.
-
-    `EVERCOUNT_WRITE_ANSWERS=1 pytest tests/service/test_service_examples.py` runs the commands and writes the answers.
-    """
+    `EVERCOUNT_WRITE_ANSWERS=1 pytest tests/service/test_service_examples.py` runs the commands and writes the
+    answers."""
     text = resources.files("evercount.service").joinpath("examples.json").read_text("utf-8")
     return dict(json.loads(text))
 

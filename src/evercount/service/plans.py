@@ -70,10 +70,8 @@ def _busy(message: str = "the service is stopping", remedy: str = "Send it again
 
 
 class PlanQueue:
-    """Work waits in the order in which it was asked for. A cancelled future gives its place back at once.
-
-    The threads are daemons, so that a long computation does not keep a service that stops.
-    """
+    """Work waits in the order in which it was asked for. A cancelled future gives its place back at once. The threads
+    are daemons, so that a long computation does not keep a service that stops."""
 
     def __init__(self, threads: int, most: int, most_per_client: int) -> None:
         self.most, self.most_per_client = most, most_per_client

@@ -84,10 +84,8 @@ def describe_view(live: AnyStream, name: str, table: ReleaseTable) -> dict[str, 
 
 
 def _published(store: Reading, live: AnyStream, outputs: list[int], ticks: int) -> ReleaseTable:
-    """The newest released numbers as they are.
-
-    Where the stream declares numbers below zero impossible, intervals do not go below it either: they lose no truth.
-    """
+    """The newest released numbers as they are. Where the stream declares numbers below zero impossible, intervals do
+    not go below it either: they lose no truth."""
     cells = range(min(outputs), max(outputs) + 1)
     table = store.published(live, max(0, live.closed - max(1, ticks)), live.closed, cells)
     table = store.adder(live)(table)

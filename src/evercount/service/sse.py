@@ -25,10 +25,8 @@ Read = Callable[[int, int], Awaitable[list[dict[str, Any]]]]  # (after, limit) â
 
 
 def sse(release: dict[str, Any]) -> str:
-    """One release as a server-sent event.
-
-    Of a tick that is published again, only the last event has an id: who is cut off before it gets all of them again.
-    """
+    """One release as a server-sent event. Of a tick that is published again, only the last event has an id: who is cut
+    off before it gets all of them again."""
     mark = f"id: {release['tick']}\n" if release.get("as_of", release["tick"]) == release["tick"] else ""
     return f"{mark}event: release\ndata: {json.dumps(release, separators=(',', ':'))}\n\n"
 
@@ -84,10 +82,8 @@ class Hub:
 
     @contextmanager
     def seat(self, client: str) -> Iterator[None]:
-        """A live connection of a client, counted from here to the end of the block, or Problem 503.
-
-        There is no await between the check and the count, so that a burst of connections stays within the limit.
-        """
+        """A live connection of a client, counted from here to the end of the block, or Problem 503. There is no await
+        between the check and the count, so that a burst of connections stays within the limit."""
         if self.closing or self.listeners >= self.most or self._clients[client] >= self.most_per_client:
             raise Problem(503, "Busy", "there are too many live connections", "Ask for /releases instead.", retry=5)
         self._clients[client] += 1
@@ -126,11 +122,9 @@ class Hub:
         allowed: Callable[[], bool] = lambda: True,
         heartbeat: float = HEARTBEAT_SECONDS,
     ) -> AsyncIterator[str]:
-        """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed.
-
-        The store is asked where the kept releases do not continue after the tick, and again at every heartbeat: a
-        release that is committed but was never published (the commit's answer was lost) is then sent, too.
-        """
+        """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed. The
+        store is asked where the kept releases do not continue after the tick, and again at every heartbeat: a release
+        that is committed but was never published (the commit's answer was lost) is then sent, too."""
         topic = self.topic(name)
         with topic.listener():
             yield "retry: 2000\n: evercount\n\n"

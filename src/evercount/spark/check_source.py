@@ -103,11 +103,9 @@ def check_columns(events: DataFrame, declaration: StreamDeclaration) -> types.Da
 
 
 def check_parquet_times(events: DataFrame, declaration: StreamDeclaration, files: Sequence[str] = ()) -> None:
-    """Refuse Parquet files whose times have a zone where the schema says none, or the other way round.
-
-    Spark takes either as the other in UTC, so nothing is wrong where that is the declared zone. `files` are those of a
-    micro-batch; else all are looked at.
-    """
+    """Refuse Parquet files whose times have a zone where the schema says none, or the other way round. Spark takes
+    either as the other in UTC, so nothing is wrong where that is the declared zone. `files` are those of a micro-batch;
+    else all are looked at."""
     if declaration.schedule.zone == "UTC":
         return
     for source in file_sources(events):

@@ -167,10 +167,8 @@ def has_names(declaration: StreamDeclaration) -> bool:
 
 
 def named_groups(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """One row for each (place, name): place, name, the numbers of `NamedEvents`, and events, the number of rows.
-
-    Users that are counted have a row for each key; of several events in a tick the first one is taken.
-    """
+    """One row for each (place, name): place, name, the numbers of `NamedEvents`, and events, the number of rows. Users
+    that are counted have a row for each key; of several events in a tick the first one is taken."""
     number = fn.count(fn.lit(1)).alias("events")
     if declaration.query.people is None:
         groups = with_legal_keys(rows.groupBy("place", "k").agg(number), declaration)

@@ -86,10 +86,8 @@ def _with_cell(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
 
 def key_lookup(keys: Sequence[str]) -> tuple[Column, Column]:
     """A hash table of the keys in expressions: `slot` from the column k, and from both the cell, or NULL for others.
-
     Each slot has a candidate cell in the first array, and in the next ones the others of the same slot: no join, no
-    second shuffle, and a row is compared with one key or two.
-    """
+    second shuffle, and a row is compared with one key or two."""
     slots = 1 << (4 * len(keys) - 1).bit_length()
     arrays: list[list[int | None]] = []
     for cell, key in enumerate(keys):
@@ -131,11 +129,9 @@ def event_rows(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
 
 
 def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """Rows whose k is the key as it is counted; a row whose key is not legal is no event.
-
-    The usual keys are told from others in the JVM. Others go through the rule itself in Python, on the executors:
-    Java's Unicode has another version, and a key must be legal in every door or in none.
-    """
+    """Rows whose k is the key as it is counted; a row whose key is not legal is no event. The usual keys are told from
+    others in the JVM. Others go through the rule itself in Python, on the executors: Java's Unicode has another
+    version, and a key must be legal in every door or in none."""
     found, k = declaration.query.discovery, fn.col("k")
     assert found is not None
     pa, _ = parquet_modules()
@@ -156,10 +152,8 @@ def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFram
 
 def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
     """One row for each row: place, k, units, and where users are named who, us and o; place is NULL after the horizon.
-
-    Nothing is filtered here: Spark would copy the expressions into the condition once for each use, which grows
-    beyond all bounds for calendars with many clock changes.
-    """
+    Nothing is filtered here: Spark would copy the expressions into the condition once for each use, which grows beyond
+    all bounds for calendars with many clock changes."""
     columns, schedule = columns_of(declaration), declaration.schedule
     # two days more than the last tick: wall times differ from instants by less, and Spark is slow with long expressions
     until = schedule.start_of(min(last, horizon or last) + 1) + 2 * UNITS["d"]

@@ -202,9 +202,7 @@ class _Round:
 
     def read(self, events: DataFrame) -> None:
         """Count all that the source has now. Every row gets its place in the streaming query: that is planned once.
-
-        Another thread waits for Spark: one that is interrupted in a call of the JVM cannot stop the query.
-        """
+        Another thread waits for Spark: one that is interrupted in a call of the JVM cannot stop the query."""
         declaration = self.fed.declaration
         placed = place_events(events, declaration, self.fed.last_tick, declaration.horizon)
         inheritable = inheritable_thread_target(events.sparkSession)
@@ -264,10 +262,8 @@ class _Round:
 
 def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int]:
     """The id of the checkpoint's query, None where there is none, and the number of the first batch that will come.
-
-    Spark gives the newest planned batch again if it is not committed; all before it are over. It plans a batch after
-    it has committed the one before, so a folder `commits` that was lost or is older counts for nothing here.
-    """
+    Spark gives the newest planned batch again if it is not committed; all before it are over. It plans a batch after it
+    has committed the one before, so a folder `commits` that was lost or is older counts for nothing here."""
     jvm: Any = session._jvm
     state: Any = session._jsparkSession.sessionState()
     try:
@@ -293,10 +289,8 @@ def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int
 
 
 def executors_of(session: SparkSession, store: Store) -> Run:
-    """What closes the shards of a stream of this store on the executors of a session, each by itself.
-
-    The store's key and the password of a database are taken from the executor's own environment; they never travel.
-    """
+    """What closes the shards of a stream of this store on the executors of a session, each by itself. The store's key
+    and the password of a database are taken from the executor's own environment; they never travel."""
     check_pandas()
     if store.database.url.password is not None:
         raise ParameterError(

@@ -85,10 +85,8 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
 
 
 def close_by_shards(store: Store, live: LiveStream, count: int, closed_at: float, run: Run | None = None) -> int:
-    """Release the next `count` ticks of a stream that is cut into shards; returns how many were released.
-
-    What an earlier call has begun is brought to its end instead: its ticks keep their totals.
-    """
+    """Release the next `count` ticks of a stream that is cut into shards; returns how many were released. What an
+    earlier call has begun is brought to its end instead: its ticks keep their totals."""
     cut = live.cut
     assert cut is not None
     if cut.closing == live.closed:

@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
 def make_ready(store: Store, live: LiveStream, count: int) -> int:
     """Bring what was kept for the first open tick into it; returns how many of the next `count` ticks can close now.
-
     Each step is a transaction of its own, and nothing is lost or counted twice if the process is killed after any of
-    them: kept events are deleted in the transaction that counts them, and so are sums that move.
-    """
+    them: kept events are deleted in the transaction that counts them, and so are sums that move."""
     if live.cut is not None and live.cut.closing > live.closed:
         return count  # what they count is frozen
     tick = live.open_tick

@@ -214,9 +214,8 @@ class Mark:
 
 
 def user_hashes(live: LiveStream, users: Iterable[str], lag: int = 0) -> list[bytes]:
-    """Keyed hashes of the ids of users: an id itself is never stored.
-
-    Where ticks are revised, of users for the tick that is `lag` ticks ago: they begin with its number."""
+    """Keyed hashes of the ids of users: an id itself is never stored. Where ticks are revised, of users for the tick
+    that is `lag` ticks ago: they begin with its number."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/users").hex())
     keyed = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.user")
     hashes = []

@@ -247,19 +247,15 @@ class Database:
 
     def checkpoint(self) -> None:
         """Move SQLite's log into its file and empty it, so that deleted rows leave no copy there; PostgreSQL: nothing.
-
-        A reader may hold the log for the moment: then it is emptied by a later checkpoint.
-        """
+        A reader may hold the log for the moment: then it is emptied by a later checkpoint."""
         if self.sqlite and self._connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 raw: Any = self._connection.connection.dbapi_connection
                 raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def move_log(self, over: Callable[[], bool]) -> None:
-        """Move what is committed from SQLite's log into its file again and again, until it is `over`, which waits.
-
-        It waits for nobody and keeps nobody waiting (a passive checkpoint). PostgreSQL needs none: it returns at once.
-        """
+        """Move what is committed from SQLite's log into its file again and again, until it is `over`, which waits. It
+        waits for nobody and keeps nobody waiting (a passive checkpoint). PostgreSQL needs none: it returns at once."""
         if self.file is None:
             return
         with contextlib.closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
@@ -290,11 +286,9 @@ class Database:
 
 
 def insert_rows(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Insert rows that have a value for each column of the table, in the table's order.
-
-    It passes the values to the driver as they are, many rows to a statement: SQLAlchemy's own way costs several times
-    the insert, and a statement for each row twice as much on SQLite, four times on PostgreSQL.
-    """
+    """Insert rows that have a value for each column of the table, in the table's order. It passes the values to the
+    driver as they are, many rows to a statement: SQLAlchemy's own way costs several times the insert, and a statement
+    for each row twice as much on SQLite, four times on PostgreSQL."""
     values = list(rows)
     whole = len(values) // ROWS_PER_STATEMENT * ROWS_PER_STATEMENT
     groups = [

@@ -64,9 +64,7 @@ class Block(NamedTuple):
 
 def distinct_users(hashes: AnyArray) -> tuple[IntArray, IntArray]:
     """As `np.unique` of hashes: the first place of each in their order, and for each entry the number of its hash.
-
-    Their first eight bytes are sorted, which is much faster, unless those of two users are equal.
-    """
+    Their first eight bytes are sorted, which is much faster, unless those of two users are equal."""
     begin = _beginnings(hashes)
     sorting = np.argsort(begin, kind="stable")
     new = begin[sorting][1:] != begin[sorting][:-1]
@@ -112,10 +110,8 @@ class ManyUsers:
         self._stored, self._fresh, self._forgot = [], [], True
 
     def write(self, connection: Connection) -> None:
-        """Write what changed as one more block, with the blocks before it that are not much larger.
-
-        So there are few blocks, and over time an entry is written again a few times, not with every tick.
-        """
+        """Write what changed as one more block, with the blocks before it that are not much larger. So there are few
+        blocks, and over time an entry is written again a few times, not with every tick."""
         stored = self._stored or []
         rows = bool(stored) and stored[0].number is None
         if self._forgot:
@@ -208,9 +204,7 @@ def _open(sealer: Sealer, stream: int, user: bytes, sealed: bytes) -> Used:
 
 def _read_all(connection: Connection, stream: int, sealer: Sealer, most: bytes | None = None) -> list[Block]:
     """The blocks of a stream in the order in which they were written; before them users with rows of their own, if any.
-
-    With `most`, only what has a smaller key.
-    """
+    With `most`, only what has a smaller key."""
     where = users.c.stream == stream
     if most is not None:
         where &= users.c.user < most

@@ -28,11 +28,9 @@ BYTES_AT_A_TIME = 2**26  # stored bytes that are read together when several tick
 
 @dataclass(frozen=True, eq=False)
 class NamedEvents:
-    """Rows of some ticks. Secret.
-
-    Keys that nobody listed: `name` is the key, and its one number is how many events named it. Users that are counted:
-    `name` is the user, and its numbers are the cell of the key (0 without keys), the time and the declared order.
-    """
+    """Rows of some ticks. Secret. Keys that nobody listed: `name` is the key, and its one number is how many events
+    named it. Users that are counted: `name` is the user, and its numbers are the cell of the key (0 without keys), the
+    time and the declared order."""
 
     tick: IntArray
     name: Sequence[str]

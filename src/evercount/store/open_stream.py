@@ -25,11 +25,9 @@ from evercount.store.sealing import Sealer
 
 @dataclass(frozen=True)
 class Batch:
-    """Events of one request, read and checked one by one.
-
-    `row` is their sum per cell for queries without a memory (None for the others). `users` and `times` are None where
-    no event needs them. `sender` keeps the idempotency keys of different senders apart.
-    """
+    """Events of one request, read and checked one by one. `row` is their sum per cell for queries without a memory
+    (None for the others). `users` and `times` are None where no event needs them. `sender` keeps the idempotency keys
+    of different senders apart."""
 
     stream: str
     payloads: list[Any]
@@ -100,10 +98,8 @@ class OpenEncoder:
         return self._query.load_state(self._query.dump_state(state))
 
     def take(self, events: Sequence[Any], places: Sequence[int]) -> None:
-        """Read more events of the tick, or refuse them and stay as before. `places`: their numbers in the request.
-
-        An error that is no InputError leaves the encoder in doubt: the caller builds a new one.
-        """
+        """Read more events of the tick, or refuse them and stay as before. `places`: their numbers in the request. An
+        error that is no InputError leaves the encoder in doubt: the caller builds a new one."""
         if self._query.splits:
             try:
                 self._state = self._query.encode(self._state, list(events))[1]
@@ -231,11 +227,9 @@ class LiveStream:
         return max(self.open_tick, newest)
 
     def place(self, times: list[int | None] | None, size: int, now: float) -> Placed:
-        """The tick of each event: late ones follow the declared rule, those of the future refuse the batch.
-
-        An event before the start of the stream is not legal, as in every door. One without a time counts in the last
-        open tick.
-        """
+        """The tick of each event: late ones follow the declared rule, those of the future refuse the batch. An event
+        before the start of the stream is not legal, as in every door. One without a time counts in the last open
+        tick."""
         first, last = self.open_tick, self.last_open(now)
         if times is None:
             return Placed({last: list(range(size))}, 0)
@@ -289,11 +283,9 @@ class LiveStream:
         return cut_total(self.declaration.query, totals if counted is None else add_exactly(totals, counted))
 
     def offer(self, events: list[Any], places: list[int], pending: list[Any]) -> None:
-        """Refuse events that the encoder would refuse at the end of the tick, numbered as in their request.
-
-        `pending` are events of the same transaction that were taken already. Accepted events are remembered by
-        `encoder`; a caller that cannot commit them forgets it (`encoder = None`).
-        """
+        """Refuse events that the encoder would refuse at the end of the tick, numbered as in their request. `pending`
+        are events of the same transaction that were taken already. Accepted events are remembered by `encoder`; a
+        caller that cannot commit them forgets it (`encoder = None`)."""
         if self.declaration.query.refuses_by_itself:  # `read_request` has checked all there is to check
             return
         if self.encoder is None:

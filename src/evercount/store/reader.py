@@ -47,10 +47,8 @@ class Reading(StoredReleases):
     # -- the ledger ----------------------------------------------------------------------------------------------
 
     def ledger(self, public_only: bool = False) -> dict[str, Any]:
-        """What each stream spends, and what streams of one unit spend together, exactly composed.
-
-        With `public_only` streams that are not public are left out of the entries, the numbers and the totals.
-        """
+        """What each stream spends, and what streams of one unit spend together, exactly composed. With `public_only`
+        streams that are not public are left out of the entries, the numbers and the totals."""
         with self.database.reading() as connection:
             lines = read_spendings(connection)
             cap = None if public_only else read_cap(connection)
@@ -77,11 +75,8 @@ class Reading(StoredReleases):
 
     @contextlib.contextmanager
     def _view_after(self, head: HeadFile | None, content: Head | None) -> Iterator[tuple[Connection, Head | None]]:
-        """A view of the database, and what the head file said before it (see `HeadFile.check`).
-
-        Where it said nothing and says something now, a new store has just written its first head: that one, and a fresh
-        view.
-        """
+        """A view of the database, and what the head file said before it (see `HeadFile.check`). Where it said nothing
+        and says something now, a new store has just written its first head: that one, and a fresh view."""
         with contextlib.ExitStack() as stack:
             connection = stack.enter_context(self.database.reading())
             if head is not None and content is None and schema.find(connection, schema.streams, "id") is not None:
@@ -230,11 +225,9 @@ def open_sealer(connection: Connection, key: bytes | None) -> Sealer:
 
 
 def restore_copy(copy: Path, place: Path, head: Path | None = None) -> tuple[Path | None, list[Quarantine]]:
-    """Put a backup of an SQLite store in the place of the store at `place`, while nobody writes to it.
-
-    Returns where the old database is kept, and the streams that cannot go on. The head file is not touched: it is what
-    tells which streams have released since the copy was made.
-    """
+    """Put a backup of an SQLite store in the place of the store at `place`, while nobody writes to it. Returns where
+    the old database is kept, and the streams that cannot go on. The head file is not touched: it is what tells which
+    streams have released since the copy was made."""
     refuse_link("the copy", copy)
     target = parse_url(place).database
     assert target is not None

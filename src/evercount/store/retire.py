@@ -121,10 +121,8 @@ def successor_of(declaration: StreamDeclaration, name: str, now: float) -> Strea
 
 
 def _until(known: AnyStream) -> int | None:
-    """The instant from which on the stream has published nothing; None where that is not known.
-
-    A stream in quarantine has published more than this copy of the database knows.
-    """
+    """The instant from which on the stream has published nothing; None where that is not known. A stream in quarantine
+    has published more than this copy of the database knows."""
     schedule = known.declaration.schedule
     if isinstance(known, EndedStream) or schedule.manual:
         return None

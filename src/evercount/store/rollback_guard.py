@@ -147,9 +147,8 @@ class HeadFile:
 
     def add(self, name: str, tick: int, digest: str) -> bool:
         """Append the last release of a stream that the file names already: one wait for the disk, `write` has three.
-
-        False: the file has to be written anew. Somebody changed it, it has become long, or the disk refused the line.
-        """
+        False: the file has to be written anew. Somebody changed it, it has become long, or the disk refused the
+        line."""
         line = json.dumps([name, tick, digest]).encode() + b"\n"
         written, self._written = self._written, None
         try:

@@ -109,11 +109,9 @@ class StoredReleases:
             return described(table, format_utc, read_hashes(connection, one.id, after, int(table.ticks[-1])))
 
     def release_tables(self, one: Known, until: int) -> Iterator[ReleaseTable]:
-        """All that the stream shows up to tick `until`, as tables of a bounded size; one at least.
-
-        Each table is a read of its own: a slow reader holds no view of the database open. Releases never change, so
-        the tables fit together.
-        """
+        """All that the stream shows up to tick `until`, as tables of a bounded size; one at least. Each table is a read
+        of its own: a slow reader holds no view of the database open. Releases never change, so the tables fit
+        together."""
         with self.database.reading() as connection:
             labels = labels_of(connection, one)
             marks = read_marks(connection, one.id)
@@ -198,10 +196,8 @@ class StoredReleases:
         return read(connection, one, after, last, cells), hashes
 
     def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
-        """What some cells published at some ticks: an array for each tick, in the order of `cells`.
-
-        NaN where a tick did not publish a cell: a key that was not public yet.
-        """
+        """What some cells published at some ticks: an array for each tick, in the order of `cells`. NaN where a tick
+        did not publish a cell: a key that was not public yet."""
         table, wanted = schema.releases, [int(tick) for tick in ticks if tick > 0]
         place = {cell: i for i, cell in enumerate(cells)}
         values = {tick: np.full(len(place), np.nan) for tick in wanted}
@@ -254,11 +250,9 @@ class StoredReleases:
         return None if before is None else self.totals_at_end(int(before))
 
     def totals_at_end(self, stream: int) -> CarriedTotals:
-        """The running totals that a stream has published last, on top of those that it goes on from itself.
-
-        While it goes on, and where its history is hidden, they are NaN, so that no sum with them is shown. When it is
-        over, they follow from what is committed and never change.
-        """
+        """The running totals that a stream has published last, on top of those that it goes on from itself. While it
+        goes on, and where its history is hidden, they are NaN, so that no sum with them is shown. When it is over, they
+        follow from what is committed and never change."""
         if (known := self._totals.get(stream)) is not None:
             return known
         before = self.carried(stream)

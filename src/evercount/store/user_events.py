@@ -46,10 +46,7 @@ class UserEvents:
 
     def stored(self, live: LiveStream) -> tuple[IntArray, AnyArray, list[str]]:
         """Ticks, events and keys as they are stored, in one order: the same events have the same form, however they
-        came.
-
-        Of one user and tick no event is kept that comes after more others than any cap leaves.
-        """
+        came. Of one user and tick no event is kept that comes after more others than any cap leaves."""
         keys = sorted(self.keys)
         cell = self.cell
         if keys:

@@ -69,10 +69,8 @@ class NoiseAhead:
             live.ahead = self._new_keys.submit(live.stream.prepare, list(live.events))
 
     def under_way(self, live: LiveStream) -> Future[Any] | None:
-        """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer.
-
-        With very many new keys at a late tick it takes longer than clients of other streams may wait.
-        """
+        """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer. With
+        very many new keys at a late tick it takes longer than clients of other streams may wait."""
         self.draw_new_keys(live)
         return None if live.ahead is None or live.ahead.done() else live.ahead
 
@@ -221,10 +219,8 @@ class Store(Reading):
         cells: int | None = None,
         run: Run | None = None,
     ) -> list[dict[str, Any]]:
-        """Release the next ticks in one transaction; what is not committed did not happen.
-
-        The shards of a stream that is cut are closed by `run`, None for this process (`close_shards.py`).
-        """
+        """Release the next ticks in one transaction; what is not committed did not happen. The shards of a stream that
+        is cut are closed by `run`, None for this process (`close_shards.py`)."""
         if live.finished:
             raise live.over()
         if live.cut is not None:
