@@ -303,7 +303,7 @@ def export_releases(
     from evercount.engine.release_table import LEVEL
     from evercount.engine.write_table import MEDIA_TYPES, Kind, write_tables
     from evercount.errors import StoreError, UnknownName
-    from evercount.files.published import describe_files
+    from evercount.files.published import describe_file
     from evercount.store import Reading
     from evercount.store.rollback_guard import HeadFile, default_path
 
@@ -330,4 +330,4 @@ def export_releases(
             write_tables(cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said})
         if output and form == "csv":
             facts = public_facts(declaration, said, reading.marks(stored.id), full_digits=full_digits)
-            describe_files([output], facts, LEVEL)
+            describe_file(output, facts, LEVEL)

@@ -140,8 +140,10 @@ def write_views(output: Path, published: Published, *, main: bool = False) -> li
                 write_tables(output_kind(output.name), file, [shown], schedule, metadata)
         except OSError as error:
             raise StoreError(f"{output} is published; its view {path} cannot be written: {error.strerror}") from error
-    for path in (output, *paths) if output_kind(output.name) == "csv" else ():
-        _describe(path, published)
+    one, digits, carried = published.declaration, published.full_digits, published.carried
+    facts = public_facts(one, published.guarantee, published.marks, full_digits=digits, carried=carried)
+    for path in (output, *paths):
+        describe_file(path, facts, published.level)
     return paths
 
 
@@ -154,15 +156,15 @@ def description_path(table: Path) -> Path:
     return table.with_name(f"{table.name}.meta.json")
 
 
-def _describe(path: Path, published: Published) -> None:
-    """Write next to a CSV what readers must know, as CSV on the Web."""
-    one, target = published.declaration, description_path(path)
-    digits, carried = published.full_digits, published.carried
-    facts = public_facts(one, published.guarantee, published.marks, full_digits=digits, carried=carried)
+def describe_file(path: Path, facts: Mapping[str, Any], level: float) -> None:
+    """Write next to a CSV what readers must know (`public_facts`), as CSV on the Web."""
+    if output_kind(path.name) != "csv":
+        return
+    target = description_path(path)
     try:
         with path.open("rb") as file:
             columns = file.readline().decode().strip().split(",")
-        _write_json(target, describe_csv(path.name, columns, facts, published.level))
+        _write_json(target, describe_csv(path.name, columns, facts, level))
     except OSError as error:
         raise StoreError(f"{path} is published; {target} cannot be written: {error.strerror}") from error
 

@@ -114,7 +114,7 @@ class StoreHome:
         if sealed is None:  # it was declared, and nothing was released
             return None
         try:
-            state = State.load(self.store.sealer.open(sealed, "files", live.id))
+            state = State.load(live.unseal(sealed, "files"))
         except SnapshotError as error:
             raise SnapshotError(f"the runs of stream {live.name!r} cannot be read: {error}") from error
         width = max(len(live.labels), len(live.stream.labels))  # keys that were found; lags of revised days
@@ -139,7 +139,7 @@ class StoreHome:
         if live is None or (not live.closed and not live.follows):
             live = self.store.declare(declaration, self.now, job.secret, waits_for=FILES)
         kept = replace(state, stream={}, numbers=np.empty((0, 0)), tables=())
-        sealed = self.store.sealer.seal(pack(kept.to_dict()), "files", live.id)
+        sealed = live.seal(pack(kept.to_dict()), "files")
 
         def also(connection: Connection) -> None:
             remove(connection, file_runs, stream=live.id)

@@ -26,7 +26,6 @@ from evercount.store.named_events import NamedEvents, Part, by_tick, keep_rows, 
 from evercount.store.open_stream import LiveStream
 from evercount.store.saturation import Totals
 from evercount.store.schema import counted_batches, counted_events, counted_totals, find, read_fact, remove, write_fact
-from evercount.store.sealing import Sealer
 from evercount.store.user_events import UserEvents, cap_ticks, keep_events
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class CountedBatch:
     named: Iterable[NamedEvents] | None = None
 
 
-def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: CountedBatch) -> bool:
+def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> bool:
     """Add a batch to the open ticks inside the open transaction; False if it was added before.
 
     **Guarantee.** A batch is added once: its name and its totals are one transaction. A batch that comes again must be
@@ -92,16 +91,16 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
         raise StreamStopped(f"stream {live.name!r} is stopped: {live.stopped}")
     if users is not None:
         tick, counted = _place(live, users[0])
-        keep_events(connection, live, sealer, (one.query, one.batch), tick[counted], users[1][counted], users[2])
-    keep_rows(connection, live.id, sealer, one.query, one.batch, _placed(live, named))
-    _add(connection, live, sealer, one.totals)
+        keep_events(connection, live, (one.query, one.batch), tick[counted], users[1][counted], users[2])
+    keep_rows(connection, live, one.query, one.batch, _placed(live, named))
+    _add(connection, live, one.totals)
     connection.execute(
         insert(counted_batches).values(
             stream=live.id, query=one.query, batch=one.batch, digest=digest.digest(), accepted=time.time()
         )
     )
     if one.position is not None:
-        sealed = sealer.seal(one.position, "position", live.id, 0, one.query.encode()).hex()
+        sealed = live.seal(one.position, "position", 0, one.query.encode()).hex()
         write_fact(connection, _position_key(live, one.query), sealed)
     remove(connection, counted_batches, stream=live.id, query=one.query, batch=range(one.batch - REMEMBERED))
     return True
@@ -136,10 +135,10 @@ def last_batches(connection: Connection, stream: int) -> dict[str, int]:
     return {query: int(batch) for query, batch in rows}
 
 
-def read_position(connection: Connection, live: LiveStream, sealer: Sealer, query: str) -> bytes | None:
+def read_position(connection: Connection, live: LiveStream, query: str) -> bytes | None:
     """The position that came with the last batch of a query; None where it has none."""
     kept = read_fact(connection, _position_key(live, query))
-    return None if kept is None else sealer.open(bytes.fromhex(kept), "position", live.id, 0, query.encode())
+    return None if kept is None else live.unseal(bytes.fromhex(kept), "position", 0, query.encode())
 
 
 def _position_key(live: LiveStream, query: str) -> str:
@@ -168,13 +167,13 @@ class CountedTicks:
     users: ManyUsers | None = None
 
     @classmethod
-    def read(cls, connection: Connection, live: LiveStream, sealer: Sealer, ticks: range) -> CountedTicks:
+    def read(cls, connection: Connection, live: LiveStream, ticks: range) -> CountedTicks:
         brings_users, brings_names = _brings(live.declaration)
         if brings_names:
-            return cls(named=stored_parts(connection, live.id, sealer, ticks))
+            return cls(named=stored_parts(connection, live, ticks))
         if not brings_users:
-            return cls(stored_totals(connection, live, sealer, ticks))
-        return cls(*cap_ticks(connection, live, sealer, ticks))
+            return cls(stored_totals(connection, live, ticks))
+        return cls(*cap_ticks(connection, live, ticks))
 
     def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
         """Delete what was counted for the ticks up to `tick`, in the transaction that releases them."""
@@ -208,7 +207,7 @@ def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> 
         )
 
 
-def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickTotals) -> None:
+def _add(connection: Connection, live: LiveStream, totals: TickTotals) -> None:
     """Add totals to the stored ones, late ones by the declared rule."""
     tick, counted = _place(live, totals.tick)
     lag = np.maximum(tick - totals.tick, 0) if live.declaration.revise_for is not None else 0
@@ -218,7 +217,7 @@ def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickT
     for one, here in by_tick(tick):
         rows[one] = np.zeros(live.stream.query.cells, np.int64)
         np.add.at(rows[one], cell[here], total[here])
-    add_totals(connection, live, sealer, rows)
+    add_totals(connection, live, rows)
 
 
 def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
@@ -297,7 +296,7 @@ class FedStream:
 
     def position(self, source: str) -> bytes | None:
         with self.store.database.reading() as connection:
-            return read_position(connection, self.live, self.store.sealer, source)
+            return read_position(connection, self.live, source)
 
     def accept(self, query: str, batch: int, found: Counted, fresh: bool, position: bytes | None = None) -> bool:
         """Commit what a batch holds; False if it was committed before. See `store.accept_totals`."""

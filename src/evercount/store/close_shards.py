@@ -78,7 +78,7 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
             blob = shard_stream.snapshot()
             shard_stream.close()
             row = {"stream": live.id, "number": number, "first": part.start, "stop": part.stop, "tick": 0}
-            rows.append({**row, "sealed": _seal(store.sealer, blob, live.id, number, 0)})
+            rows.append({**row, "sealed": _seal(live.sealer, blob, live.id, number, 0)})
         connection.execute(insert(schema.cut_streams).values(stream=live.id, closing=0))
         connection.execute(insert(schema.shards), rows)
     live.cut = CutStream(shards, 0)
@@ -102,7 +102,7 @@ def close_by_shards(store: Store, live: LiveStream, count: int, closed_at: float
             head = link(head, tick, read_numbers(connection, live.id, tick, outputs))
             links.append((live.id, tick, head, closed_at))
         insert_rows(connection, schema.ticks, links)
-        store.write_state(connection, live, cut.closing, live.blob)
+        live.write_state(connection, cut.closing, live.blob)
         CountedTicks().write(connection, live, cut.closing)
     live.head, live.closed = head, cut.closing
     store.write_head(live)
@@ -123,9 +123,9 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
         forget_users(connection, live, range(live.open_tick, last + 1))
         (counted or CountedTicks()).write(connection, live, last)
         for tick in np.unique(totals.tick).tolist():
-            sealed = store.sealer.seal(pack_totals(totals.rows(tick, tick + 1)[0]), "counted", live.id, tick)
+            sealed = live.seal(pack_totals(totals.rows(tick, tick + 1)[0]), "counted", tick)
             connection.execute(insert(schema.counted_totals).values(stream=live.id, tick=tick, sealed=sealed))
-        store.write_accumulator(connection, live, last + 1, zeros)
+        live.write_totals(connection, last + 1, zeros)
         place = schema.having(schema.cut_streams, stream=live.id)
         connection.execute(update(schema.cut_streams).where(place).values(closing=last))
     live.totals, cut.closing = zeros, last

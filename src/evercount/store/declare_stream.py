@@ -104,16 +104,16 @@ def declare_stream(
             .returning(schema.streams.c.id)
         ).scalar_one()
         labels = stream.labels if declaration.revise_for is None else declaration.query.labels  # as readers see them
-        live = LiveStream(number, declaration, secret, stream, blob, head, totals, labels=labels)
+        live = LiveStream(number, declaration, secret, store.sealer, stream, blob, head, totals, labels=labels)
         missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
         if waits_for == FILES or (waits_for == HISTORY and missed):
             live.waiting = waits_for
             connection.execute(insert(schema.waiting_streams).values(stream=number, reason=waits_for))
         for table, row in (
-            (schema.secrets, {"sealed": store.sealer.seal(secret.hex().encode(), "secret", number)}),
+            (schema.secrets, {"sealed": live.seal(secret.hex().encode(), "secret")}),
             (schema.noise_identities, {"identity": identity}),
-            (schema.states, {"tick": 0, "sealed": store.sealer.seal(blob, "state", number)}),
-            (schema.accumulators, {"tick": 1, "sealed": live.pack_totals(store.sealer, totals, 1)}),
+            (schema.states, {"tick": 0, "sealed": live.seal(blob, "state")}),
+            (schema.accumulators, {"tick": 1, "sealed": live.pack_totals(totals, 1)}),
             (schema.ledger, {"cost": json.dumps(line.cost.to_dict()), "spent": time.time()}),
         ):
             connection.execute(insert(table).values(stream=number, **row))

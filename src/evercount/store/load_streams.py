@@ -54,12 +54,12 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
         raise StoreError("a stream is inconsistent: its state, sums and releases disagree", f"stream {row['name']!r}")
     known, open_sums = declaration.with_query(stream.query), unpack_totals(totals, stream.query.cells)
     labels = labels_of(connection, stored)
-    live = LiveStream(number, known, secret, stream, blob, head, open_sums, labels=labels, cut=cut)
+    live = LiveStream(number, known, secret, sealer, stream, blob, head, open_sums, labels=labels, cut=cut)
     live.closed = tick
     where = schema.having(schema.open_events, stream=number, tick=live.open_tick)
     groups = select(schema.open_events.c.sealed).where(where).order_by(schema.open_events.c.number)
     for sealed in connection.execute(groups).scalars():
-        live.events.extend(json.loads(sealer.open(sealed, "events", number, live.open_tick)))
+        live.events.extend(json.loads(live.unseal(sealed, "events", live.open_tick)))
         live.groups += 1
     live.counted = has_totals(connection, number)
     live.early, live.marks = early_ticks(connection, number), read_marks(connection, number)

@@ -18,8 +18,8 @@ from evercount._arrays import IntArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.queries.capabilities import rows_of
 from evercount.store.database import insert_rows
+from evercount.store.open_stream import LiveStream
 from evercount.store.schema import counted_events, having
-from evercount.store.sealing import Sealer
 
 PURPOSE = "named events"
 Part = tuple[list[str], IntArray]  # names and numbers of some rows of one tick
@@ -113,16 +113,16 @@ def add_keys(keys: Iterable[str], *counts: Iterable[tuple[str, int]]) -> Mapping
     return total
 
 
-def stored_parts(connection: Connection, stream: int, sealer: Sealer, ticks: range) -> dict[int, list[Part]]:
+def stored_parts(connection: Connection, live: LiveStream, ticks: range) -> dict[int, list[Part]]:
     table, found = counted_events, dict[int, list[Part]]()
-    where = having(table, stream=stream, tick=ticks)
+    where = having(table, stream=live.id, tick=ticks)
     for tick, sealed in connection.execute(select(table.c.tick, table.c.sealed).where(where)):
-        found.setdefault(tick, []).append(unpack_rows(sealer.open(sealed, PURPOSE, stream, tick)))
+        found.setdefault(tick, []).append(unpack_rows(live.unseal(sealed, PURPOSE, tick)))
     return found
 
 
 def keep_rows(
-    connection: Connection, stream: int, sealer: Sealer, query: str, batch: int, rows: Iterable[tuple[int, bytes]]
+    connection: Connection, live: LiveStream, query: str, batch: int, rows: Iterable[tuple[int, bytes]]
 ) -> None:
     for tick, parts in groupby(rows, key=lambda row: row[0]):
         content, *more = (content for _, content in parts)
@@ -130,8 +130,8 @@ def keep_rows(
             opened = [unpack_rows(one) for one in (content, *more)]
             names = [name for some, _ in opened for name in some]
             content = pack_rows(names, np.concatenate([numbers for _, numbers in opened]))
-        sealed = sealer.seal(content, PURPOSE, stream, tick)
-        insert_rows(connection, counted_events, [(stream, tick, query, batch, sealed)])
+        row = (live.id, tick, query, batch, live.seal(content, PURPOSE, tick))
+        insert_rows(connection, counted_events, [row])
 
 
 def ticks_at_a_time(connection: Connection, stream: int, ticks: range) -> int:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from sqlalchemy import Connection, bindparam, update
 
 from evercount._arrays import IntArray
 from evercount.declarations.declaration import StreamDeclaration
@@ -19,6 +20,7 @@ from evercount.errors import Conflict, EventRefused, HorizonReached, InputError,
 from evercount.noise import Secret
 from evercount.privacy import successor_text
 from evercount.queries import Query
+from evercount.store import schema
 from evercount.store.saturation import Totals, add_exactly, check_request, cut_total, pack_totals
 from evercount.store.sealing import Sealer
 
@@ -59,6 +61,13 @@ HISTORY, FILES = "history", "files"
 """What a stream waits for: that its past is sent, or runs of `evercount release`, which close its ticks."""
 
 
+# built once: that takes longer than to run them
+NEW_STATE, NEW_SUMS = (
+    update(table)
+    .where(table.c.stream == bindparam("number"))
+    .values(tick=bindparam("new_tick"), sealed=bindparam("content"))
+    for table in (schema.states, schema.accumulators)
+)
 UNREADABLE = "the batch holds an event that the stream's query cannot read"
 OF_REQUEST = "of this request"
 ENCODER_FAULTS = (TypeError, ValueError, OverflowError, IndexError, KeyError, AttributeError)
@@ -129,6 +138,7 @@ class LiveStream:
     id: int
     declaration: StreamDeclaration
     secret: Secret
+    sealer: Sealer
     stream: Stream
     blob: bytes
     head: bytes
@@ -301,8 +311,22 @@ class LiveStream:
             self.encoder = None
             raise
 
-    def pack_totals(self, sealer: Sealer, totals: Totals, tick: int) -> bytes:
-        return sealer.seal(pack_totals(totals), "accumulator", self.id, tick)
+    def seal(self, value: bytes, purpose: str, tick: int = 0, extra: bytes = b"") -> bytes:
+        return self.sealer.seal(value, purpose, self.id, tick, extra)
+
+    def unseal(self, stored: bytes, purpose: str, tick: int = 0, extra: bytes = b"") -> bytes:
+        return self.sealer.open(stored, purpose, self.id, tick, extra)
+
+    def pack_totals(self, totals: Totals, tick: int) -> bytes:
+        return self.seal(pack_totals(totals), "accumulator", tick)
+
+    def write_state(self, connection: Connection, tick: int, blob: bytes) -> None:
+        row = {"number": self.id, "new_tick": tick, "content": self.seal(blob, "state", tick)}
+        connection.execute(NEW_STATE, row)
+
+    def write_totals(self, connection: Connection, tick: int, totals: Totals) -> None:
+        row = {"number": self.id, "new_tick": tick, "content": self.pack_totals(totals, tick)}
+        connection.execute(NEW_SUMS, row)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from evercount.store.known_users import HASH, ManyUsers, distinct_users
 from evercount.store.named_events import Part, by_tick, pack_rows, unpack_rows
 from evercount.store.open_stream import LiveStream
 from evercount.store.schema import counted_events, having
-from evercount.store.sealing import Sealer
 
 RECORD = np.dtype([("user", HASH), ("time", "<i8"), ("order", "<i8"), ("cell", "<i8"), ("units", "<i8")])
 """What is kept of an event: the keyed hash of its user, never the user."""
@@ -89,7 +88,6 @@ def _earlier(records: AnyArray, near: AnyArray) -> IntArray:
 def keep_events(
     connection: Connection,
     live: LiveStream,
-    sealer: Sealer,
     batch: tuple[str, int],
     tick: IntArray,
     records: AnyArray,
@@ -99,7 +97,7 @@ def keep_events(
     rows = []
     for one, here in by_tick(tick):
         content = _with_keys(records[here], keys) if keys else records[here].tobytes()
-        rows.append((live.id, one, *batch, sealer.seal(content, "user events", live.id, one)))
+        rows.append((live.id, one, *batch, live.seal(content, "user events", one)))
     insert_rows(connection, counted_events, rows)
 
 
@@ -113,7 +111,7 @@ def _with_keys(records: AnyArray, keys: Sequence[str]) -> bytes:
 
 
 def cap_ticks(
-    connection: Connection, live: LiveStream, sealer: Sealer, ticks: range
+    connection: Connection, live: LiveStream, ticks: range
 ) -> tuple[dict[int, IntArray], dict[int, list[Part]], ManyUsers]:
     """What the next ticks add after the caps of users (where keys are not listed, each key's events), and the users.
 
@@ -123,7 +121,7 @@ def cap_ticks(
     tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
     tests/contracts/test_same_table.py::test_spark_publishes_the_same_table.
     """
-    users, totals, named = ManyUsers(live.id, sealer), dict[int, IntArray](), dict[int, list[Part]]()
+    users, totals, named = ManyUsers(live.id, live.sealer), dict[int, IntArray](), dict[int, list[Part]]()
     query, rule = live.declaration.query, live.declaration.user_caps
     assert rule is not None
     caps, table = rule.caps, counted_events
@@ -133,7 +131,7 @@ def cap_ticks(
             users.forget()
         if tick not in filled:
             continue
-        records, keys = _records(connection, live, sealer, tick)
+        records, keys = _records(connection, live, tick)
         first, code = distinct_users(records["user"])
         hashes = records["user"][first]
         before = users.read(connection, hashes)
@@ -157,12 +155,12 @@ def cap_ticks(
     return totals, named, users
 
 
-def _records(connection: Connection, live: LiveStream, sealer: Sealer, tick: int) -> tuple[AnyArray, list[str]]:
+def _records(connection: Connection, live: LiveStream, tick: int) -> tuple[AnyArray, list[str]]:
     """The kept events of a tick, and where keys are not listed those that `cell` counts places of."""
     table, keyed = counted_events, live.declaration.query.discovery is not None
     parts, known = [], dict[str, int]()
     for sealed in connection.execute(select(table.c.sealed).where(having(table, stream=live.id, tick=tick))).scalars():
-        content = sealer.open(sealed, "user events", live.id, tick)
+        content = live.unseal(sealed, "user events", tick)
         begin = 8 + int.from_bytes(content[:8], "little") if keyed else 0
         if (len(content) - begin) % RECORD.itemsize:
             raise StoreError(f"the kept events of stream {live.name!r} are damaged")

@@ -89,7 +89,7 @@ class WatchedStore(Store):
             live = self.streams.get(row["name"])
             tick = released.get(row["id"], 0)
             if live is None:
-                live = _watched(row, declarations[row["id"]], tick)
+                live = _watched(row, declarations[row["id"]], tick, self.sealer)
                 if live.name in self._hidden:
                     self.ended[live.name] = quarantine(live, self._hidden[live.name])
                     continue
@@ -113,11 +113,11 @@ class WatchedStore(Store):
         return [*declared_labels, *(key for key, since in keys if since <= tick)] if keys else declared_labels
 
 
-def _watched(row: Any, declaration: StreamDeclaration, tick: int) -> LiveStream:
+def _watched(row: Any, declaration: StreamDeclaration, tick: int, sealer: Sealer) -> LiveStream:
     """A stream that gives public facts only: its secret is not the one of the stream, and it is never stepped."""
     secret = Secret.generate()
     stream = declaration.build(secret=secret)
     totals = np.zeros(stream.query.cells, np.int64)
-    live = LiveStream(row["id"], declaration, secret, stream, b"", bytes(row["genesis"]), totals)
+    live = LiveStream(row["id"], declaration, secret, sealer, stream, b"", bytes(row["genesis"]), totals)
     live.closed = tick
     return live

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, delete, select
 
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.stream import Stream
@@ -38,14 +38,6 @@ from evercount.store.stored_rows import Known
 REMEMBER_SECONDS = 30 * 86400.0  # how long an idempotency key is remembered
 FORGET_SECONDS = 60.0  # how often keys that are older are looked for
 NUMBERS_PER_COMMIT = 50_000  # numbers that one transaction releases when missed ticks are closed together
-
-# built once: that takes longer than to run them
-NEW_STATE, NEW_SUMS = (
-    update(table)
-    .where(table.c.stream == bindparam("number"))
-    .values(tick=bindparam("new_tick"), sealed=bindparam("content"))
-    for table in (schema.states, schema.accumulators)
-)
 
 
 class NoiseAhead:
@@ -186,7 +178,7 @@ class Store(Reading):
         """Commit batches together; each answer is what became of the batch. StoreError: none was committed."""
         try:
             with self.database.transaction() as connection:
-                group = Group(self.streams, self.sealer, connection, now)
+                group = Group(self.streams, connection, now)
                 answers = group.add_all(batches)
                 group.write()
         except BaseException:
@@ -204,7 +196,7 @@ class Store(Reading):
         """Commit totals that were counted elsewhere; False if this batch was committed before."""
         live = self.find(name)
         with self.database.transaction() as connection:
-            taken = take_batch(connection, live, self.sealer, batch)
+            taken = take_batch(connection, live, batch)
         live.counted = True
         return taken
 
@@ -252,11 +244,11 @@ class Store(Reading):
         tests/files/test_run_state.py::test_killed_at_every_step_into_a_store.
         """
         with self._closing(live) as closing, self.database.transaction() as connection:
-            totals, left = place_given(connection, live, self.sealer, given)
+            totals, left = place_given(connection, live, given)
             for table in close_ticks(live.stream, totals, live.declaration.schedule.starts_of):
                 closing.write(connection, live, table, closed_at)
             self._consume(connection, live, closing, CountedTicks() if live.counted else None)
-            keep_left(connection, live, self.sealer, live.stream.tick + 1, left)
+            keep_left(connection, live, live.stream.tick + 1, left)
             also(connection)
         self.write_head(live)
 
@@ -295,8 +287,8 @@ class Store(Reading):
         self, connection: Connection, live: LiveStream, closing: ClosingTicks, counted: CountedTicks | None
     ) -> None:
         tick, closing.blob = live.stream.tick, live.stream.snapshot()
-        self.write_state(connection, live, tick, closing.blob)
-        self.write_accumulator(connection, live, tick + 1, np.zeros(live.stream.query.cells, np.int64))
+        live.write_state(connection, tick, closing.blob)
+        live.write_totals(connection, tick + 1, np.zeros(live.stream.query.cells, np.int64))
         forget_users(connection, live, range(live.open_tick, tick + 1))
         if counted is not None:
             counted.write(connection, live, tick)
@@ -306,11 +298,3 @@ class Store(Reading):
             old = schema.batches.c.accepted < time.time() - REMEMBER_SECONDS
             connection.execute(delete(schema.batches).where(old))
             self._forget_at = time.monotonic() + FORGET_SECONDS
-
-    def write_state(self, connection: Connection, live: LiveStream, tick: int, blob: bytes) -> None:
-        sealed = self.sealer.seal(blob, "state", live.id, tick)
-        connection.execute(NEW_STATE, {"number": live.id, "new_tick": tick, "content": sealed})
-
-    def write_accumulator(self, connection: Connection, live: LiveStream, tick: int, totals: Any) -> None:
-        sealed = live.pack_totals(self.sealer, totals, tick)
-        connection.execute(NEW_SUMS, {"number": live.id, "new_tick": tick, "content": sealed})
