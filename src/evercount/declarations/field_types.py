@@ -93,6 +93,7 @@ def like(pattern: str) -> Any:
 SUMS = f"{RUNNING}|{PER_TICK}|{LAST.pattern}"
 Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Description = Annotated[str, Field(max_length=2000), AfterValidator(_public)]
+Length = Annotated[str, like(TICK_TEXT.pattern)]
 Tick = Annotated[str, like(f"{MANUAL}|{TICK_TEXT.pattern}")]
 Sums = Annotated[tuple[Annotated[str, like(SUMS)], ...], Strict(False)]
 Views = Annotated[tuple[Annotated[str, like(f"{SUMS}|per-day|per-week|{QUANTILE.pattern}")], ...], Strict(False)]

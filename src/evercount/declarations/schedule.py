@@ -248,9 +248,7 @@ class Schedule:
     @property
     def divided(self) -> str:
         """How time is divided, in one text for all ways to write it: the length, and the zone of a calendar."""
-        if self.manual:
-            return MANUAL
-        return f"{self.length} {self.zone}" if self.calendar else str(self.length)
+        return MANUAL if self.manual else f"{self.length} {self.zone}" if self.calendar else str(self.length)
 
     def grid(self, length: int) -> str:
         """Pieces of this length from the start on, in one text for all starts that lie on the same pieces."""

@@ -43,9 +43,7 @@ class TickMark:
 
     @property
     def shown(self) -> str:
-        if self.missing is None:
-            return self.text
-        return f"missing: {self.text}" if self.text else "missing"
+        return self.text if self.missing is None else f"missing: {self.text}" if self.text else "missing"
 
     def facts(self, schedule: Schedule) -> dict[str, Any]:
         since = {} if schedule.manual else {"start": schedule.show(schedule.start_of(self.first))}

@@ -80,8 +80,7 @@ def count(
             raise InputError(f"{which} cannot be read: {str(error).splitlines()[0]:.200}") from error
     if query.discovery is not None:
         return CountedRows(_by_name(first, stop, groups, names), bad, known)
-    totals = revised_totals(declaration, first, stop, *rows_of(query).totals(*groups))
-    return CountedRows(totals, bad, known)
+    return CountedRows(revised_totals(declaration, first, stop, *rows_of(query).totals(*groups)), bad, known)
 
 
 def revised_totals(
@@ -164,9 +163,7 @@ class _Scan:
 
     def _late_rows(self) -> str:
         """SQL: the late rows, whose place is their own tick; nothing where there are none."""
-        if not self.late or self.first == self.stop:
-            return ""
-        return placed(self.late, self.declaration, 1, self.first)
+        return placed(self.late, self.declaration, 1, self.first) if self.late and self.first < self.stop else ""
 
     def _make_table(self, more: str = "") -> int:
         """Make the table `event`, which DuckDB may spill to disk: rows in the order of the files. Returns bad rows."""

@@ -9,16 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from evercount.declarations import schedule as times
 from evercount.declarations.columns import Columns
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import (
-    EARLIEST_NUMBER,
-    INSTANT_PATTERN,
-    LATEST_NUMBER,
-    NUMBER_PATTERN,
-    SECOND,
-    WALL_PATTERN,
-)
 from evercount.errors import InputError, ParameterError
 from evercount.files.source import LINE, Source, quoted
 from evercount.queries.capabilities import rows_of
@@ -49,7 +42,7 @@ INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALL
 VALUE_TYPES = "'UBIGINT', 'BIGINT', 'DOUBLE'"
 USER_TYPES = "'VARCHAR', 'UBIGINT', 'BIGINT'"
 ORDER_PATTERN = r"[+-]?[0-9]{1,18}"
-YEAR_1000, YEAR_10000 = -30_610_224_000 * SECOND, 253_402_300_800 * SECOND - 1
+YEAR_1000, YEAR_10000 = -30_610_224_000 * times.SECOND, 253_402_300_800 * times.SECOND - 1
 FARTHEST = 2**61  # instants beyond this (in microseconds) are no times: sums with them could overflow
 LONGEST_UNLISTED = 4 * 200  # bytes of a key that nobody listed; longer ones are not legal, and are not even looked at
 
@@ -232,12 +225,12 @@ def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
         )
         wall = (
             "CASE WHEN usual_wall IS NOT NULL THEN usual_wall WHEN usual_exact IS NOT NULL THEN NULL "
-            f"WHEN regexp_full_match(t, '{WALL_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMP)) END"
+            f"WHEN regexp_full_match(t, '{times.WALL_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMP)) END"
         )
         exact = (
             "CASE WHEN usual_exact IS NOT NULL THEN usual_exact WHEN usual_wall IS NOT NULL THEN NULL "
-            f"WHEN regexp_full_match(t, '{INSTANT_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) "
-            f"WHEN regexp_full_match(t, '{NUMBER_PATTERN}') THEN {_epoch('t')} END"
+            f"WHEN regexp_full_match(t, '{times.INSTANT_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) "
+            f"WHEN regexp_full_match(t, '{times.NUMBER_PATTERN}') THEN {_epoch('t')} END"
         )
         fields = f"SELECT *, {usual} FROM ({fields})"
     elif kind in AWARE_TYPES:
@@ -270,8 +263,8 @@ def _usual(condition: str, zone: str) -> str:
 def _epoch(column: str) -> str:
     seconds = f"TRY_CAST({column} AS DOUBLE)"
     return (
-        f"CASE WHEN {seconds} >= {EARLIEST_NUMBER} AND {seconds} < {LATEST_NUMBER} "
-        f"THEN round_even({seconds} * {SECOND}, 0)::BIGINT END"
+        f"CASE WHEN {seconds} >= {times.EARLIEST_NUMBER} AND {seconds} < {times.LATEST_NUMBER} "
+        f"THEN round_even({seconds} * {times.SECOND}, 0)::BIGINT END"
     )
 
 

@@ -185,10 +185,8 @@ def _settled(job: Job, state: State | None, home: StoreHome | None = None) -> Jo
     """The job with a zone, checked against the state that it continues."""
     declaration, schedule = job.declaration, job.declaration.schedule
     if state is None and home is not None and home.live is not None:  # declared, and nothing is released
-        known = home.live.declaration
-        first = home.first_start()
-        state_first = first if home.live.follows else None
-        return replace(job, declaration=_continued(job, known, state_first, {}))
+        first = home.first_start() if home.live.follows else None
+        return replace(job, declaration=_continued(job, home.live.declaration, first, {}))
     if state is None:
         if schedule.start is None:
             raise ParameterError(

@@ -88,8 +88,7 @@ def examples() -> dict[str, dict[str, Any]]:
     """For each operation, by "METHOD path": a `command`, and the `answer` of the service, with long lists cut, or None.
     `EVERCOUNT_WRITE_ANSWERS=1 pytest tests/service/test_service_examples.py` runs the commands and writes the
     answers."""
-    text = resources.files("evercount.service").joinpath("examples.json").read_text("utf-8")
-    return dict(json.loads(text))
+    return dict(json.loads(resources.files("evercount.service").joinpath("examples.json").read_text("utf-8")))
 
 
 def sent_body(command: str) -> Any:

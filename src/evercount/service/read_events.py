@@ -67,8 +67,7 @@ def read_batch(
     if len(payloads) < len(items) or (per_user and items):
         plain = None if per_user or named else _read_columns(items)
         payloads, users, times = plain or _read_objects(declaration, items, per_user)
-    row = read_request(declaration, payloads)
-    return Batch(declaration.name, payloads, row, users, times, key, body, sender)
+    return Batch(declaration.name, payloads, read_request(declaration, payloads), users, times, key, body, sender)
 
 
 def _read_columns(items: list[Any]) -> tuple[list[Any], None, list[int | None] | None] | None:

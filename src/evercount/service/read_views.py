@@ -131,6 +131,4 @@ def _aligned(live: AnyStream, view: View, other: AnyStream, theirs: View) -> tup
 def _moments(live: AnyStream, view: View) -> list[tuple[int, int]]:
     """When each span begins and ends; for manual clocks its ticks."""
     schedule, spans = live.declaration.schedule, list(zip(view.first.tolist(), view.last.tolist(), strict=True))
-    if schedule.manual:
-        return spans
-    return [(schedule.start_of(a), schedule.start_of(b + 1)) for a, b in spans]
+    return spans if schedule.manual else [(schedule.start_of(a), schedule.start_of(b + 1)) for a, b in spans]

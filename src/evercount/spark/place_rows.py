@@ -17,17 +17,9 @@ from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.functions import arrow_udf
 
+from evercount.declarations import schedule as times
 from evercount.declarations.columns import Columns
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import (
-    EARLIEST_NUMBER,
-    INSTANT_PATTERN,
-    LATEST_NUMBER,
-    NUMBER_PATTERN,
-    SECOND,
-    UNITS,
-    WALL_PATTERN,
-)
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError
 from evercount.files.event_sql import FARTHEST, LONGEST_UNLISTED, NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
@@ -156,7 +148,7 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
     all bounds for calendars with many clock changes."""
     columns, schedule = columns_of(declaration), declaration.schedule
     # two days more than the last tick: wall times differ from instants by less, and Spark is slow with long expressions
-    until = schedule.start_of(min(last, horizon or last) + 1) + 2 * UNITS["d"]
+    until = schedule.start_of(min(last, horizon or last) + 1) + 2 * times.UNITS["d"]
     kind = check_columns(events, declaration)
     time = _column(columns.time)
     rows = events.select(
@@ -266,15 +258,15 @@ def instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Col
     none = fn.lit(None).cast("long")
     wall, exact = none, none
     if isinstance(kind, types.StringType):
-        wall = fn.when(matches(time, WALL_PATTERN), _wall(time.try_cast("timestamp_ntz")))
-        exact = fn.when(matches(time, INSTANT_PATTERN), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
-        exact = exact.when(matches(time, NUMBER_PATTERN), _epoch(time.try_cast("double")))
+        wall = fn.when(matches(time, times.WALL_PATTERN), _wall(time.try_cast("timestamp_ntz")))
+        exact = fn.when(matches(time, times.INSTANT_PATTERN), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
+        exact = exact.when(matches(time, times.NUMBER_PATTERN), _epoch(time.try_cast("double")))
     elif isinstance(kind, types.TimestampType):
         exact = fn.unix_micros(time)
     elif isinstance(kind, types.TimestampNTZType):
         wall = _wall(time)
     elif isinstance(kind, types.DateType):
-        wall = fn.unix_date(time).cast("long") * UNITS["d"]
+        wall = fn.unix_date(time).cast("long") * times.UNITS["d"]
     elif isinstance(kind, NUMBER_TYPES):
         exact = _epoch(time.cast("double"))
     else:
@@ -308,5 +300,5 @@ def _wall(moment: Column) -> Column:
 
 def _epoch(seconds: Column) -> Column:
     """The instant of seconds since 1970, NULL where the number is none."""
-    within = (seconds >= fn.lit(EARLIEST_NUMBER)) & (seconds < fn.lit(LATEST_NUMBER))
-    return fn.when(within, fn.rint(seconds * SECOND).cast("long"))
+    within = (seconds >= fn.lit(times.EARLIEST_NUMBER)) & (seconds < fn.lit(times.LATEST_NUMBER))
+    return fn.when(within, fn.rint(seconds * times.SECOND).cast("long"))

@@ -124,9 +124,7 @@ def _until(known: AnyStream) -> int | None:
     """The instant from which on the stream has published nothing; None where that is not known. A stream in quarantine
     has published more than this copy of the database knows."""
     schedule = known.declaration.schedule
-    if isinstance(known, EndedStream) or schedule.manual:
-        return None
-    return schedule.start_of(known.open_tick)
+    return None if isinstance(known, EndedStream) or schedule.manual else schedule.start_of(known.open_tick)
 
 
 def _check_successor(

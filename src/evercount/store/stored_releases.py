@@ -25,24 +25,10 @@ from evercount.engine.table_ticks import among, described
 from evercount.engine.take_views import view_at
 from evercount.engine.view_widths import RUNNING
 from evercount.engine.views import View
-from evercount.store import schema
+from evercount.store import schema, stored_rows
 from evercount.store.database import Database
 from evercount.store.join_keys import read_joined
-from evercount.store.stored_rows import (
-    Known,
-    StoredStream,
-    carried_row,
-    declared,
-    find_stream,
-    labels_of,
-    no_ticks,
-    public_keys_of,
-    read_by_day,
-    read_hashes,
-    read_tables,
-    released_until,
-    stored_labels,
-)
+from evercount.store.stored_rows import Known, StoredStream, declared, read_hashes, released_until
 from evercount.store.tick_marks import read_marks
 
 MOST_NAMED = 500  # ticks or cells that one statement names: databases limit their number
@@ -64,16 +50,16 @@ class StoredReleases:
 
     def declaration(self, name: str) -> StreamDeclaration:
         with self.database.reading() as connection:
-            return find_stream(connection, name).declaration
+            return stored_rows.find_stream(connection, name).declaration
 
     def labels(self, name: str) -> list[str]:
         with self.database.reading() as connection:
-            return list(labels_of(connection, find_stream(connection, name)))
+            return list(stored_rows.labels_of(connection, stored_rows.find_stream(connection, name)))
 
     def public_keys(self, stream: int) -> list[tuple[str, int]]:
         """(key, tick since which it is public) of a stream whose keys nobody listed, in the order of their cells."""
         with self.database.reading() as connection:
-            return public_keys_of(connection, stream)
+            return stored_rows.public_keys_of(connection, stream)
 
     def read_releases(
         self,
@@ -93,7 +79,7 @@ class StoredReleases:
                 last, by_day = min(after + limit, until), declaration.revise_for is not None
                 tables, hashes = self._page(connection, one, after, last, cells, by_day)
             else:
-                labels = labels_of(connection, one)
+                labels = stored_rows.labels_of(connection, one)
         if declaration.shows_releases:
             add = self.adder(one)
             shown = (with_marks(add(table), marks, name) for table in tables)
@@ -113,7 +99,7 @@ class StoredReleases:
         of its own: a slow reader holds no view of the database open. Releases never change, so the tables fit
         together."""
         with self.database.reading() as connection:
-            labels = labels_of(connection, one)
+            labels = stored_rows.labels_of(connection, one)
             marks = read_marks(connection, one.id)
         for table in self._unmarked(one, until, labels):
             yield with_marks(table, marks, one.declaration.shown)
@@ -122,12 +108,12 @@ class StoredReleases:
         declaration = one.declaration
         size = max(1, NUMBERS_PER_TABLE // len(labels))
         if not until:
-            yield no_ticks(declaration, labels)
+            yield stored_rows.no_ticks(declaration, labels)
         elif declaration.shows_releases:
             add = self.adder(one)
             for after in range(0, until, size):
                 with self.database.reading() as connection:
-                    read = read_tables if declaration.revise_for is None else read_by_day
+                    read = stored_rows.read_tables if declaration.revise_for is None else stored_rows.read_by_day
                     tables = read(connection, one, after, min(after + size, until))
                 if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
                     known = len(declaration.query.labels)
@@ -146,13 +132,8 @@ class StoredReleases:
     def published(self, one: Known, after: int, until: int, cells: range) -> ReleaseTable:
         """The stored numbers of some cells at ticks after+1 … until."""
         with self.database.reading() as connection:
-            tables = read_tables(connection, one, after, until, cells)
-            labels = stored_labels(connection, one)[cells.start : cells.stop]
-        numbers = np.full((until - after, 4, len(labels)), np.nan)  # NaN where a key was not public
-        for table in tables:
-            numbers[table.ticks - after - 1, :, : len(table.cells)] = table.numbers
-        starts = one.declaration.schedule.starts_of(after + 1, until - after)
-        return ReleaseTable(np.arange(after + 1, until + 1), starts, labels, numbers)
+            labels = stored_rows.stored_labels(connection, one)[cells.start : cells.stop]
+            return stored_rows.read_whole(connection, one, after, until, labels, cells)
 
     def marks(self, stream: int) -> tuple[TickMark, ...]:
         with self.database.reading() as connection:
@@ -192,7 +173,7 @@ class StoredReleases:
         """The numbers of ticks after+1 … last and their hashes, as one view of the database has them."""
         hashes = read_hashes(connection, one.id, after, last)
         last = max(hashes, default=after)  # shards commit rows of a tick before the tick is released
-        read = read_by_day if by_day else read_tables
+        read = stored_rows.read_by_day if by_day else stored_rows.read_tables
         return read(connection, one, after, last, cells), hashes
 
     def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
@@ -214,14 +195,14 @@ class StoredReleases:
 
     def tables_of(self, name: str) -> tuple[StoredStream, Iterator[ReleaseTable]]:
         with self.database.reading() as connection:
-            one = find_stream(connection, name)
+            one = stored_rows.find_stream(connection, name)
             until = released_until(connection, one.id)
         return one, self.release_tables(one, until)
 
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
         """All that a stream shows when the first is taken, tick by tick."""
         with self.database.reading() as connection:
-            one = find_stream(connection, name)
+            one = stored_rows.find_stream(connection, name)
             until = released_until(connection, one.id)
         after = 0
         while page := self.read_releases(one, after, until=until):
@@ -230,7 +211,7 @@ class StoredReleases:
 
     def chained_releases(self, connection: Connection, one: Known) -> Iterator[dict[str, Any]]:
         """The stored numbers of all ticks, as one view of the database has them."""
-        keys = len(public_keys_of(connection, one.id))
+        keys = len(stored_rows.public_keys_of(connection, one.id))
         size = max(1, NUMBERS_PER_TABLE // (one.declaration.query.outputs + keys))
         after = 0
         while True:
@@ -246,7 +227,7 @@ class StoredReleases:
     def carried(self, stream: int) -> CarriedTotals | None:
         """The running totals that a stream goes on from; None where it starts at zero."""
         with self.database.reading() as connection:
-            before = schema.read_fact(connection, carried_row(stream))
+            before = schema.read_fact(connection, stored_rows.carried_row(stream))
         return None if before is None else self.totals_at_end(int(before))
 
     def totals_at_end(self, stream: int) -> CarriedTotals:

@@ -65,6 +65,17 @@ def read_tables(
     ]
 
 
+def read_whole(
+    connection: Connection, one: Known, after: int, last: int, labels: Sequence[str], cells: range | None = None
+) -> ReleaseTable:
+    """One table of ticks after+1 … last, NaN where a key was not public."""
+    numbers = np.full((last - after, 4, len(labels)), np.nan)
+    for table in read_tables(connection, one, after, last, cells):
+        numbers[table.ticks - after - 1, :, : len(table.cells)] = table.numbers
+    starts = one.declaration.schedule.starts_of(after + 1, last - after)
+    return ReleaseTable(np.arange(after + 1, last + 1), starts, labels, numbers)
+
+
 def stored_labels(connection: Connection, one: Known) -> Sequence[str]:
     """One label for each number that the store has of a tick; of a stream whose ticks are revised, for each lag."""
     revised = one.declaration.revise_for is not None
@@ -76,12 +87,8 @@ def read_by_day(
 ) -> list[ReleaseTable]:
     """The same of a stream whose ticks are revised, one row for each tick and each time it was published."""
     wide = one.declaration.released_query
-    numbers = np.full((last - after, 4, wide.outputs), np.nan)
-    for table in read_tables(connection, one, after, last):
-        numbers[table.ticks - after - 1, :, : table.numbers.shape[2]] = table.numbers
-    starts = one.declaration.schedule.starts_of
-    table = ReleaseTable(np.arange(after + 1, last + 1), starts(after + 1, last - after), wide.labels, numbers)
-    table = by_day(table, wide, starts)
+    table = read_whole(connection, one, after, last, wide.labels)
+    table = by_day(table, wide, one.declaration.schedule.starts_of)
     if cells is not None:
         part = slice(cells.start, cells.stop)
         table = replace(table, cells=table.cells[part], numbers=table.numbers[:, :, part])
@@ -181,8 +188,7 @@ def public_keys_of(connection: Connection, stream: int) -> list[tuple[str, int]]
 
 
 def declared(row: Any) -> StreamDeclaration:
-    declaration = StreamDeclaration.from_dict(json.loads(row["declaration"]))
-    return declaration.started(instant_of(row["start"]))
+    return StreamDeclaration.from_dict(json.loads(row["declaration"])).started(instant_of(row["start"]))
 
 
 def with_late_rules(connection: Connection, one: Known) -> StreamDeclaration:

@@ -24,7 +24,7 @@ from evercount.errors import Problem
 from evercount.privacy import Budget
 from evercount.service.catch_up import CELLS_PER_PAGE
 from evercount.service.http_errors import Json
-from evercount.service.plans import all_plans, own_plan, view_plans
+from evercount.service.plans import all_plans, own_plan
 from evercount.service.read_views import Asked, describe_view, read_view
 from evercount.service.routes.stream_path import LARGEST_TICK, After, Cells, FirstCell, Name, cell_page, visible
 from evercount.service.runtime import Service
@@ -191,9 +191,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         if any(int(last[1]) > WIDEST for last in map(LAST.fullmatch, view) if last):
             message = f"plans over HTTP are for views of at most {WIDEST} ticks"
             raise Problem(422, "ParameterError", message, "Run `evercount plan --view NAME` for wider ones.")
-        if view:
-            return Json(await service.compute(request, view_plans, budget, horizon, tuple(view)))
-        return Json(await service.compute(request, all_plans, budget, horizon))
+        return Json(await service.compute(request, all_plans, budget, horizon, None, tuple(view)))
 
 
 def write_export(live: AnyStream, tables: Iterable[ReleaseTable], kind: Kind) -> Path:
