@@ -25,8 +25,7 @@ from evercount.store import Store
 from evercount.store.accept_totals import FedStream
 
 MOST_MESSAGES = 20_000  # messages that are counted and committed together
-LEAST_JUDGED = 1000
-"""In a batch of at least so many messages, most must be events: else the producers have changed what they send."""
+LEAST_JUDGED = 1000  # in batches of so many messages most must be events: else producers changed what they send
 STALL_SECONDS = 30.0
 Progress = Callable[[int, int], None]
 

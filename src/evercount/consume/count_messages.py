@@ -29,8 +29,7 @@ BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one", AFTER_
 class CountedMessages(Counted):
     """What messages add up to. Secret."""
 
-    bad: Sequence[tuple[int, str]] = field(default_factory=tuple)
-    """The number (from 0) and the reason of each message that is not an event."""
+    bad: Sequence[tuple[int, str]] = field(default_factory=tuple)  # number (from 0) and reason of each
 
 
 def check_declaration(declaration: StreamDeclaration) -> None:

@@ -96,8 +96,7 @@ class StreamDeclaration:
     ] = None  # for how many ticks the number of a tick is published again, with late = "revise"
     wait: Annotated[fields.Length, Field(description="a length of time such as 30s or 12h")] = "0s"
     """How long after its end a tick is closed, for events that take a while to arrive. It may change at any time."""
-    carry_caps: Annotated[bool, Field(description="true or false")] = False
-    """Whether what persons have used of their caps stays used in the stream that goes on for this one."""
+    carry_caps: Annotated[bool, Field(description="true or false")] = False  # caps that are used stay used next year
     public: Annotated[bool, Field(description="true or false")] = False
     postprocess: Annotated[
         fields.Postprocess,
@@ -112,8 +111,7 @@ class StreamDeclaration:
     for queries without views."""
     schedule: Schedule = field(init=False, repr=False, compare=False)
     asked: Asked = field(init=False, repr=False, compare=False)  # what was declared before the noise was chosen
-    earliest: ClassVar[int | None] = None
-    """Of a renewed stream: the start of the first one. Rows between the two starts are of other streams, and legal."""
+    earliest: ClassVar[int | None] = None  # of a renewed stream: the first start; rows in between are legal
 
     def __post_init__(self) -> None:
         schedule = Schedule.of(self.tick, self.start, "UTC" if self.zone is None else self.zone)

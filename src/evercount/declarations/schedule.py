@@ -41,14 +41,12 @@ YEAR = 366 * UNITS["d"]
 ZONE_YEARS = 100  # changes of the zone's offset are looked up this long after the start; the last one holds beyond
 EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = EPOCH.replace(tzinfo=UTC)
-FIRST_YEAR, LAST_YEAR = 1000, 9000
-"""A start lies between these: no tick that a clock reaches is then outside of what dates can say, in any zone."""
+FIRST_YEAR, LAST_YEAR = 1000, 9000  # a start lies between these, so that dates can say every tick, in any zone
 EARLIEST_NUMBER, LATEST_NUMBER = 10**8, 10**11
 """A number between these is seconds since 1970 (years 1973 to 5138). Smaller ones are more likely a mistake (2026 is
 not a time), larger ones are milliseconds."""
 TICK_TEXT = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h|d|w)")
-NUMBER_PATTERN = r"[0-9]{9,11}([.][0-9]{1,9})?"
-"""Seconds since 1970 as a text. The patterns are regular expressions of Python and of DuckDB."""
+NUMBER_PATTERN = r"[0-9]{9,11}([.][0-9]{1,9})?"  # seconds since 1970; patterns are for Python and DuckDB
 _CLOCK_PATTERN = r"[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,9})?)?"
 WALL_PATTERN = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({_CLOCK_PATTERN})?"
 """A date, or a time without an offset. The day ends with 23:59: midnight belongs to the next day, there is no 24:00."""
@@ -66,8 +64,7 @@ class Piece:
 
     since: int
     offset: int
-    latest_wall: int
-    """The latest wall time that was shown before: a wall clock that was set back does not begin ticks again."""
+    latest_wall: int  # the latest wall time shown before: a clock that is set back begins no tick again
 
 
 def parse_tick(text: Any) -> tuple[int, bool] | None:

@@ -14,16 +14,12 @@ from evercount.queries.user_cap import Caps, last_turns
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-UsedBefore = tuple[int, int]
-"""What one user has used of the caps in the open period: counted events, and ticks with an event. 0 without a cap."""
-Groups = tuple[IntArray, IntArray, IntArray, IntArray]
-"""Tick, cell, number of events and sum of units of each group of rows, in the order of ticks."""
-EVENTS_OF_A_STEP = 1 << 20
-"""At most about how many events are looked at in one step; all events of a user are in the same step."""
+UsedBefore = tuple[int, int]  # counted events and ticks of one user in the open period; 0 without a cap
+Groups = tuple[IntArray, IntArray, IntArray, IntArray]  # tick, cell, number of events and sum of units, by tick
+EVENTS_OF_A_STEP = 1 << 20  # about how many events one step looks at; all events of a user are in one step
 MOST_STEPS = 1024
 MOST_SUMS = 1 << 22  # up to so many groups are added up in an array that has a place for each possible one
-NUMBER_OF_USER = "hash(who)"
-"""SQL: a number that is much faster to sort by than the text of a user. It is used only where no two users share it."""
+NUMBER_OF_USER = "hash(who)"  # SQL: faster to sort by than a text; used only where no two users share it
 
 
 @dataclass(frozen=True)

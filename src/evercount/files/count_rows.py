@@ -34,8 +34,7 @@ class CountedRows:
 
     totals: TickTotals | TickEvents
     bad: int = 0  # the number of rows that are not events
-    users: Mapping[str, UsedBefore] = field(default_factory=dict)
-    """What each user has used of the caps in the period that is open after this run."""
+    users: Mapping[str, UsedBefore] = field(default_factory=dict)  # in the period that is open after this run
 
 
 def count(

@@ -12,8 +12,7 @@ from evercount.files.event_sql import Sources, columns_of, listed, placed, prepa
 from evercount.files.source import connect
 from evercount.text_rules import aligned
 
-PER_TICK, TICKS, EVENTS = (1, 2, 3, 5, 10), (1, 3, 7, 14, 30), (1, 3, 10, 30, 100)
-"""Caps that are tried besides those of the declaration."""
+PER_TICK, TICKS, EVENTS = (1, 2, 3, 5, 10), (1, 3, 7, 14, 30), (1, 3, 10, 30, 100)  # tried besides those declared
 Three = tuple[int | None, int | None, int | None]  # the most events, events of a tick, and ticks, as `Budget.caps`
 WARNING = "For you alone: these shares are exact and reveal the data. Do not publish them."
 

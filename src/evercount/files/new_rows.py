@@ -25,8 +25,7 @@ class NewRows:
 
     files: tuple[Source, ...]  # all complete lines. A line that is still being written waits for the next run.
     new: tuple[Source, ...]  # the lines that the last run has not read; none where nobody can tell
-    consumed: dict[str, Prefix] = field(default_factory=dict)
-    """What has been read of each file, those of earlier runs included."""
+    consumed: dict[str, Prefix] = field(default_factory=dict)  # of each file, those of earlier runs included
 
 
 def split_new(sources: Sequence[Source], scratch: Path, earlier: Mapping[str, Prefix] | None) -> NewRows:

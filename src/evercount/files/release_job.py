@@ -42,15 +42,13 @@ def output_kind(name: str) -> OutputKind:
 
 @dataclass(frozen=True)
 class Job:
-    file: Any
-    """The events: one path, or several (patterns are not expanded here: `source.expand_inputs`), or a data frame."""
+    file: Any  # the events: a path or several (expanded by `source.expand_inputs`), or a data frame
     declaration: StreamDeclaration
     out: str | None  # the release file, "-", or None: the state alone keeps what is published
     now: int  # the present time, in microseconds since 1970
     end: int | None = None  # release no tick that ends after this
     state: str | None = None  # the state file; by default next to the output. With neither, a run keeps nothing.
-    rejects: str | None = None
-    """A private file for all rows that do not count: bad ones and, with late="drop", late ones."""
+    rejects: str | None = None  # a private file for rows that do not count: bad ones, and with late="drop" late ones
     plot: str | None = None
     lake: str | None = None  # a Delta or Iceberg table that gets the released ticks, too: `lake_table.py`
     views: tuple[str, ...] = ()  # views in addition to those of the declaration
@@ -59,24 +57,20 @@ class Job:
     delimiter: str = ","
     level: float = LEVEL
     check: bool = False  # look at everything and publish nothing
-    secret: Secret | None = None
-    """The secret of a new stream; None draws one. For audits and tests: one secret serves one stream only."""
+    secret: Secret | None = None  # of a new stream; None draws one. For audits and tests: it serves one stream
     ledger: str | None = None  # the ledger file in which the stream is entered before its first tick is published
     total: tuple[float, float] | None = None  # (ε, δ) of the ledger, where this run starts it
-    add_keys: tuple[Any, ...] = ()
-    """Keys, or paths, that join with the first tick of this run; those that are there already are left alone."""
+    add_keys: tuple[Any, ...] = ()  # they join with the first tick of this run, unless they are there already
     remove_keys: tuple[str, ...] = ()  # labels that are not shown any more
     full_digits: bool | None = True
     """Whether the output has all digits, or as many as the error allows; None: as the output has had so far, and for a
     new one no more than the error allows."""
-    db: str | None = None
-    """The store that keeps the stream in place of a state file: an SQLite file or a PostgreSQL URL."""
+    db: str | None = None  # the store that keeps the stream in place of a state file: an SQLite file or a URL
     renew: bool = False  # go on with a new stream when the horizon is complete
     carry_totals: bool = False  # let the running totals of that one go on from the last ones of this
     carried: CarriedTotals | None = None  # the running totals that the stream goes on from
     notes: tuple[NewMark, ...] = ()  # what the operator says about ticks
-    zone_given: bool = True
-    """Whether the operator named the zone; if not, a run that continues takes the one of its state."""
+    zone_given: bool = True  # whether the operator named the zone; else a run goes on with that of its state
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -53,8 +53,7 @@ from evercount.privacy import successor_text
 if TYPE_CHECKING:
     from evercount.files.store_home import StoreHome
 
-Progress = Callable[[str, int, int], None]
-"""What is being done, how many ticks of it are done, of how many (0: not known)."""
+Progress = Callable[[str, int, int], None]  # what is done, how many ticks of it, of how many (0: unknown)
 
 
 def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | None = None) -> Outcome:

@@ -76,18 +76,13 @@ class State:
     closed: Closed
     numbers: FloatArray  # all that the stream has published, shape (ticks, cells): views follow from it
     output: str = ""  # digest of the output that belongs to this state
-    earlier: tuple[dict[str, Any], ...] = ()
-    """What earlier noise streams over the same data cost, as `Cost.from_dict` takes it."""
+    earlier: tuple[dict[str, Any], ...] = ()  # what earlier noise streams over the same data cost
     entry: str | None = None  # the stream's name in a ledger, where it has spent there
-    users: Mapping[str, UsedBefore] = field(default_factory=dict)
-    """What each user has used of the caps in the period that is open; those of earlier periods are forgotten."""
+    users: Mapping[str, UsedBefore] = field(default_factory=dict)  # in the period that is open, of each user
     consumed: dict[str, Prefix] = field(default_factory=dict)  # what has been read of each file, where late rows count
-    seen: dict[str, SeenRows] = field(default_factory=dict)
-    """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
-    first_start: int | None = None
-    """Of a renewed stream: the start of the first one, which the operator's options still name."""
-    tables: tuple[dict[str, Any], ...] = ()
-    """The published tables, where they do not follow from `numbers` (`published.py`)."""
+    seen: dict[str, SeenRows] = field(default_factory=dict)  # what a run that wrote rejects had read, by file
+    first_start: int | None = None  # of a renewed stream: the start of the first one, which options still name
+    tables: tuple[dict[str, Any], ...] = ()  # published tables, where they do not follow from `numbers`
     marks: tuple[tuple[int, int, str], ...] = ()  # what the operator says about ticks: first, last, text. Public.
     carried: dict[str, Any] | None = None  # the running totals that the stream goes on from (`CarriedTotals.to_dict`)
 

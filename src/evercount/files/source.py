@@ -38,8 +38,7 @@ SAMPLE_LINES = 1000  # lines of a JSONL file that are read for the names of its 
 LINE = "line"
 FRAME = "frame"  # what DuckDB calls the data frame of a source
 COPY_BYTES = 1 << 20  # bytes that are read, hashed and copied at a time
-MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""The first bytes of compressed files."""
+MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # first bytes of files
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ class Source:
     columns: tuple[str, ...]
     types: tuple[str, ...]
     delimiter: str = ","
-    frame: Any = field(default=None, repr=False, compare=False)
-    """The columns of a data frame that are used, as an Arrow table."""
+    frame: Any = field(default=None, repr=False, compare=False)  # those of a frame that are used, in Arrow
 
     @property
     def typed(self) -> bool:

@@ -21,13 +21,11 @@ from evercount.store.tokens import Token, check_token, read_tokens, token_digest
 class Limits:
     body: int = 2_000_000  # bytes of a body
     batch: int = 10_000  # events of a batch
-    rate: float = 1000.0
-    """Requests per second of one client: of one known token, or of one address without such a token."""
+    rate: float = 1000.0  # requests per second of one client: of a known token, or of an address without one
     burst: float = 2000.0
     listeners: int = 256  # live connections at a time
     listeners_per_client: int = 32  # live connections of one client at a time
-    connections: int = 512
-    """Open connections of one address at a time, whatever they are used for; trusted proxies may have more."""
+    connections: int = 512  # open connections of one address at a time; trusted proxies may have more
     header_seconds: float = 10.0  # how long the head of a request may take to arrive
     body_seconds: float = 60.0  # how long the body of a request may take to arrive
     write_seconds: float = 60.0  # how long a client may leave an answer unread

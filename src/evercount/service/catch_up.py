@@ -14,8 +14,7 @@ from evercount.store import LiveStream, Store
 
 log = logging.getLogger("evercount.service")
 
-SLICE_SECONDS = 0.05
-"""How long one slice is meant to take. A tick of very many cells may take longer: it is not divided."""
+SLICE_SECONDS = 0.05  # how long one slice is meant to take; a tick of very many cells may take longer
 FIRST_SLICE_TICKS = 1024  # more than the hours of a month: they are one slice
 LARGEST_SLICE_TICKS = 1 << 15
 CELLS_PER_PAGE = 1000  # cells of a release that one answer and one live event hold, unless a reader asks for others

@@ -25,8 +25,7 @@ MOST_WAITING = 4096  # commands that may wait before new ones are refused
 LONGEST_WAIT = 3600.0
 STOPPING = "the service is stopping: send the request again when it is back"
 JUMPED = "the clock of the service has jumped ahead, and the operator has not confirmed the time yet"
-BEHIND_RETRY_SECONDS = 5.0
-"""Retry-After of a stream that is behind: always the same, because the speed of closing depends on data."""
+BEHIND_RETRY_SECONDS = 5.0  # Retry-After of a stream that is behind: the same whatever the data are
 RETRY_SECONDS = 1.0  # seconds before a failed store is tried again
 LOOK_SECONDS = 0.5  # between two looks at a store that another process writes to
 

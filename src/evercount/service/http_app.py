@@ -27,8 +27,7 @@ from evercount.service.sse import HEAD_ONLY
 
 clients = logging.getLogger(CLIENTS)
 
-WENT_AWAY = 499
-"""The status under which a client that left before its request was complete is counted; nobody receives it."""
+WENT_AWAY = 499  # counted for a client that left before its request was complete; nobody receives it
 SAFETY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

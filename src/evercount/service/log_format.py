@@ -39,8 +39,7 @@ class Repeated(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._minutes: dict[str, tuple[int, int]] = {}
-        """For each kind of line, the minute and how many lines there were in it."""
+        self._minutes: dict[str, tuple[int, int]] = {}  # by kind of line: the minute, and its lines
 
     def filter(self, record: logging.LogRecord) -> bool:
         kind, now = str(record.msg), int(record.created // 60)

@@ -15,8 +15,7 @@ from evercount.store import Batch
 from evercount.store.open_stream import read_request
 from evercount.text_rules import check_public_text
 
-PAYLOADS = ("key", "keys", "value", "path", "values", "edge", "letter", "event")
-"""Names under which an event's own content may stand; which one makes no difference."""
+PAYLOADS = ("key", "keys", "value", "path", "values", "edge", "letter", "event")  # where an event's content may be
 LONGEST_KEY = 200
 LONGEST_USER = 256
 

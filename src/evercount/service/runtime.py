@@ -41,8 +41,7 @@ S = TypeVar("S", bound=AnyStream)
 
 log = logging.getLogger("evercount.service")
 
-READERS, PLANNERS, BUILDERS, ENCODERS = 8, 2, 2, 2
-"""Threads that read the database, compute plans, build declared streams, and read bodies of requests."""
+READERS, PLANNERS, BUILDERS, ENCODERS = 8, 2, 2, 2  # threads; encoders read bodies of requests
 BEHIND_SECONDS = 0.5  # a stream with several ticks to close is called catching up once the oldest is this late
 MOST_GAUGES = 100  # cells of a public stream whose released numbers are metrics; wider streams have an API of their own
 

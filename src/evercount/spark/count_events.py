@@ -23,8 +23,7 @@ from evercount.store.named_events import NamedEvents
 from evercount.store.user_events import UserEvents
 
 GROUP_COLUMNS = ("place", "cell", "events", "units")
-NAMES_AT_A_TIME = 1_000_000
-"""Rows with names that the driver reads together where several ticks are open; at least one tick."""
+NAMES_AT_A_TIME = 1_000_000  # rows with names that the driver reads together; at least one tick
 
 
 @dataclass(frozen=True, eq=False)

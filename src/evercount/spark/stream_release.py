@@ -57,8 +57,7 @@ class StreamOutcome:
     ticks: range  # the ticks that were released
     batches: int  # micro-batches that were new to the store
     finished: bool  # whether the horizon is reached
-    bad: dict[str, int] = field(default_factory=dict)
-    """Rows that were left out, for each reason. For the operator only."""
+    bad: dict[str, int] = field(default_factory=dict)  # for each reason; for the operator only
 
 
 class Progress:

@@ -53,8 +53,7 @@ class CountedBatch:
     query: str
     batch: int  # from 0 on without a gap
     totals: TickTotals
-    fresh: bool = False
-    """The caller promises that a query which the store does not know brings no event that another has brought."""
+    fresh: bool = False  # the caller promises that a new query brings no event that another has brought
     users: UserEvents | None = None
     position: bytes | None = None  # where the source goes on after this batch, for a source that does not remember it
     named: Iterable[NamedEvents] | None = None
@@ -160,10 +159,8 @@ def has_totals(connection: Connection, stream: int) -> bool:
 class CountedTicks:
     """What was counted elsewhere for the ticks that are about to close. Secret."""
 
-    totals: Mapping[int, Totals] = field(default_factory=dict)
-    """Exact sums of the ticks that have any, after the cap per user."""
-    named: Mapping[int, Sequence[Part]] = field(default_factory=dict)
-    """Rows with names of the ticks that have any, for queries that read a tick as a whole."""
+    totals: Mapping[int, Totals] = field(default_factory=dict)  # exact sums, after the cap per user
+    named: Mapping[int, Sequence[Part]] = field(default_factory=dict)  # for queries that read a tick as a whole
     users: ManyUsers | None = None
 
     @classmethod

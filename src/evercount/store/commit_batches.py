@@ -38,10 +38,8 @@ class Group:
         self.events: dict[str, list[Any]] = {}
         self.users: dict[int, KnownUsers] = {}
         self.ahead: dict[str, dict[int, Totals]] = {}
-        self.early: dict[str, dict[int, list[Kept]]] = {}
-        """What later ticks get: sums, and events that are kept as they came (`early_events.py`)."""
-        self.keys: dict[tuple[int, bytes], Known] = {}
-        """By (stream, idempotency key): the batches that were taken in; `known`: stored ones."""
+        self.early: dict[str, dict[int, list[Kept]]] = {}  # what later ticks get: sums, and events as they came
+        self.keys: dict[tuple[int, bytes], Known] = {}  # by (stream, idempotency key); `known`: the stored ones
         self.known: dict[tuple[int, bytes], Known] = {}
 
     def add_all(self, batches: Sequence[Batch]) -> list[Accepted | EvercountError]:

@@ -28,10 +28,8 @@ RECORD = struct.Struct(">4q")
 HASH = np.dtype("S32")  # the keyed hash of a user; arrays of them are compared as texts, and all have the same length
 BLOCK = np.dtype([("user", HASH), ("used", "<i8", 4)])
 PART = 500  # users that are read with one statement
-DAY_BYTES = 8
-"""Of the 32 bytes of a user, where ticks are revised: the number of the tick. The others are those of the hash."""
-BLOCK_KEYS = 2**32
-"""The key of a block is a number below this in eight bytes, four zeros first; the key of a user has 32 bytes."""
+DAY_BYTES = 8  # of the 32 bytes of a user, where ticks are revised: the number of the tick, then the hash
+BLOCK_KEYS = 2**32  # the key of a block is a number below this in eight bytes; that of a user has 32 bytes
 
 
 class Block(NamedTuple):

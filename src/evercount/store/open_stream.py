@@ -57,8 +57,7 @@ class Accepted:
     repeated: bool = field(default=False, compare=False)  # whether the batch had come before: nothing was counted again
 
 
-HISTORY, FILES = "history", "files"
-"""What a stream waits for: that its past is sent, or runs of `evercount release`, which close its ticks."""
+HISTORY, FILES = "history", "files"  # what a stream waits for: its past, or runs of `evercount release`
 
 
 # built once: that takes longer than to run them
@@ -80,8 +79,7 @@ class Placed(NamedTuple):
 
     ticks: dict[int, list[int]]
     late: int
-    revised: Mapping[int, list[int]] = MappingProxyType({})
-    """By lag, the events that the first open tick counts for an earlier one, which is published again."""
+    revised: Mapping[int, list[int]] = MappingProxyType({})  # by lag: the first open tick counts them for a closed one
 
 
 class OpenEncoder:
@@ -144,24 +142,20 @@ class LiveStream:
     head: bytes
     totals: Totals  # the exact sums of the open tick
     events: list[Any] = field(default_factory=list)
-    encoder: OpenEncoder | None = None
-    """For queries with a memory: the encoder after `events`. None: it has to be built."""
+    encoder: OpenEncoder | None = None  # for queries with a memory, after `events`. None: it has to be built
     groups: int = 0  # how many groups of open events are stored for the open tick
     ahead: Future[Any] | None = None  # noise of the next ticks that is being drawn already
     looked_at: int = 0  # how many of `events` were looked at for new keys, whose noise is drawn while the tick is open
     labels: Sequence[str] = ()  # one label per number that a tick publishes, as of the last tick that is committed
     counted: bool = False  # whether the store may hold totals of open ticks that were counted elsewhere
-    cut: CutStream | None = None
-    """How its cells are cut into shards; `stream` then stands before the first tick and gives public facts only."""
+    cut: CutStream | None = None  # its shards; `stream` then stays before the first tick, for public facts
     waiting: str | None = None  # what the stream waits for, while the clock closes none of its ticks: HISTORY or FILES
     early: set[int] = field(default_factory=set)  # later ticks whose events are kept as they came (`early_events.py`)
     marks: Sequence[TickMark] = ()  # what the operator says about its ticks
     successor: str | None = None  # the stream that goes on when the horizon ends, if it was renewed (`renew.py`)
-    follows: bool = False
-    """Whether it goes on for another stream: events from before its start were that one's, and are late."""
+    follows: bool = False  # whether it goes on for another stream: events before its start were that one's, and late
     stopped: str | None = None  # why the stream cannot go on, when it cannot
-    closed: int = field(init=False)
-    """How many ticks are released, which is: committed. `stream` itself is ahead of it while a commit is under way."""
+    closed: int = field(init=False)  # released and committed; `stream` is ahead while a commit is under way
 
     readable = True
 

@@ -58,8 +58,7 @@ def default_path(database: Database) -> Path:
 class Head:
     store: str  # its random name
     streams: Heads
-    spent: Mapping[str, Mapping[str, Any]]
-    """Rows of the ledger and identities of noise: known even where a restored database does not have the stream."""
+    spent: Mapping[str, Mapping[str, Any]]  # ledger rows and identities of noise, of lost streams too
     retired: frozenset[str]  # they never release again, whatever a restored database says
 
 
@@ -70,8 +69,7 @@ class Quarantine:
     name: str
     reason: str
     tick: int  # the last one that the head names
-    readable: bool = True
-    """Not where the history differs from the one that was published: the same noise may then lie on other data."""
+    readable: bool = True  # not where the history differs from the published one: the same noise on other data
     lost: bool = False  # the database does not have the stream at all
 
 

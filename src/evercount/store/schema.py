@@ -173,11 +173,9 @@ tick_marks = table_per_stream(
     required("made", Double),
 )  # what the operator says about ticks: a note, or that they are missing and what becomes of their events
 
-file_runs = table_per_stream("file_runs", sealed_column())
-"""What runs of `evercount release --db` remember besides: how much of a file was read, and the users of the period."""
+file_runs = table_per_stream("file_runs", sealed_column())  # what runs of `evercount release --db` remember besides
 
-renewals = table_per_stream("renewals", required("successor", String(64)))
-"""The streams that go on for others when their horizon ends."""
+renewals = table_per_stream("renewals", required("successor", String(64)))  # who goes on when a horizon ends
 
 LATER_TABLES = (early_events, waiting_streams, tick_marks, file_runs, renewals)
 """Tables that version 1.0 did not have: each is made by the migration that brought it."""

@@ -37,8 +37,7 @@ class UserEvents:
     cell: IntArray
     units: IntArray
     place: IntArray | None = None  # where `user` names each user once: the place there of each event's user
-    keys: Sequence[str] = ()
-    """Where keys are not listed: those that came, each once; `cell` is the place of the event's key among them."""
+    keys: Sequence[str] = ()  # where they are not listed: each once; `cell` is the place among them
 
     def __len__(self) -> int:
         return len(self.tick)
