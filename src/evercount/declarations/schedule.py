@@ -77,11 +77,7 @@ def parse_tick(text: Any) -> tuple[int, bool] | None:
 
 
 def parse_length(text: Any, what: str) -> int:
-    """The microseconds of a length of time such as 30s, 12h or 2d.
-
-    >>> parse_length("12h", "wait") // UNITS["h"]
-    12
-    """
+    """The microseconds of a length of time such as 30s, 12h or 2d."""
     return _read_length(text, 0, f"{what} {text!r:.40} is not a length of time", "30s or 12h, up to ten years")[0]
 
 

@@ -117,11 +117,6 @@ def own_tables(tables: Iterable[ReleaseTable]) -> tuple[dict[str, Any], ...]:
 
 
 def view_path(output: Path, name: str) -> Path:
-    """Where a view of a release file lies.
-
-    >>> view_path(Path("hourly.csv"), "per-day").name
-    'hourly.per-day.csv'
-    """
     return output.with_name(f"{output.stem}.{name}{output.suffix}")
 
 
@@ -148,11 +143,7 @@ def write_views(output: Path, published: Published, *, main: bool = False) -> li
 
 
 def description_path(table: Path) -> Path:
-    """Where the description of a CSV lies.
-
-    >>> description_path(Path("flu.csv")).name
-    'flu.csv.meta.json'
-    """
+    """Of a CSV: `flu.csv.meta.json`."""
     return table.with_name(f"{table.name}.meta.json")
 
 

@@ -30,21 +30,11 @@ from evercount.engine.stream import Stream
 from evercount.engine.view_widths import RUNNING
 from evercount.engine.write_table import parquet_modules, write_tables
 from evercount.errors import BudgetExceeded, ParameterError, StoreError
+from evercount.files import published as outputs
 from evercount.files.count_run import Counted, count_rows_of
 from evercount.files.event_sql import columns_of
 from evercount.files.lake_table import open_lake
-from evercount.files.published import (
-    CHARTS,
-    Published,
-    description_path,
-    draw_releases,
-    fill_lake,
-    keeps_tables,
-    own_tables,
-    rename_description,
-    view_path,
-    write_views,
-)
+from evercount.files.published import Published, description_path, view_path
 from evercount.files.release_job import Job, Outcome, OutputKind
 from evercount.files.resume_run import Run, resume
 from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked
@@ -111,7 +101,7 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
                 _export_again(run.home, job, places.output)
             archived = tuple(archive(places, lambda path: _beside(path, job)))
             for path in archived:
-                rename_description(path)
+                outputs.rename_description(path)
         if run.home is not None:
             run.entered.spend()
             state, stream = _commit_to_store(run, run.home, counted)
@@ -128,11 +118,11 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
     published = Published.of(job, stream, numbers, tables, run.marks)
     drawn, views = None, []
     if not job.check and stream.tick:
-        fill_lake(job, stream, numbers, tables)
+        outputs.fill_lake(job, stream, numbers, tables)
         if job.plot is not None:
-            drawn = draw_releases(published, Path(job.plot), run.scratch)
+            drawn = outputs.draw_releases(published, Path(job.plot), run.scratch)
         if places.output is not None:
-            views = write_views(places.output, published, main=run.home is not None)
+            views = outputs.write_views(places.output, published, main=run.home is not None)
     return Outcome(
         job=job,
         first=run.first,
@@ -168,7 +158,7 @@ def _export_again(home: StoreHome, job: Job, output: Path) -> None:
     assert live is not None
     job = replace(job, declaration=StreamDeclaration.from_dict(state.declaration), carried=home.carried)
     published = Published.of(job, live.stream, state.numbers, state.tables, home.marks)
-    write_views(output, published, main=True)
+    outputs.write_views(output, published, main=True)
 
 
 def _commit_to_store(run: Run, home: StoreHome, counted: Counted) -> tuple[State, Stream]:
@@ -207,7 +197,7 @@ def _write(run: Run, counted: Counted, tell: Progress) -> State:
 
     def closed() -> Iterator[ReleaseTable]:
         for table in close_ticks(stream, totals, schedule.starts_of, level=job.level):
-            if keeps_tables(stream.query):
+            if outputs.keeps_tables(stream.query):
                 own.append(table)
             if not own_ticks:
                 numbers.append(table.numbers[:, 0])
@@ -218,7 +208,7 @@ def _write(run: Run, counted: Counted, tell: Progress) -> State:
         for _ in closed():
             pass
     if run.marks and job.kind is not None:  # a note may be about any tick, so all rows are written again
-        kept = (*(() if before is None else before.tables), *own_tables(own))
+        kept = (*(() if before is None else before.tables), *outputs.own_tables(own))
         table = Published.of(job, stream, stack_rows(*numbers), kept, run.marks).output()
         tables = iter([table if job.full_digits else round_table(table)])
         _write_rows(job.kind, None, run.places.pending, tables, schedule, said, header=True)
@@ -234,7 +224,7 @@ def _write(run: Run, counted: Counted, tell: Progress) -> State:
     return replace(
         _state(run, counted, stream.dump()),
         numbers=stack_rows(*numbers),
-        tables=(*(() if before is None else before.tables), *own_tables(own)),
+        tables=(*(() if before is None else before.tables), *outputs.own_tables(own)),
     )
 
 
@@ -320,8 +310,8 @@ def _check_extras(job: Job) -> None:
         new_axes()
         if job.out == "-":
             raise ParameterError("`plot` needs a file as `out`: the chart shows all ticks of it")
-        if Path(job.plot).suffix.lower() not in CHARTS:
-            raise ParameterError(f"`plot` {job.plot!r}: the name must end in {', '.join(CHARTS)}")
+        if Path(job.plot).suffix.lower() not in outputs.CHARTS:
+            raise ParameterError(f"`plot` {job.plot!r}: the name must end in {', '.join(outputs.CHARTS)}")
 
 
 @contextmanager

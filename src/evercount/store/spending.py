@@ -40,11 +40,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class Cap:
-    """The most that streams about the same unit may spend together.
-
-    >>> Cap(2.0, 1e-8)
-    Cap(epsilon=2.0, delta=1e-08)
-    """
+    """The most that streams about the same unit may spend together."""
 
     epsilon: float
     delta: float
