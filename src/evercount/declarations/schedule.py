@@ -320,10 +320,6 @@ class Schedule:
     def arrow_zone(self) -> str:
         return "UTC" if zone_named(self.zone) is UTC else self.zone
 
-    def offsets_until(self, instant: int) -> list[list[int]]:
-        """The zone's offsets before an instant, each with the instant since which it holds, in microseconds."""
-        return [[piece.since, piece.offset] for piece in self.pieces(instant)]
-
     def show(self, instant: int) -> str:
         try:
             return _moment(instant).astimezone(zone_named(self.zone)).isoformat()

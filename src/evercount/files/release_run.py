@@ -65,7 +65,11 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         _check_paths(job, places)
         _check_extras(job)
         scratch = cleanup.enter_context(locked(places))
-        home = None if job.db is None else _home(job, cleanup)
+        home = None
+        if job.db is not None:
+            from evercount.files.store_home import StoreHome  # a store is an extra
+
+            home = StoreHome(job, cleanup)
         earlier: Outcome | None = None
         for number in itertools.count():
             (own := scratch / str(number)).mkdir(mode=0o700)
@@ -82,12 +86,6 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
                 return outcome if earlier is None or outcome.released else earlier
             earlier = outcome
         raise AssertionError("a stream that is complete is renewed, and one that is not ends the run")
-
-
-def _home(job: Job, cleanup: ExitStack) -> StoreHome:
-    from evercount.files.store_home import StoreHome  # a store is an extra
-
-    return StoreHome(job, cleanup)
 
 
 def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:

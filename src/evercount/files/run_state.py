@@ -50,7 +50,7 @@ class Closed(NamedTuple):
     @classmethod
     def before(cls, tick: int, schedule: Schedule) -> Closed:
         until = schedule.start_of(tick)
-        return cls(until, schedule.offsets_until(until))
+        return cls(until, [[piece.since, piece.offset] for piece in schedule.pieces(until)])
 
     def check(self, tick: int, schedule: Schedule) -> None:
         """Refuse to go on with `tick` where the zone's rules for the released ticks have changed.

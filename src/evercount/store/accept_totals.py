@@ -134,12 +134,6 @@ def last_batches(connection: Connection, stream: int) -> dict[str, int]:
     return {query: int(batch) for query, batch in rows}
 
 
-def read_position(connection: Connection, live: LiveStream, query: str) -> bytes | None:
-    """The position that came with the last batch of a query; None where it has none."""
-    kept = read_fact(connection, _position_key(live, query))
-    return None if kept is None else live.unseal(bytes.fromhex(kept), "position", 0, query.encode())
-
-
 def _position_key(live: LiveStream, query: str) -> str:
     return f"at {live.id} {query}"
 
@@ -292,8 +286,10 @@ class FedStream:
             return last_batches(connection, self.live.id)
 
     def position(self, source: str) -> bytes | None:
+        """The position that came with the last batch of a source; None where it has none."""
         with self.store.database.reading() as connection:
-            return read_position(connection, self.live, source)
+            kept = read_fact(connection, _position_key(self.live, source))
+        return None if kept is None else self.live.unseal(bytes.fromhex(kept), "position", 0, source.encode())
 
     def accept(self, query: str, batch: int, found: Counted, fresh: bool, position: bytes | None = None) -> bool:
         """Commit what a batch holds; False if it was committed before. See `store.accept_totals`."""

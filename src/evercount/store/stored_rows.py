@@ -95,11 +95,6 @@ def read_by_day(
     return [table]
 
 
-def no_ticks(declaration: StreamDeclaration, labels: Sequence[str]) -> ReleaseTable:
-    starts = declaration.schedule.starts_of(1, 0)
-    return ReleaseTable(np.empty(0, np.int64), starts, labels, np.empty((0, 4, len(labels))))
-
-
 def read_numbers(connection: Connection, stream: int, tick: int, cells: range) -> FloatArray:
     """Value, std, low and high of cells of a tick, shape (4, cells)."""
     table, where = schema.releases, schema.having(schema.releases, stream=stream, tick=tick, cell=cells)
