@@ -18,8 +18,7 @@ from evercount.files.event_sql import NO_ORDER, REASONS, columns_of, is_valued, 
 from evercount.files.source import Source, arrow, connect
 from evercount.queries.capabilities import rows_of
 from evercount.store.accept_totals import Counted, check_fed
-from evercount.store.named_events import NamedEvents
-from evercount.store.user_events import UserEvents
+from evercount.store.named_events import NamedEvents, UserEvents
 
 TOO_FAR, AFTER_END = NO_ORDER + 1, NO_ORDER + 2
 BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one", AFTER_END: "after the end of the stream"}

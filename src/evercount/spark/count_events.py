@@ -19,8 +19,7 @@ from evercount.files.event_sql import columns_of
 from evercount.queries.capabilities import rows_of
 from evercount.spark.place_rows import BAD, event_rows, place_events, with_legal_keys
 from evercount.store.accept_totals import Counted, check_fed
-from evercount.store.named_events import NamedEvents
-from evercount.store.user_events import UserEvents
+from evercount.store.named_events import NamedEvents, UserEvents
 
 GROUP_COLUMNS = ("place", "cell", "events", "units")
 NAMES_AT_A_TIME = 1_000_000  # rows with names that the driver reads together; at least one tick
@@ -202,9 +201,9 @@ def named_history(events: DataFrame, declaration: StreamDeclaration, last: int, 
 def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
     """As `group_events`, for what the caps leave of the events of each user, over a whole history.
 
-    **Guarantee.** The rule of `store.user_events.cap_ticks`, for all ticks at once. What earlier ticks of a period have
-    used up is the sum of their events within `max_per_tick`: below `max_events` it is what they counted, above it no
-    room is left either way. Proof: `queries/user_cap.proof.md`, Lemma 1. Test:
+    **Guarantee.** The rule of `named_events.cap_ticks` of the store, for all ticks at once. What earlier ticks of a
+    period have used up is the sum of their events within `max_per_tick`: below `max_events` it is what they counted,
+    above it no room is left either way. Proof: `queries/user_cap.proof.md`, Lemma 1. Test:
     tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table.
     """
     budget, schedule = declaration.budget, declaration.schedule

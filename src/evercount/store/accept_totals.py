@@ -20,13 +20,13 @@ from evercount.declarations.schedule import SECOND, UNITS
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError, StreamStopped
 from evercount.queries.capabilities import rows_of
+from evercount.store import named_events as events
 from evercount.store.early_events import add_totals, stored_totals
 from evercount.store.known_users import ManyUsers
-from evercount.store.named_events import NamedEvents, Part, by_tick, keep_rows, pack_rows, packed_ticks, stored_parts
+from evercount.store.named_events import NamedEvents, Part, UserEvents, by_tick
 from evercount.store.open_stream import LiveStream
 from evercount.store.saturation import Totals
 from evercount.store.schema import counted_batches, counted_events, counted_totals, find, read_fact, remove, write_fact
-from evercount.store.user_events import UserEvents, cap_ticks, keep_events
 
 if TYPE_CHECKING:
     from evercount.store.close_shards import Run
@@ -75,7 +75,7 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
     known = find(connection, counted_batches, "digest", stream=live.id, query=one.query, batch=one.batch)
     users = None if one.users is None else one.users.stored(live)
     digest = _digest(live, one, users)
-    named = _hashed(digest, packed_ticks(one.named or ()))
+    named = _hashed(digest, events.packed_ticks(one.named or ()))
     if known is not None:
         for _ in named:
             pass
@@ -90,8 +90,8 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
         raise StreamStopped(f"stream {live.name!r} is stopped: {live.stopped}")
     if users is not None:
         tick, counted = _place(live, users[0])
-        keep_events(connection, live, (one.query, one.batch), tick[counted], users[1][counted], users[2])
-    keep_rows(connection, live, one.query, one.batch, _placed(live, named))
+        events.keep_events(connection, live, (one.query, one.batch), tick[counted], users[1][counted], users[2])
+    events.keep_rows(connection, live, one.query, one.batch, _placed(live, named))
     _add(connection, live, one.totals)
     connection.execute(
         insert(counted_batches).values(
@@ -161,10 +161,10 @@ class CountedTicks:
     def read(cls, connection: Connection, live: LiveStream, ticks: range) -> CountedTicks:
         brings_users, brings_names = _brings(live.declaration)
         if brings_names:
-            return cls(named=stored_parts(connection, live, ticks))
+            return cls(named=events.stored_parts(connection, live, ticks))
         if not brings_users:
             return cls(stored_totals(connection, live, ticks))
-        return cls(*cap_ticks(connection, live, ticks))
+        return cls(*events.cap_ticks(connection, live, ticks))
 
     def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
         """Delete what was counted for the ticks up to `tick`, in the transaction that releases them."""
@@ -235,7 +235,7 @@ def _digest(live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray
         digest.update(len(column).to_bytes(8, "little") + column[order].astype("<i8").tobytes())
     if users is not None:
         digest.update(users[0].astype("<i8").tobytes() + users[1].tobytes())
-        digest.update(pack_rows(users[2], np.empty((len(users[2]), 0), np.int64)) if users[2] else b"")
+        digest.update(events.pack_rows(users[2], np.empty((len(users[2]), 0), np.int64)) if users[2] else b"")
     return digest
 
 
