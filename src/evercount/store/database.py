@@ -218,8 +218,8 @@ class Database:
                     yield connection
             except SQLAlchemyError:
                 # SQLite may or may not have ended the transaction: end it for certain
-                raw: Any = None if connection.invalidated else connection.connection.dbapi_connection
-                if self.sqlite and raw is not None and raw.in_transaction:
+                if self.sqlite and not connection.invalidated:
+                    raw: Any = connection.connection.dbapi_connection
                     with contextlib.suppress(sqlite3.Error):
                         raw.execute("ROLLBACK")
                 raise
