@@ -147,10 +147,10 @@ def exit_codes_page() -> str:
 
 def metrics_page() -> str:
     """Every metric of the service with its type, its labels, its meaning and who may read it."""
-    from evercount.service.metrics import REMEMBERED, Requests, StreamMetrics, admin_metrics, exposition, public_metrics
+    from evercount.service.metrics import REMEMBERED, Requests, admin_metrics, exposition, public_metrics
     from evercount.service.runtime import MOST_GAUGES
 
-    stream = StreamMetrics("flu", 1, 0.0, 0, (("north", 1.0, 1.0),))
+    stream = ("flu", 1, 0.0, 0, [("north", 1.0, 1.0)])
     requests = Requests()
     requests.record("GET", "/v1/streams", 200, 0.001)
     requests.record("POST", "/v1/streams/{name}/events", 202, 0.001)

@@ -23,7 +23,7 @@ ALLOWED = {
     "reproduce/simulate.py: getattr(other, f.name)": 1,
     # names of a tuple in the line above
     "local/losses.py: getattr(self, name)": 2,
-    "declarations/file_places.py: getattr(self, name)": 1,
+    "declarations/streams_file.py: getattr(self, name)": 1,
     # a library that the caller's method names: pyarrow, pandas or polars
     "engine/write_table.py: import_module(name)": 1,
     # the program that a person asks to have audited, typed on the command line of that person's own shell

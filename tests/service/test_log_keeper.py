@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 from pathlib import Path
 
 from evercount.service.log_keeper import LogKeeper
@@ -22,19 +23,16 @@ def test_moving_leaves_nothing_in_the_log_and_loses_nothing(tmp_path: Path) -> N
     place = tmp_path / "a.db"
     store = Store(place)
     store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
-    with store.database.log_mover() as move:
-        assert move is not None
-        for number in range(30):
-            accept(store, number)
-            if number % 3 == 0:
-                move()
-        move()
-        with sqlite3.connect(place) as other:
-            busy, pages, moved = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        other.close()
-        assert (busy, pages) == (0, moved)
-        copy = tmp_path / "copy.db"  # the file alone holds all of it now
-        copy.write_bytes(place.read_bytes())
+    for number in range(30):
+        accept(store, number)
+        if number % 3 == 2:
+            store.database.move_log(partial(next, iter([False, True])))
+    with sqlite3.connect(place) as other:
+        busy, pages, moved = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    other.close()
+    assert (busy, pages) == (0, moved)
+    copy = tmp_path / "copy.db"  # the file alone holds all of it now
+    copy.write_bytes(place.read_bytes())
     with sqlite3.connect(copy) as alone:
         assert alone.execute("SELECT count(*) FROM batches").fetchone() == (30,)
     alone.close()

@@ -16,7 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-from evercount.service import catch_up, export
+from evercount.service import catch_up
+from evercount.service.routes import releases as export
 from evercount.service.runtime import Service
 from evercount.store import Store
 from serving import ADMIN, HEADERS, served

@@ -106,7 +106,7 @@ def test_what_cannot_join_is_refused_and_nothing_changes(tmp_path: Path) -> None
 
 KILLED = """
 import os, signal, sys
-from evercount.store import Store, writer
+from evercount.store import LiveStream, Store
 from evercount.store.join_keys import hide_keys, join_keys
 store = Store(sys.argv[1])
 place = int(sys.argv[2])
@@ -118,8 +118,8 @@ def dying(original):
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*arguments, **named)
     return call
-Store.write_state = dying(Store.write_state)
-Store.write_accumulator = dying(Store.write_accumulator)
+LiveStream.write_state = dying(LiveStream.write_state)
+LiveStream.write_totals = dying(LiveStream.write_totals)
 join_keys(store, "s", ["c"], 100)
 os.kill(os.getpid(), signal.SIGKILL)
 """

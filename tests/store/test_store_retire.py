@@ -20,8 +20,8 @@ from evercount.errors import BudgetExceeded, Conflict, EvercountError, StoreErro
 from evercount.noise import Secret
 from evercount.store import Batch, Cap, Store, StreamDeclaration, declare_stream, retire_stream, schema, set_cap
 from evercount.store.accept_totals import CountedBatch
+from evercount.store.named_events import UserEvents
 from evercount.store.retire import SECRET_TABLES
-from evercount.store.user_events import UserEvents
 from serving import Postgres
 
 DECLARATION = {

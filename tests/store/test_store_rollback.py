@@ -14,7 +14,7 @@ from evercount.cli.store_command import store as commands
 from evercount.errors import Conflict, StoreError, StreamStopped
 from evercount.noise import Secret
 from evercount.store import Batch, Store, StreamDeclaration, retire_stream
-from evercount.store.restore_copy import restore_copy
+from evercount.store.reader import restore_copy
 from serving import Postgres
 
 DECLARATION = {"name": "one", "query": {"name": "count"}, "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}

@@ -18,8 +18,8 @@ from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.known_users import Block, ManyUsers, _read_all, distinct_users
+from evercount.store.named_events import UserEvents
 from evercount.store.schema import counted_events
-from evercount.store.user_events import UserEvents
 
 SECRET = Secret.from_hex("6d" * 32)
 MOST, TICKS, CELLS = 3, 6, 4

@@ -26,7 +26,7 @@ from evercount.front_door.release_data import run
 
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
-    from evercount.declarations.file_places import FilePlaces
+    from evercount.declarations.streams_file import FilePlaces
 
 STREAMS = Path("streams.toml")  # where `evercount release NAME` looks for the stream NAME
 SPELLED = {"views": "view", "notes": "note"}  # options that are spelled otherwise than the parameter

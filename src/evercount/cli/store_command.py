@@ -96,7 +96,7 @@ def restore(
     The head file stays as it is: it knows what was released since. Streams that have released since the copy was made
     are in quarantine afterwards; the others go on. The service must be stopped.
     """
-    from evercount.store.restore_copy import restore_copy
+    from evercount.store.reader import restore_copy
 
     kept, quarantined = restore_copy(copy, Path(db), head)
     if kept is not None:
@@ -298,13 +298,12 @@ def export_releases(
     A history that differs from the published one (the database was put back from another copy) is refused.
     """
     from evercount._safe_files import refuse_link
-    from evercount.declarations.cautions import declared_text
-    from evercount.declarations.public_facts import public_facts
+    from evercount.declarations.cautions import declared_text, public_facts
     from evercount.engine.press_table import round_table
     from evercount.engine.release_table import LEVEL
     from evercount.engine.write_table import MEDIA_TYPES, Kind, write_tables
     from evercount.errors import StoreError, UnknownName
-    from evercount.files.published import describe_files
+    from evercount.files.published import describe_file
     from evercount.store import Reading
     from evercount.store.rollback_guard import HeadFile, default_path
 
@@ -331,4 +330,4 @@ def export_releases(
             write_tables(cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said})
         if output and form == "csv":
             facts = public_facts(declaration, said, reading.marks(stored.id), full_digits=full_digits)
-            describe_files([output], facts, LEVEL)
+            describe_file(output, facts, LEVEL)

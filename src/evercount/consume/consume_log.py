@@ -22,11 +22,10 @@ from evercount.consume.log_source import LogSource, Messages, Positions
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
 from evercount.store import Store
-from evercount.store.fed_stream import FedStream
+from evercount.store.accept_totals import FedStream
 
 MOST_MESSAGES = 20_000  # messages that are counted and committed together
-LEAST_JUDGED = 1000
-"""In a batch of at least so many messages, most must be events: else the producers have changed what they send."""
+LEAST_JUDGED = 1000  # in batches of so many messages most must be events: else producers changed what they send
 STALL_SECONDS = 30.0
 Progress = Callable[[int, int], None]
 
@@ -114,10 +113,8 @@ class LogConsumer:
         return at
 
     def round(self, now: int, wait: int = 0, progress: Progress = silent) -> LogRound:
-        """Count all that the log holds now, then release the ticks that have ended `wait` microseconds ago.
-
-        After every commit `progress` is told how many messages were counted and how many are left.
-        """
+        """Count all that the log holds now, then release the ticks that have ended `wait` microseconds ago. After every
+        commit `progress` is told how many messages were counted and how many are left."""
         number = 0
         if not self._fed.finished:
             _, end = self._source.reach()
@@ -164,18 +161,15 @@ class LogConsumer:
         self._stored, self.bad = dict(after), bad
 
     def close(self) -> None:
-        """Close what the consumer opened; the log and the store stay open."""
         self._counter.close()
         if self._rejects is not None:
             self._rejects.close()
 
 
 class Rejects:
-    """Messages that are not events, as JSON lines for the operator's eyes (0600), each once.
-
-    They are written before the commit of their batch. What a crash left there of a batch that was not committed is
-    removed when the file is opened again.
-    """
+    """Messages that are not events, as JSON lines for the operator's eyes (0600), each once. They are written before
+    the commit of their batch. What a crash left there of a batch that was not committed is removed when the file is
+    opened again."""
 
     def __init__(self, path: Path, stored: Positions) -> None:
         if path.exists():

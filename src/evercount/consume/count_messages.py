@@ -17,10 +17,8 @@ from evercount.engine.tick_totals import TickTotals
 from evercount.files.event_sql import NO_ORDER, REASONS, columns_of, is_valued, placed, prepare
 from evercount.files.source import Source, arrow, connect
 from evercount.queries.capabilities import rows_of
-from evercount.store.accept_totals import Counted
-from evercount.store.fed_stream import check_fed
-from evercount.store.named_events import NamedEvents
-from evercount.store.user_events import UserEvents
+from evercount.store.accept_totals import Counted, check_fed
+from evercount.store.named_events import NamedEvents, UserEvents
 
 TOO_FAR, AFTER_END = NO_ORDER + 1, NO_ORDER + 2
 BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one", AFTER_END: "after the end of the stream"}
@@ -30,12 +28,10 @@ BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one", AFTER_
 class CountedMessages(Counted):
     """What messages add up to. Secret."""
 
-    bad: Sequence[tuple[int, str]] = field(default_factory=tuple)
-    """The number (from 0) and the reason of each message that is not an event."""
+    bad: Sequence[tuple[int, str]] = field(default_factory=tuple)  # number (from 0) and reason of each
 
 
 def check_declaration(declaration: StreamDeclaration) -> None:
-    """ParameterError for what a log cannot serve."""
     columns_of(declaration)
     check_fed(declaration, "a log")
 
@@ -48,8 +44,6 @@ class _Batch(Source):
 
 
 class MessageCounter:
-    """One declaration, any number of batches."""
-
     def __init__(self, declaration: StreamDeclaration, scratch: Path) -> None:
         check_declaration(declaration)
         self._declaration = declaration

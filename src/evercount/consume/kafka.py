@@ -12,8 +12,7 @@ from evercount.errors import InputError, LogUnreachable, ParameterError
 
 ANSWER_SECONDS = 10.0
 READ_SECONDS = 0.2
-PARTITION_BITS = 48
-"""An order is partition · 2^48 + offset: where a person's events stand among each other depends on no other events."""
+PARTITION_BITS = 48  # an order is partition · 2^48 + offset: no other events change where a person's stand
 OURS = {
     "group.id": "evercount",  # librdkafka asks for one; nothing is ever committed to it
     "enable.auto.commit": False,
@@ -38,8 +37,7 @@ class KafkaTopic:
             self._consumer = Consumer({"log_level": 0, **address.options, **own})
         except KafkaException as error:
             raise ParameterError(f"an option of the Kafka address is not legal: {error.args[0].str()}") from None
-        self.identity = json.dumps(["kafka", self._metadata().cluster_id, self._topic])
-        """The cluster and the topic."""
+        self.identity = json.dumps(["kafka", self._metadata().cluster_id, self._topic])  # the cluster and the topic
 
     def _failed(self, error: KafkaError) -> None:
         self._failure = error.str()

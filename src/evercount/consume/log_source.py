@@ -14,10 +14,8 @@ Positions = Mapping[str, int]  # for each partition the number of the next messa
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages in the order of `orders`. Secret.
-
-    An order is a whole number that two messages never share, and it grows with the position in a partition.
-    """
+    """Messages in the order of `orders`. Secret. An order is a whole number that two messages never share, and it grows
+    with the position in a partition."""
 
     bodies: Sequence[bytes]
     orders: Sequence[int]
@@ -78,7 +76,6 @@ class LogAddress:
         return cls(parts.scheme, parts.netloc, name, dict(options))
 
     def open(self) -> LogSource:
-        """Connect; LogUnreachable where the log does not answer."""
         if self.scheme == "kafka":
             from evercount.consume.kafka import KafkaTopic
 

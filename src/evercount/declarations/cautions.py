@@ -1,19 +1,22 @@
-"""What is said about a declaration, in words: what it publishes, and what seldom is what an operator wants."""
+"""What is said about a declaration, in words: what it publishes, what readers must know, and what is seldom wanted."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, UNITS
+from evercount.declarations.tick_marks import TickMark
 from evercount.declarations.view_names import noise_views
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.noise_choice import REFERENCE_TICKS, worst_std
 from evercount.engine.user_counting import enforced_by
 from evercount.engine.view_widths import PER_TICK, RUNNING, view_width
-from evercount.privacy import GuaranteeText, guarantee_text
+from evercount.privacy import GuaranteeText, counted_text, guarantee_text
 
-WEAK_EPSILON = 10.0
-"""Above this an outcome may be more than 22,000 times as likely with an event as without it."""
+WEAK_EPSILON = 10.0  # above this an outcome may be more than 22,000 times as likely with an event as without it
 
 
 def declared_text(declaration: StreamDeclaration) -> GuaranteeText:
@@ -84,3 +87,35 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
         return line
     other, first = ("running totals", RUNNING) if declaration.shown == PER_TICK else ("single ticks", PER_TICK)
     return f"{line} For {other} or weeks declare `views` {first}, last-7: they have other noise."
+
+
+def public_facts(
+    declaration: StreamDeclaration,
+    guarantee: str,
+    marks: Sequence[TickMark],
+    *,
+    full_digits: bool,
+    carried: CarriedTotals | None = None,
+) -> dict[str, Any]:
+    """What readers of a table must know: ε, δ, who is protected, what intervals are about."""
+    budget = declaration.budget
+    remarks = [mark.facts(declaration.schedule) for mark in marks if mark.hides is None]
+    since = None if carried is None else declaration.schedule.show(carried.since)
+    totals = f"since {since}, with the errors of all streams since then"
+    return {
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "adjacency": budget.adjacency,
+        "unit": "person" if budget.unit == "user" else "event",
+        "period": budget.period,
+        "counted": counted_text(budget, enforced_by(declaration.released_query, None), declaration.tick),
+        "guarantee": guarantee,
+        "query": declaration.query.name,
+        "tick": declaration.tick,
+        "zone": declaration.schedule.zone,
+        "postprocess": list(declaration.postprocess),
+        "digits": "all" if full_digits else "as many as the error allows",
+        **({} if carried is None else {"running totals": totals}),
+        **({"remarks": remarks} if remarks else {}),
+        "made with": "evercount",
+    }

@@ -40,8 +40,7 @@ class Columns:
         Strict(False),
         Field(description='a list of columns such as ["state", "county"], from the top level down'),
     ] = ()
-    order: OptionalColumn = None
-    """Puts events of one user and one time in order, for doors that read rows in no order (Spark)."""
+    order: OptionalColumn = None  # puts events of one user and time in order, where rows have none (Spark)
 
     def __post_init__(self) -> None:
         for what, names in (("key", self.key_columns), ("levels", self.levels)):

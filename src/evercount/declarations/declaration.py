@@ -14,22 +14,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, TypeAdapter
 
+from evercount.declarations import field_types as fields
 from evercount.declarations.columns import Columns
-from evercount.declarations.field_types import (
-    BudgetTable,
-    Description,
-    Name,
-    Postprocess,
-    QueryTable,
-    Sums,
-    Tick,
-    Views,
-    declared_budget,
-    like,
-    read_budget,
-    read_query,
-)
-from evercount.declarations.schedule import MANUAL, TICK_TEXT, Schedule, format_utc, parse_length
+from evercount.declarations.schedule import MANUAL, Schedule, format_utc, parse_length
 from evercount.declarations.table import table
 from evercount.declarations.unit_periods import period_of, periods_named, with_period_ticks
 from evercount.declarations.view_names import QUANTILE, check_views, noise_views
@@ -66,29 +53,29 @@ class StreamDeclaration:
     """
 
     name: Annotated[
-        Name, Field(description="1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit")
+        fields.Name,
+        Field(description="1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit"),
     ]
     query: Annotated[
         Query,
-        PlainValidator(read_query, json_schema_input_type=str | QueryTable),
+        PlainValidator(fields.read_query, json_schema_input_type=str | fields.QueryTable),
         PlainSerializer(lambda query: {"name": query.name, "parameters": query.parameters()}),
         Field(description='a name, or a table such as {name = "histogram", parameters = {keys = ["North", "South"]}}'),
     ]
     budget: Annotated[
         Budget,
-        PlainValidator(read_budget, json_schema_input_type=BudgetTable),
-        PlainSerializer(declared_budget),
+        PlainValidator(fields.read_budget, json_schema_input_type=fields.BudgetTable),
+        PlainSerializer(fields.declared_budget),
         Field(description="a table such as {epsilon = 1.0, delta = 1e-9}, with epsilon above 0 and delta below 1"),
     ]
-    tick: Annotated[Tick, Field(description="the length of a tick, such as 15m, 1h or 1d, or 'manual'")] = MANUAL
+    tick: Annotated[fields.Tick, Field(description="the length of a tick, such as 15m, 1h or 1d, or 'manual'")] = MANUAL
     start: Annotated[
         Any,
         PlainValidator(lambda time: time, json_schema_input_type=str | float | None),
         Field(description="the time at which the first tick begins; if omitted, the stream begins when it is declared"),
-    ] = None
-    """As text in UTC once the declaration is made."""
+    ] = None  # as text in UTC once the declaration is made
     zone: Annotated[str | None, Field(description="the name of a time zone, such as Europe/Vienna or UTC")] = None
-    description: Annotated[Description, Field(description="a text of at most 2000 characters")] = ""
+    description: Annotated[fields.Description, Field(description="a text of at most 2000 characters")] = ""
     horizon: Annotated[
         Annotated[int, Field(ge=1, le=2**40)] | None,
         Field(description="a whole number of ticks from 1 to 2^40, or null for a stream without end"),
@@ -106,29 +93,25 @@ class StreamDeclaration:
     revise_for: Annotated[
         Annotated[int, Field(ge=1, lt=MOST_LAGS)] | None,
         Field(description=f"a whole number of ticks from 1 to {MOST_LAGS - 1}, with late = 'revise'"),
-    ] = None
-    """For how many ticks the number of a tick is published again, with late = "revise"."""
-    wait: Annotated[str, like(TICK_TEXT.pattern), Field(description="a length of time such as 30s or 12h")] = "0s"
+    ] = None  # for how many ticks the number of a tick is published again, with late = "revise"
+    wait: Annotated[fields.Length, Field(description="a length of time such as 30s or 12h")] = "0s"
     """How long after its end a tick is closed, for events that take a while to arrive. It may change at any time."""
-    carry_caps: Annotated[bool, Field(description="true or false")] = False
-    """Whether what persons have used of their caps stays used in the stream that goes on for this one."""
+    carry_caps: Annotated[bool, Field(description="true or false")] = False  # caps that are used stay used next year
     public: Annotated[bool, Field(description="true or false")] = False
     postprocess: Annotated[
-        Postprocess,
+        fields.Postprocess,
         AfterValidator(check_postprocess),
         Field(description='a list of names such as ["nonnegative", "integer"]'),
     ] = ()
-    views: Annotated[Views, Field(description='a list of names such as ["per-day", "last-24"]')] = ()
+    views: Annotated[fields.Views, Field(description='a list of names such as ["per-day", "last-24"]')] = ()
     """What is shown. They may change at any time: they declare no other stream."""
-    noise_for: Annotated[Sums, Field(description='a list of names such as ["per-tick", "last-24"]')] = ()
+    noise_for: Annotated[fields.Sums, Field(description='a list of names such as ["per-tick", "last-24"]')] = ()
     """The views that the noise is chosen for: running, per-tick, last-7. They never change. By default those of the
     first declaration's `views`; where it has none, `per-tick` for ticks by the clock, and `running` for manual ones and
     for queries without views."""
     schedule: Schedule = field(init=False, repr=False, compare=False)
-    asked: Asked = field(init=False, repr=False, compare=False)
-    """What was declared before the noise was chosen."""
-    earliest: ClassVar[int | None] = None
-    """Of a renewed stream: the start of the first one. Rows between the two starts are of other streams, and legal."""
+    asked: Asked = field(init=False, repr=False, compare=False)  # what was declared before the noise was chosen
+    earliest: ClassVar[int | None] = None  # of a renewed stream: the first start; rows in between are legal
 
     def __post_init__(self) -> None:
         schedule = Schedule.of(self.tick, self.start, "UTC" if self.zone is None else self.zone)
@@ -201,7 +184,6 @@ class StreamDeclaration:
 
     @property
     def _default_views(self) -> tuple[str, ...]:
-        """Single ticks, where ticks are by the clock and the query can have them."""
         if self.schedule.manual or not self.has_views:
             return ()
         with suppress(ParameterError):

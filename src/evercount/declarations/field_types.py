@@ -55,8 +55,7 @@ def read_query(value: Any) -> Query:
 BudgetTable = table("budget", "budget.")(Budget)  # strict, and with the names of the fields
 
 
-COMPUTED = "period_ticks"
-"""The field of a budget that nobody declares: the schedule says it."""
+COMPUTED = "period_ticks"  # the field of a budget that nobody declares: the schedule says it
 
 
 def read_budget(value: Any) -> Budget:
@@ -68,7 +67,6 @@ def read_budget(value: Any) -> Budget:
 
 
 def declared_budget(budget: Budget) -> dict[str, Any]:
-    """The fields as they are declared."""
     return {name: value for name, value in budget.to_dict().items() if name != COMPUTED}
 
 
@@ -95,6 +93,7 @@ def like(pattern: str) -> Any:
 SUMS = f"{RUNNING}|{PER_TICK}|{LAST.pattern}"
 Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Description = Annotated[str, Field(max_length=2000), AfterValidator(_public)]
+Length = Annotated[str, like(TICK_TEXT.pattern)]
 Tick = Annotated[str, like(f"{MANUAL}|{TICK_TEXT.pattern}")]
 Sums = Annotated[tuple[Annotated[str, like(SUMS)], ...], Strict(False)]
 Views = Annotated[tuple[Annotated[str, like(f"{SUMS}|per-day|per-week|{QUANTILE.pattern}")], ...], Strict(False)]

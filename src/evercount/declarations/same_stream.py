@@ -8,8 +8,7 @@ from typing import Any
 
 from evercount.declarations.declaration import StreamDeclaration
 
-FREE = ("views", "late", "wait")
-"""What may change while a stream runs."""
+FREE = ("views", "late", "wait")  # what may change while a stream runs
 
 
 def as_known(wanted: StreamDeclaration, known: StreamDeclaration) -> StreamDeclaration:
@@ -32,11 +31,8 @@ def declares_again(known: StreamDeclaration, wanted: StreamDeclaration) -> bool:
 
 
 def differences(known: StreamDeclaration, wanted: StreamDeclaration) -> list[str]:
-    """What makes `wanted` another stream, in words; empty where it declares the known one again.
-
-    A start may be left open by either. Names, descriptions, views, who may read, and what becomes of late events do not
-    matter here.
-    """
+    """What makes `wanted` another stream, in words; empty where it declares the known one again. A start may be left
+    open by either. Names, descriptions, views, who may read, and what becomes of late events do not matter here."""
     mine, theirs = known.to_dict(), as_known(wanted, known).to_dict()
     if known.query.name == wanted.query.name:
         found = _changes(mine["query"]["parameters"], theirs["query"]["parameters"])

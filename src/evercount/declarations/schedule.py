@@ -38,18 +38,15 @@ UNITS["w"] = 7 * UNITS["d"]
 SHORTEST_TICK = 10 * MILLISECOND
 LONGEST_TICK = 3660 * UNITS["d"]
 YEAR = 366 * UNITS["d"]
-ZONE_YEARS = 100
-"""Changes of the zone's offset are looked up this long after the start; the last one holds beyond."""
+ZONE_YEARS = 100  # changes of the zone's offset are looked up this long after the start; the last one holds beyond
 EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = EPOCH.replace(tzinfo=UTC)
-FIRST_YEAR, LAST_YEAR = 1000, 9000
-"""A start lies between these: no tick that a clock reaches is then outside of what dates can say, in any zone."""
+FIRST_YEAR, LAST_YEAR = 1000, 9000  # a start lies between these, so that dates can say every tick, in any zone
 EARLIEST_NUMBER, LATEST_NUMBER = 10**8, 10**11
 """A number between these is seconds since 1970 (years 1973 to 5138). Smaller ones are more likely a mistake (2026 is
 not a time), larger ones are milliseconds."""
 TICK_TEXT = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h|d|w)")
-NUMBER_PATTERN = r"[0-9]{9,11}([.][0-9]{1,9})?"
-"""Seconds since 1970 as a text. The patterns are regular expressions of Python and of DuckDB."""
+NUMBER_PATTERN = r"[0-9]{9,11}([.][0-9]{1,9})?"  # seconds since 1970; patterns are for Python and DuckDB
 _CLOCK_PATTERN = r"[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,9})?)?"
 WALL_PATTERN = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({_CLOCK_PATTERN})?"
 """A date, or a time without an offset. The day ends with 23:59: midnight belongs to the next day, there is no 24:00."""
@@ -67,8 +64,7 @@ class Piece:
 
     since: int
     offset: int
-    latest_wall: int
-    """The latest wall time that was shown before: a wall clock that was set back does not begin ticks again."""
+    latest_wall: int  # the latest wall time shown before: a clock that is set back begins no tick again
 
 
 def parse_tick(text: Any) -> tuple[int, bool] | None:
@@ -81,16 +77,11 @@ def parse_tick(text: Any) -> tuple[int, bool] | None:
 
 
 def parse_length(text: Any, what: str) -> int:
-    """The microseconds of a length of time such as 30s, 12h or 2d.
-
-    >>> parse_length("12h", "wait") // UNITS["h"]
-    12
-    """
+    """The microseconds of a length of time such as 30s, 12h or 2d."""
     return _read_length(text, 0, f"{what} {text!r:.40} is not a length of time", "30s or 12h, up to ten years")[0]
 
 
 def _read_length(text: Any, least: int, wrong: str, right: str) -> tuple[int, str]:
-    """(microseconds, unit)."""
     match = TICK_TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
     length = int(match[1]) * UNITS[match[2]] if match else -1
     if match is None or not least <= length <= LONGEST_TICK:
@@ -226,7 +217,6 @@ class Schedule:
 
     @classmethod
     def of(cls, tick: str, start: Any, zone: str = "UTC") -> Schedule:
-        """The schedule whose start is written as a time, or None."""
         return cls(tick, None if start is None else parse_time(start, zone_named(zone), "start"), zone)
 
     @cached_property
@@ -251,9 +241,7 @@ class Schedule:
     @property
     def divided(self) -> str:
         """How time is divided, in one text for all ways to write it: the length, and the zone of a calendar."""
-        if self.manual:
-            return MANUAL
-        return f"{self.length} {self.zone}" if self.calendar else str(self.length)
+        return MANUAL if self.manual else f"{self.length} {self.zone}" if self.calendar else str(self.length)
 
     def grid(self, length: int) -> str:
         """Pieces of this length from the start on, in one text for all starts that lie on the same pieces."""
@@ -330,15 +318,9 @@ class Schedule:
 
     @property
     def arrow_zone(self) -> str:
-        """The zone as Arrow calls it."""
         return "UTC" if zone_named(self.zone) is UTC else self.zone
 
-    def offsets_until(self, instant: int) -> list[list[int]]:
-        """The zone's offsets before an instant, each with the instant since which it holds, in microseconds."""
-        return [[piece.since, piece.offset] for piece in self.pieces(instant)]
-
     def show(self, instant: int) -> str:
-        """An instant, as ISO 8601 with the zone's offset."""
         try:
             return _moment(instant).astimezone(zone_named(self.zone)).isoformat()
         except OverflowError as error:
@@ -347,10 +329,8 @@ class Schedule:
     # -- the same in SQL ----------------------------------------------------------------------------------------------
 
     def sql_instant(self, wall: str, until: int | None = None) -> str:
-        """SQL: the instant of a wall time; the first where the clock was set back, NULL where it was set forward.
-
-        Clock changes from the instant `until` on are left out. Results beyond `until` are then only known to be later.
-        """
+        """SQL: the instant of a wall time; the first where the clock was set back, NULL where it was set forward. Clock
+        changes from the instant `until` on are left out. Results beyond `until` are then only known to be later."""
         pieces = self.pieces(until)
         bounds: list[int] = []
         leaves = [f"{wall} - ({pieces[0].offset})"]

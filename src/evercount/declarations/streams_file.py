@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, Strict
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.file_places import FilePlaces
+from evercount.declarations.table import table
 from evercount.errors import MissingExtra, ParameterError
+
+Text = Annotated[str, Field(min_length=1)]
+Place = Annotated[Text | None, Field(description="a text")]
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+@table("files", "files.")
+class FilePlaces:
+    """Where `evercount release NAME` reads and writes, relative to the folder of `streams.toml`; the file door's alone.
+
+    >>> FilePlaces(input="events/*.csv", output="flu.csv").below(Path("/srv")).output
+    '/srv/flu.csv'
+    """
+
+    input: Annotated[
+        tuple[Text, ...], Strict(False), BeforeValidator(_listed), Field(description="a text, or a list of texts")
+    ] = ()
+    output: Place = None
+    state: Place = None
+    rejects: Place = None
+    plot: Place = None
+    delimiter: Place = None
+
+    def below(self, folder: Path) -> FilePlaces:
+        def placed(text: str) -> str:
+            return text if text == "-" else str(folder / text)
+
+        files = {name: getattr(self, name) for name in ("output", "state", "rejects", "plot")}
+        moved = {name: place and placed(place) for name, place in files.items()}
+        return replace(self, input=tuple(map(placed, self.input)), **moved)
 
 
 def write_stream(declaration: StreamDeclaration) -> str:
-    """A declaration as a `[[stream]]` table."""
     try:
         import tomli_w
     except ImportError as error:
@@ -21,7 +56,6 @@ def write_stream(declaration: StreamDeclaration) -> str:
 
 
 def read_stream(source: str | Path) -> StreamDeclaration:
-    """The stream of a TOML text, or of a file with one stream."""
     if isinstance(source, Path):
         found = read_declarations(source)
     else:
@@ -32,7 +66,6 @@ def read_stream(source: str | Path) -> StreamDeclaration:
 
 
 def read_declarations(path: Path) -> list[StreamDeclaration]:
-    """The streams of a TOML file: an array of tables named `stream`."""
     return [declaration for declaration, _ in read_streams(path)]
 
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 LONGEST_NOTE = 500
 MOST_MARKS = 10_000
-DROP, NEXT = "drop", "next"
-"""What becomes of the events of a missing tick: nobody counts them, or the next tick does."""
+DROP, NEXT = "drop", "next"  # what becomes of the events of a missing tick: nobody counts them, or the next tick does
 
 
 @dataclass(frozen=True)
@@ -36,23 +35,17 @@ class TickMark:
     first: int
     last: int
     text: str
-    missing: str | None = None
-    """DROP or NEXT for ticks that are missing."""
-    hides: str | None = None
-    """The label of a key that is not shown at these ticks; then it is no remark."""
+    missing: str | None = None  # DROP or NEXT for ticks that are missing
+    hides: str | None = None  # the label of a key that is not shown at these ticks; then it is no remark
 
     def holds(self, tick: int) -> bool:
         return self.first <= tick <= self.last
 
     @property
     def shown(self) -> str:
-        """The remark as readers see it."""
-        if self.missing is None:
-            return self.text
-        return f"missing: {self.text}" if self.text else "missing"
+        return self.text if self.missing is None else f"missing: {self.text}" if self.text else "missing"
 
     def facts(self, schedule: Schedule) -> dict[str, Any]:
-        """The remark for programs."""
         since = {} if schedule.manual else {"start": schedule.show(schedule.start_of(self.first))}
         until = {} if schedule.manual else {"end": schedule.show(schedule.start_of(self.last + 1))}
         return {"first": self.first, "last": self.last, **since, **until, "text": self.text, "missing": self.missing}
@@ -68,7 +61,6 @@ class NewMark:
     missing: Annotated[Literal["drop", "next"] | None, Field(description="drop, next or null")] = None
 
     def on(self, schedule: Schedule) -> TickMark:
-        """The remark on the ticks of a schedule."""
         first = tick_named(str(self.first), schedule)
         last = first if self.last is None else tick_named(str(self.last), schedule)
         return TickMark(first, last, self.text.strip(), self.missing)
@@ -106,18 +98,15 @@ def tick_named(text: str, schedule: Schedule) -> int:
 
 
 def missing_ticks(marks: Iterable[TickMark], ticks: range, kind: str | None = None) -> list[int]:
-    """Which of some ticks are missing, of one kind or of both."""
     ranges = [one for one in marks if one.missing is not None and kind in (None, one.missing)]
     inside = (range(max(one.first, ticks.start), min(one.last + 1, ticks.stop)) for one in ranges)
     return sorted({tick for part in inside for tick in part})
 
 
 def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> ReleaseTable:
-    """The table as readers see it: nothing in place of what is missing, and a remark beside what it is about.
-
-    A number of several ticks is shown where one of them is there, unless it is released at a missing one: a total or
-    the last seven days have a number at the next tick. A week has not, so its number is shown.
-    """
+    """The table as readers see it: nothing in place of what is missing, and a remark beside what it is about. A number
+    of several ticks is shown where one of them is there, unless it is released at a missing one: a total or the last
+    seven days have a number at the next tick. A week has not, so its number is shown."""
     shown = _without_hidden(shown, [one for one in marks if one.hides is not None])
     marks = [one for one in marks if one.hides is None]
     if not marks:

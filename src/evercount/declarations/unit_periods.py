@@ -12,8 +12,7 @@ from evercount.engine.user_counting import PeriodOf
 from evercount.errors import ParameterError
 from evercount.privacy import Budget
 
-STAND_IN = "2001-01-01"
-"""A start for schedules that have none yet, to find out how long their periods are."""
+STAND_IN = "2001-01-01"  # a start for schedules that have none yet, to find out how long their periods are
 
 
 def with_period_ticks(budget: Budget, schedule: Schedule) -> Budget:
@@ -80,10 +79,8 @@ def periods_named(budget: Budget, schedule: Schedule) -> str:
 
 def sql_period(budget: Budget, schedule: Schedule, tick: str, division: str = "//", until: int | None = None) -> str:
     """SQL: the number of the period of a tick that begins before the instant `until`; 0 where there are no periods.
-
     `division` is the dialect's whole division. Test:
-    tests/declarations/test_unit_periods.py::test_periods_in_sql_are_those_of_python.
-    """
+    tests/declarations/test_unit_periods.py::test_periods_in_sql_are_those_of_python."""
     if budget.period is None:
         return "0"
     length = budget.period

@@ -104,10 +104,8 @@ def shown_tables(
     postprocess: Names = (),
 ) -> Iterator[ReleaseTable]:
     """One view of ticks while they are released: for each table of `close_ticks`, that of the spans which end in it.
-
     `before` has all that the stream published before, shape (ticks, cells). Of that and of the tables only the rows
-    that later spans need are kept.
-    """
+    that later spans need are kept."""
     if stream.revise_for is not None:
         for table in tables:
             yield by_day(table, stream.query, schedule.starts_of)
@@ -179,13 +177,11 @@ def view_spans(name: str, schedule: Schedule, behind: int, released: int) -> tup
 
 
 def newest_spans(name: str, schedule: Schedule, released: int, most: int) -> tuple[IntArray, IntArray]:
-    """The last `most` spans of a view."""
     after, until = view_spans(name, schedule, max(0, released - (most + 1) * _most_ticks(name, schedule)), released)
     return after[-most:], until[-most:]
 
 
 def next_spans(name: str, schedule: Schedule, behind: int, released: int, most: int) -> tuple[IntArray, IntArray]:
-    """The first `most` spans of a view that end after tick `behind`."""
     last = max(behind, _width(name) or 1) + (most + 1) * _most_ticks(name, schedule)
     after, until = view_spans(name, schedule, behind, min(last, released))
     return after[:most], until[:most]
@@ -204,7 +200,6 @@ def _begin(name: str, schedule: Schedule, tick: int) -> int:
 
 
 def _first_tick(schedule: Schedule, tick: int, days: int) -> int:
-    """The first tick that begins in the same day or week as this one."""
     period = _period(schedule, tick, days)
     midnight = datetime.fromordinal(period).replace(tzinfo=zone_named(schedule.zone))
     instant = microseconds(midnight)
@@ -218,7 +213,6 @@ def _first_tick(schedule: Schedule, tick: int, days: int) -> int:
 
 
 def _period(schedule: Schedule, tick: int, days: int) -> int:
-    """The number of the day or week in which a tick begins."""
     day = date.fromisoformat(schedule.show(schedule.start_of(tick))[:10])
     return (day if days == 1 else day - timedelta(days=day.weekday())).toordinal()
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 FIELDS = ("line", "reason", "row")
-MOST_SHOWN = 5
-"""Bad rows that are shown; all of them go to the file of rejects."""
+MOST_SHOWN = 5  # bad rows that are shown; all of them go to the file of rejects
 ROWS_AT_A_TIME = 10_000
 LATE = "late: an earlier run has released its tick"
 MAYBE_LATE = "in a tick that an earlier run has released: late, unless that run has read this row"
@@ -48,8 +47,7 @@ class Reject:
     text: str
     exact: bool = True
     file: str = ""
-    word: str = "line"
-    """What `line` counts; rows of a data frame from 0."""
+    word: str = "line"  # what `line` counts; rows of a data frame from 0
 
     def __str__(self) -> str:
         where = f"{self.file}, " * bool(self.file) + (self.word if self.exact else f"about {self.word}")
@@ -57,7 +55,6 @@ class Reject:
 
     @property
     def late(self) -> bool:
-        """Whether it is an event, but of a tick that is released."""
         return self.reason in (LATE, MAYBE_LATE)
 
 

@@ -14,26 +14,18 @@ from evercount.queries.user_cap import Caps, last_turns
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-UsedBefore = tuple[int, int]
-"""What one user has used of the caps in the open period: counted events, and ticks with an event. 0 without a cap."""
-Groups = tuple[IntArray, IntArray, IntArray, IntArray]
-"""Tick, cell, number of events and sum of units of each group of rows, in the order of ticks."""
-EVENTS_OF_A_STEP = 1 << 20
-"""At most about how many events are looked at in one step; all events of a user are in the same step."""
+UsedBefore = tuple[int, int]  # counted events and ticks of one user in the open period; 0 without a cap
+Groups = tuple[IntArray, IntArray, IntArray, IntArray]  # tick, cell, number of events and sum of units, by tick
+EVENTS_OF_A_STEP = 1 << 20  # about how many events one step looks at; all events of a user are in one step
 MOST_STEPS = 1024
-MOST_SUMS = 1 << 22
-"""Up to so many groups are added up in an array that has a place for each possible one."""
-NUMBER_OF_USER = "hash(who)"
-"""SQL: a number that is much faster to sort by than the text of a user. It is used only where no two users share it."""
+MOST_SUMS = 1 << 22  # up to so many groups are added up in an array that has a place for each possible one
+NUMBER_OF_USER = "hash(who)"  # SQL: faster to sort by than a text; used only where no two users share it
 
 
 @dataclass(frozen=True)
 class UserRule:
-    """Which events of the table `event` count.
-
-    The table holds place (the tick, 1 or more for an event), who, number (`NUMBER_OF_USER`), us, cell and, with
-    `ordered` and `valued`, o and units; its rows are in their order.
-    """
+    """Which events of the table `event` count. The table holds place (the tick, 1 or more for an event), who, number
+    (`NUMBER_OF_USER`), us, cell and, with `ordered` and `valued`, o and units; its rows are in their order."""
 
     caps: Caps
     period_of: Callable[[int], int]
@@ -120,11 +112,9 @@ class _Users:
     """The users of the events by number, and what they had used before."""
 
     connection: DuckDBPyConnection
-    free: np.uint64
-    """How many of the lowest bits of a number are 0, so that a tick has room there."""
+    free: np.uint64  # how many of the lowest bits of a number are 0, so that a tick has room there
     known: AnyArray
-    had: IntArray
-    """Events and ticks of the known numbers, which are in order."""
+    had: IntArray  # events and ticks of the known numbers, which are in order
 
     @classmethod
     def of(cls, connection: DuckDBPyConnection, users: Mapping[str, UsedBefore], ticks: int) -> _Users:
@@ -174,7 +164,6 @@ class _Users:
         return had[:, 0], had[:, 1]
 
     def named(self, used: list[IntArray]) -> dict[str, UsedBefore]:
-        """The users of rows with number, events and ticks."""
         rows = np.concatenate([np.empty((0, 3), np.int64), *used])
         if not len(rows):
             return {}

@@ -33,10 +33,8 @@ class CountedRows:
     """What the rows of one run add up to. Secret."""
 
     totals: TickTotals | TickEvents
-    bad: int = 0
-    """The number of rows that are not events."""
-    users: Mapping[str, UsedBefore] = field(default_factory=dict)
-    """What each user has used of the caps in the period that is open after this run."""
+    bad: int = 0  # the number of rows that are not events
+    users: Mapping[str, UsedBefore] = field(default_factory=dict)  # in the period that is open after this run
 
 
 def count(
@@ -81,8 +79,7 @@ def count(
             raise InputError(f"{which} cannot be read: {str(error).splitlines()[0]:.200}") from error
     if query.discovery is not None:
         return CountedRows(_by_name(first, stop, groups, names), bad, known)
-    totals = revised_totals(declaration, first, stop, *rows_of(query).totals(*groups))
-    return CountedRows(totals, bad, known)
+    return CountedRows(revised_totals(declaration, first, stop, *rows_of(query).totals(*groups)), bad, known)
 
 
 def revised_totals(
@@ -101,7 +98,6 @@ def revised_totals(
 
 
 def _by_name(first: int, stop: int, groups: Groups, names: Sequence[str]) -> TickEvents:
-    """Groups of rows as mappings from key to number of events, one for each tick."""
     ticks: list[dict[str, int]] = [{} for _ in range(stop - first)]
     for tick, cell, events in zip(*(column.tolist() for column in groups[:3]), strict=True):
         counts = ticks[tick - first]
@@ -140,10 +136,8 @@ class _Scan:
         return groups, bad, known if revise_for is None else users_after(known, self.stop - 1, revise_for + 1)
 
     def users_by_tick(self) -> tuple[TickEvents, int]:
-        """The events of each tick in order, for queries that name users; and bad rows.
-
-        Unless the query says that they matter, later events of the same user and key in the same tick are left out.
-        """
+        """The events of each tick in order, for queries that name users; and bad rows. Unless the query says that they
+        matter, later events of the same user and key in the same tick are left out."""
         bad = self._make_table()
         first = f"QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us{self._order}, rowid) = 1 "
         rows = self.connection.execute(
@@ -168,9 +162,7 @@ class _Scan:
 
     def _late_rows(self) -> str:
         """SQL: the late rows, whose place is their own tick; nothing where there are none."""
-        if not self.late or self.first == self.stop:
-            return ""
-        return placed(self.late, self.declaration, 1, self.first)
+        return placed(self.late, self.declaration, 1, self.first) if self.late and self.first < self.stop else ""
 
     def _make_table(self, more: str = "") -> int:
         """Make the table `event`, which DuckDB may spill to disk: rows in the order of the files. Returns bad rows."""

@@ -24,8 +24,7 @@ class Counted:
 
     rows: CountedRows
     shown: tuple[Reject, ...]
-    consumed: dict[str, Prefix]
-    """With late=next and late=revise, how much of each file the counts come from."""
+    consumed: dict[str, Prefix]  # with late=next and late=revise, how much of each file the counts come from
     seen: dict[str, SeenRows]
     dropped: DroppedEvents | None
 
@@ -69,7 +68,6 @@ def count_rows_of(run: Run, stdin: IO[bytes] | None) -> Counted:
 
 def _write_rejects(run: Run, sources: tuple[Source, ...]) -> tuple[tuple[Reject, ...] | None, dict[str, SeenRows]]:
     """Write --rejects, before anything is counted: rows that come in between may be called late, never forgotten.
-
     Returns the first bad rows (None without --rejects), and what was read."""
     job = run.job
     if job.rejects is None:

@@ -12,10 +12,8 @@ from evercount.files.event_sql import Sources, columns_of, listed, placed, prepa
 from evercount.files.source import connect
 from evercount.text_rules import aligned
 
-PER_TICK, TICKS, EVENTS = (1, 2, 3, 5, 10), (1, 3, 7, 14, 30), (1, 3, 10, 30, 100)
-"""Caps that are tried besides those of the declaration."""
-Three = tuple[int | None, int | None, int | None]
-"""The most events, events of a tick, and ticks, as `Budget.caps`."""
+PER_TICK, TICKS, EVENTS = (1, 2, 3, 5, 10), (1, 3, 7, 14, 30), (1, 3, 10, 30, 100)  # tried besides those declared
+Three = tuple[int | None, int | None, int | None]  # the most events, events of a tick, and ticks, as `Budget.caps`
 WARNING = "For you alone: these shares are exact and reveal the data. Do not publish them."
 
 
@@ -46,9 +44,7 @@ def dropped_events(
     sources: Sources, declaration: StreamDeclaration, first: int, stop: int, scratch: Path
 ) -> DroppedEvents:
     """What caps would drop of the events of ticks first … stop−1, each alone, and those of the declaration together.
-
-    Users begin with nothing used at `first`. Test: tests/files/test_dropped_events.py.
-    """
+    Users begin with nothing used at `first`. Test: tests/files/test_dropped_events.py."""
     files, budget, schedule = listed(sources), declaration.budget, declaration.schedule
     for source in files:
         source.require(*columns_of(declaration).used)

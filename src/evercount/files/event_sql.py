@@ -9,16 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from evercount.declarations import schedule as times
 from evercount.declarations.columns import Columns
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import (
-    EARLIEST_NUMBER,
-    INSTANT_PATTERN,
-    LATEST_NUMBER,
-    NUMBER_PATTERN,
-    SECOND,
-    WALL_PATTERN,
-)
 from evercount.errors import InputError, ParameterError
 from evercount.files.source import LINE, Source, quoted
 from evercount.queries.capabilities import rows_of
@@ -49,15 +42,12 @@ INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALL
 VALUE_TYPES = "'UBIGINT', 'BIGINT', 'DOUBLE'"
 USER_TYPES = "'VARCHAR', 'UBIGINT', 'BIGINT'"
 ORDER_PATTERN = r"[+-]?[0-9]{1,18}"
-YEAR_1000, YEAR_10000 = -30_610_224_000 * SECOND, 253_402_300_800 * SECOND - 1
-FARTHEST = 2**61
-"""Instants beyond this (in microseconds) are no times: sums with them could overflow."""
-LONGEST_UNLISTED = 4 * 200
-"""Bytes of a key that nobody listed; longer ones are not legal, and are not even looked at."""
+YEAR_1000, YEAR_10000 = -30_610_224_000 * times.SECOND, 253_402_300_800 * times.SECOND - 1
+FARTHEST = 2**61  # instants beyond this (in microseconds) are no times: sums with them could overflow
+LONGEST_UNLISTED = 4 * 200  # bytes of a key that nobody listed; longer ones are not legal, and are not even looked at
 
 
 def columns_of(declaration: StreamDeclaration) -> Columns:
-    """The columns of a declaration, which doors that read tables need."""
     if declaration.columns is None:
         raise ParameterError(
             f"the declaration of {declaration.name!r} names no columns: add [stream.columns] with time and, where the "
@@ -66,12 +56,10 @@ def columns_of(declaration: StreamDeclaration) -> Columns:
     return declaration.columns
 
 
-Sources = Source | Sequence[Source]
-"""One event file, or several whose rows are read one file after the other."""
+Sources = Source | Sequence[Source]  # one event file, or several whose rows are read one file after the other
 
 
 def listed(sources: Sources) -> tuple[Source, ...]:
-    """The files as a tuple."""
     return (sources,) if isinstance(sources, Source) else tuple(sources)
 
 
@@ -96,12 +84,10 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, file
 
 
 def is_keyed(declaration: StreamDeclaration) -> bool:
-    """Whether the cell of a row is found by its key or by its path of names."""
     return rows_of(declaration.query).keyed
 
 
 def is_valued(declaration: StreamDeclaration) -> bool:
-    """Whether an event adds its value."""
     return "value" in rows_of(declaration.query).columns
 
 
@@ -109,10 +95,8 @@ def placed(
     sources: Sources, declaration: StreamDeclaration, first: int, stop: int, *, number: bool = False, extra: str = ""
 ) -> str:
     """SQL: one row per row of the files with `place`: its tick if in first … stop−1, NULL if another, −reason if bad.
-
     Columns: place, cell, units, who, us and o (the declared order). Of one file also n (the row's number) with
-    `number`, and those of `extra`.
-    """
+    `number`, and those of `extra`."""
     files = listed(sources)
     schedule = declaration.schedule
     low, high = schedule.start_of(first), schedule.start_of(stop)
@@ -224,10 +208,8 @@ def _path(columns: list[str]) -> str:
 
 
 def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
-    """SQL: `wall` for a time without an offset, `exact` for one with it, both NULL for what is not a time.
-
-    The rule of `declare.schedule.parse_instant`.
-    """
+    """SQL: `wall` for a time without an offset, `exact` for one with it, both NULL for what is not a time. The rule of
+    `declare.schedule.parse_instant`."""
     columns = columns_of(declaration)
     kind = source.type_of(columns.time)
     fields = row_fields(source, columns, number)
@@ -243,12 +225,12 @@ def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
         )
         wall = (
             "CASE WHEN usual_wall IS NOT NULL THEN usual_wall WHEN usual_exact IS NOT NULL THEN NULL "
-            f"WHEN regexp_full_match(t, '{WALL_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMP)) END"
+            f"WHEN regexp_full_match(t, '{times.WALL_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMP)) END"
         )
         exact = (
             "CASE WHEN usual_exact IS NOT NULL THEN usual_exact WHEN usual_wall IS NOT NULL THEN NULL "
-            f"WHEN regexp_full_match(t, '{INSTANT_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) "
-            f"WHEN regexp_full_match(t, '{NUMBER_PATTERN}') THEN {_epoch('t')} END"
+            f"WHEN regexp_full_match(t, '{times.INSTANT_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) "
+            f"WHEN regexp_full_match(t, '{times.NUMBER_PATTERN}') THEN {_epoch('t')} END"
         )
         fields = f"SELECT *, {usual} FROM ({fields})"
     elif kind in AWARE_TYPES:
@@ -279,11 +261,10 @@ def _usual(condition: str, zone: str) -> str:
 
 
 def _epoch(column: str) -> str:
-    """SQL: the instant of seconds since 1970, NULL where the number is none."""
     seconds = f"TRY_CAST({column} AS DOUBLE)"
     return (
-        f"CASE WHEN {seconds} >= {EARLIEST_NUMBER} AND {seconds} < {LATEST_NUMBER} "
-        f"THEN round_even({seconds} * {SECOND}, 0)::BIGINT END"
+        f"CASE WHEN {seconds} >= {times.EARLIEST_NUMBER} AND {seconds} < {times.LATEST_NUMBER} "
+        f"THEN round_even({seconds} * {times.SECOND}, 0)::BIGINT END"
     )
 
 

@@ -26,7 +26,6 @@ EXPECTED = (
 
 
 def frame_source(data: Any, used: tuple[str, ...], scratch: Path) -> Source:
-    """The columns of a frame that are used, ready to be scanned."""
     pa = arrow()
     import duckdb
 
@@ -46,7 +45,6 @@ def frame_source(data: Any, used: tuple[str, ...], scratch: Path) -> Source:
 
 
 def _table(pa: Any, data: Any, used: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
-    """The names of all columns, and an Arrow table of those that are used."""
     kind = type(data)
     if isinstance(data, pa.Table | pa.RecordBatch):
         names = tuple(data.schema.names)

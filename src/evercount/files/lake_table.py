@@ -8,28 +8,16 @@ sees and the next call adds them; after it, the next call finds the tick there. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.write_table import Clock, arrow_schema, arrow_table, parquet_modules
 from evercount.errors import Conflict, MissingExtra, ParameterError, StoreError
 
 EXAMPLE = "write delta:FOLDER or iceberg:FOLDER/namespace.table"
-
-
-class LakeTable(Protocol):
-    """A table that others may read at any time."""
-
-    def last(self, writer: str) -> int:
-        """The last tick that this writer has committed; 0 where it has none."""
-
-    def rows(self, tick: int) -> Any:
-        """The rows of a tick, as an Arrow table."""
-
-    def append(self, writer: str, last: int, rows: Any, note: str) -> None:
-        """Commit rows together with their last tick; fails if another commit of this writer came in between."""
 
 
 def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: Clock, guarantee: str) -> int:
@@ -64,7 +52,7 @@ def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: C
     return int(fresh.num_rows)
 
 
-def open_lake(place: str) -> LakeTable:
+def open_lake(place: str) -> _Delta | _Iceberg:
     """The table at delta:FOLDER or iceberg:FOLDER/namespace.table; ParameterError for other texts."""
     kind, colon, rest = place.partition(":")
     if kind not in ("delta", "iceberg") or not colon or not rest:
@@ -87,6 +75,14 @@ def _sorted(rows: Any, like: Any) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: str(row["cell"]))
 
 
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise StoreError(f"{what}: {(str(error).splitlines() or [type(error).__name__])[0][:200]}") from error
+
+
 class _Delta:
     def __init__(self, place: str) -> None:
         try:
@@ -94,12 +90,11 @@ class _Delta:
         except ImportError as error:
             raise MissingExtra("Delta tables", "lake") from error
         self._place, self._delta = place, deltalake
-        try:
+        with _told(f"the Delta table {place} cannot be read"):
             self._table = deltalake.DeltaTable(place) if deltalake.DeltaTable.is_deltatable(place) else None
-        except Exception as error:
-            raise StoreError(f"the Delta table {place} cannot be read: {_first_line(error)}") from error
 
     def last(self, writer: str) -> int:
+        """The last tick that this writer has committed; 0 where it has none."""
         return 0 if self._table is None else (self._table.transaction_version(writer) or 0)
 
     def rows(self, tick: int) -> Any:
@@ -107,19 +102,14 @@ class _Delta:
         return self._table.to_pyarrow_table(filters=[("tick", "=", tick)])
 
     def append(self, writer: str, last: int, rows: Any, note: str) -> None:
-        new = self._table is None
+        """Commit rows together with their last tick; fails if another commit of this writer came in between."""
         mark = self._delta.CommitProperties(app_transactions=[self._delta.Transaction(writer, last)])
-        try:
-            self._delta.write_deltalake(
-                self._place if self._table is None else self._table,
-                rows,
-                mode="error" if new else "append",
-                name=writer.removeprefix("evercount ") if new else None,
-                description=note if new else None,
-                commit_properties=mark,
-            )
-        except Exception as error:
-            raise StoreError(f"the Delta table {self._place} cannot be written: {_first_line(error)}") from error
+        with _told(f"the Delta table {self._place} cannot be written"):
+            if self._table is not None:
+                self._delta.write_deltalake(self._table, rows, mode="append", commit_properties=mark)
+                return
+            said: Any = {"name": writer.removeprefix("evercount "), "description": note}
+            self._delta.write_deltalake(self._place, rows, mode="error", commit_properties=mark, **said)
 
 
 class _Iceberg:
@@ -132,12 +122,10 @@ class _Iceberg:
         if not folder or self._name.count(".") != 1 or not all(self._name.split(".")):
             raise ParameterError(f"{place!r:.80} does not name an Iceberg table: {EXAMPLE}")
         self._place, root = place, Path(folder).absolute()
-        try:
+        with _told(f"the Iceberg table {place} cannot be read"):
             root.mkdir(parents=True, exist_ok=True)
             self._catalog = SqlCatalog("evercount", uri=f"sqlite:///{root}/catalog.db", warehouse=root.as_uri())
             self._table = self._catalog.load_table(self._name) if self._catalog.table_exists(self._name) else None
-        except Exception as error:
-            raise StoreError(f"the Iceberg table {place} cannot be read: {_first_line(error)}") from error
 
     def last(self, writer: str) -> int:
         return 0 if self._table is None else int(self._table.properties.get(f"{writer} last tick", 0))
@@ -147,7 +135,7 @@ class _Iceberg:
         return self._table.scan(row_filter=f"tick = {tick}").to_arrow()
 
     def append(self, writer: str, last: int, rows: Any, note: str) -> None:
-        try:
+        with _told(f"the Iceberg table {self._place} cannot be written"):
             table = self._table
             if table is None:
                 self._catalog.create_namespace_if_not_exists(self._name.split(".")[0])
@@ -157,9 +145,3 @@ class _Iceberg:
             with table.transaction() as transaction:
                 transaction.append(rows)
                 transaction.set_properties({f"{writer} last tick": str(last)})
-        except Exception as error:
-            raise StoreError(f"the Iceberg table {self._place} cannot be written: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

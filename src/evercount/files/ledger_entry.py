@@ -22,13 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entered:
-    """What a ledger says about the stream of a run."""
-
-    name: str | None = None
-    """Its name there; None without a ledger."""
+    name: str | None = None  # its name there; None without a ledger
     sentence: str | None = None
-    cost: Cost | None = None
-    """What is still to be spent."""
+    cost: Cost | None = None  # what is still to be spent
     ledger: Ledger | None = None
 
     def spend(self) -> None:
@@ -86,7 +82,6 @@ def enter(
 
 
 def _open(path: Path, total: tuple[float, float] | None, budget: Budget, publishes: bool) -> Ledger:
-    """The ledger of a file, or a new one about the unit of the stream."""
     if not path.exists():
         if total is None:
             raise ParameterError(f"there is no ledger at {path}: `total` starts one, such as 1,1e-6")

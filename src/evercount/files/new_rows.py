@@ -16,20 +16,16 @@ from evercount._safe_files import new_private
 from evercount.errors import InputError
 from evercount.files.source import COPY_BYTES, Prefix, Source
 
-ONE_FILE = ""
-"""The name, in states of before, of the only file that a run could have."""
+ONE_FILE = ""  # the name, in states of before, of the only file that a run could have
 
 
 @dataclass(frozen=True)
 class NewRows:
     """Private copies of files, which grow no more."""
 
-    files: tuple[Source, ...]
-    """All complete lines. A line that is still being written waits for the next run."""
-    new: tuple[Source, ...]
-    """The lines that the last run has not read; none where nobody can tell."""
-    consumed: dict[str, Prefix] = field(default_factory=dict)
-    """What has been read of each file, those of earlier runs included."""
+    files: tuple[Source, ...]  # all complete lines. A line that is still being written waits for the next run.
+    new: tuple[Source, ...]  # the lines that the last run has not read; none where nobody can tell
+    consumed: dict[str, Prefix] = field(default_factory=dict)  # of each file, those of earlier runs included
 
 
 def split_new(sources: Sequence[Source], scratch: Path, earlier: Mapping[str, Prefix] | None) -> NewRows:
@@ -85,16 +81,12 @@ def _copied(source: Source, path: Path, wanted: Sequence[Prefix]) -> tuple[Prefi
                 at = digest.copy()
                 at.update(chunk[:cut])
                 one = ahead.pop(0)
-                if at.hexdigest() == one.digest and (source.kind != "parquet" or one.length == source_size(source)):
+                whole = source.kind != "parquet" or one.length == source.path.stat().st_size
+                if at.hexdigest() == one.digest and whole:
                     found.append(one)
             digest.update(chunk)
             length += len(chunk)
     return Prefix(length, digest.hexdigest()), found
-
-
-def source_size(source: Source) -> int:
-    """The bytes of a file that is not compressed as a whole."""
-    return source.path.stat().st_size
 
 
 def _rest(source: Source, path: Path, after: int) -> Source:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from evercount.declarations.cautions import published_line
 from evercount.declarations.declaration import StreamDeclaration
@@ -15,69 +15,62 @@ from evercount.declarations.view_names import check_views
 from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.user_counting import enforced_by
+from evercount.errors import ParameterError
 from evercount.files.bad_rows import Reject
 from evercount.files.dropped_events import DroppedEvents
 from evercount.files.run_state import Places
-from evercount.files.sink import OutputKind, output_kind
 from evercount.noise import Secret
 from evercount.privacy import counted_text
+
+OutputKind = Literal["csv", "jsonl", "parquet"]
+SUFFIXES: dict[str, OutputKind] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+
+def output_kind(name: str) -> OutputKind:
+    """The format that a name asks for; standard output is CSV.
+
+    >>> output_kind("hourly.parquet"), output_kind("-")
+    ('parquet', 'csv')
+    """
+    if name == "-":
+        return "csv"
+    try:
+        return SUFFIXES[Path(name).suffix.lower()]
+    except KeyError:
+        raise ParameterError(f"`out` {name!r}: the name must end in .csv, .jsonl or .parquet, or be '-'") from None
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one run is asked to do."""
-
-    file: Any
-    """The events: one path, or several (patterns are not expanded here: `source.expand_inputs`), or a data frame."""
+    file: Any  # the events: a path or several (expanded by `source.expand_inputs`), or a data frame
     declaration: StreamDeclaration
-    out: str | None
-    """The release file, "-", or None: the state alone keeps what is published."""
-    now: int
-    """The present time, in microseconds since 1970."""
-    end: int | None = None
-    """Release no tick that ends after this."""
-    state: str | None = None
-    """The state file; by default next to the output. With neither, a run keeps nothing."""
-    rejects: str | None = None
-    """A private file for all rows that do not count: bad ones and, with late="drop", late ones."""
+    out: str | None  # the release file, "-", or None: the state alone keeps what is published
+    now: int  # the present time, in microseconds since 1970
+    end: int | None = None  # release no tick that ends after this
+    state: str | None = None  # the state file; by default next to the output. With neither, a run keeps nothing.
+    rejects: str | None = None  # a private file for rows that do not count: bad ones, and with late="drop" late ones
     plot: str | None = None
-    lake: str | None = None
-    """A Delta or Iceberg table that gets the released ticks, too: `lake_table.py`."""
-    views: tuple[str, ...] = ()
-    """Views in addition to those of the declaration."""
-    skip_bad: bool = False
-    """Leave bad rows out instead of refusing the file."""
-    new_noise_stream: bool = False
-    """Start again with new noise over the same data."""
+    lake: str | None = None  # a Delta or Iceberg table that gets the released ticks, too: `lake_table.py`
+    views: tuple[str, ...] = ()  # views in addition to those of the declaration
+    skip_bad: bool = False  # leave bad rows out instead of refusing the file
+    new_noise_stream: bool = False  # start again with new noise over the same data
     delimiter: str = ","
     level: float = LEVEL
-    check: bool = False
-    """Look at everything and publish nothing."""
-    secret: Secret | None = None
-    """The secret of a new stream; None draws one. For audits and tests: one secret serves one stream only."""
-    ledger: str | None = None
-    """The ledger file in which the stream is entered before its first tick is published."""
-    total: tuple[float, float] | None = None
-    """(ε, δ) of the ledger, where this run starts it."""
-    add_keys: tuple[Any, ...] = ()
-    """Keys, or paths, that join with the first tick of this run; those that are there already are left alone."""
-    remove_keys: tuple[str, ...] = ()
-    """Labels that are not shown any more."""
+    check: bool = False  # look at everything and publish nothing
+    secret: Secret | None = None  # of a new stream; None draws one. For audits and tests: it serves one stream
+    ledger: str | None = None  # the ledger file in which the stream is entered before its first tick is published
+    total: tuple[float, float] | None = None  # (ε, δ) of the ledger, where this run starts it
+    add_keys: tuple[Any, ...] = ()  # they join with the first tick of this run, unless they are there already
+    remove_keys: tuple[str, ...] = ()  # labels that are not shown any more
     full_digits: bool | None = True
     """Whether the output has all digits, or as many as the error allows; None: as the output has had so far, and for a
     new one no more than the error allows."""
-    db: str | None = None
-    """The store that keeps the stream in place of a state file: an SQLite file or a PostgreSQL URL."""
-    renew: bool = False
-    """Go on with a new stream when the horizon is complete."""
-    carry_totals: bool = False
-    """Let the running totals of that one go on from the last ones of this."""
-    carried: CarriedTotals | None = None
-    """The running totals that the stream goes on from."""
-    notes: tuple[NewMark, ...] = ()
-    """What the operator says about ticks."""
-    zone_given: bool = True
-    """Whether the operator named the zone; if not, a run that continues takes the one of its state."""
+    db: str | None = None  # the store that keeps the stream in place of a state file: an SQLite file or a URL
+    renew: bool = False  # go on with a new stream when the horizon is complete
+    carry_totals: bool = False  # let the running totals of that one go on from the last ones of this
+    carried: CarriedTotals | None = None  # the running totals that the stream goes on from
+    notes: tuple[NewMark, ...] = ()  # what the operator says about ticks
+    zone_given: bool = True  # whether the operator named the zone; else a run goes on with that of its state
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -97,12 +90,10 @@ class Job:
 
     @property
     def kept(self) -> bool:
-        """Whether a later run can go on."""
         return self.out is not None or self.state is not None or self.db is not None
 
     @property
     def kind(self) -> OutputKind | None:
-        """The format of the output."""
         return None if self.out is None else output_kind(self.out)
 
     @property
@@ -120,36 +111,24 @@ class Outcome:
 
     job: Job
     first: int
-    last: int
-    """1-based ticks released by this run; last < first where no tick had ended."""
-    declaration: StreamDeclaration
-    """The stream, with the zone of its state."""
+    last: int  # 1-based ticks released by this run; last < first where no tick had ended
+    declaration: StreamDeclaration  # the stream, with the zone of its state
     guarantee: str
     places: Places
-    composed: str | None
-    """What all noise streams over the same data promise together, where there were several."""
-    ledger: str | None
-    """What all streams of the ledger promise together."""
+    composed: str | None  # what all noise streams over the same data promise together, where there were several
+    ledger: str | None  # what all streams of the ledger promise together
     bad: int
     shown: tuple[Reject, ...]
-    next_end: str
-    """When the next tick ends."""
-    continued: bool
-    """Whether an earlier run has released ticks."""
-    following: str
-    """What the next stream of this kind costs."""
+    next_end: str  # when the next tick ends
+    continued: bool  # whether an earlier run has released ticks
+    following: str  # what the next stream of this kind costs
     archived: tuple[Path, ...] = ()
-    drawn: tuple[int, int] | None = None
-    """How many cells the chart shows, and of how many."""
+    drawn: tuple[int, int] | None = None  # how many cells the chart shows, and of how many
     views: tuple[Path, ...] = ()
-    dropped: DroppedEvents | None = None
-    """Of a check of users: what caps drop. Secret."""
-    published: Callable[[], ReleaseTable]
-    """Makes `table`."""
-    joined: tuple[str, ...] = ()
-    """Labels of keys that joined with this run."""
-    not_renewed: str | None = None
-    """Why no stream goes on for this one, whose horizon is complete."""
+    dropped: DroppedEvents | None = None  # of a check of users: what caps drop. Secret.
+    published: Callable[[], ReleaseTable]  # makes `table`
+    joined: tuple[str, ...] = ()  # labels of keys that joined with this run
+    not_renewed: str | None = None  # why no stream goes on for this one, whose horizon is complete
 
     @cached_property
     def table(self) -> ReleaseTable:
@@ -158,12 +137,10 @@ class Outcome:
 
     @property
     def released(self) -> int:
-        """The number of ticks that this run has released."""
         return max(0, self.last - self.first + 1)
 
     @property
     def complete(self) -> bool:
-        """Whether the last tick of the horizon is released."""
         return self.declaration.horizon is not None and self.last >= self.declaration.horizon
 
     def facts(self) -> dict[str, Any]:

@@ -7,7 +7,9 @@ the horizon. The rows have no say in it. If the last event decided, the length o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,40 +19,31 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from evercount._safe_files import new_private, refuse_link
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import Schedule
 from evercount.declarations.view_names import shown_tables, stack_rows
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.press_table import round_table
-from evercount.engine.release_table import ReleaseTable
+from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.view_widths import RUNNING
-from evercount.errors import BudgetExceeded, StoreError
-from evercount.files.check_run import check_db, check_extras, check_paths
+from evercount.engine.write_table import parquet_modules, write_tables
+from evercount.errors import BudgetExceeded, ParameterError, StoreError
+from evercount.files import published as outputs
 from evercount.files.count_run import Counted, count_rows_of
-from evercount.files.draw_releases import draw_releases
 from evercount.files.event_sql import columns_of
-from evercount.files.published import (
-    Published,
-    describe_files,
-    description_path,
-    fill_lake,
-    keeps_tables,
-    own_tables,
-    rename_description,
-    view_path,
-    write_views,
-)
-from evercount.files.release_job import Job, Outcome
+from evercount.files.lake_table import open_lake
+from evercount.files.published import Published, description_path, view_path
+from evercount.files.release_job import Job, Outcome, OutputKind
 from evercount.files.resume_run import Run, resume
 from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked
-from evercount.files.sink import write_releases
 from evercount.privacy import successor_text
 
 if TYPE_CHECKING:
     from evercount.files.store_home import StoreHome
 
-Progress = Callable[[str, int, int], None]
-"""What is being done, how many ticks of it are done, of how many (0: not known)."""
+Progress = Callable[[str, int, int], None]  # what is done, how many ticks of it, of how many (0: unknown)
 
 
 def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | None = None) -> Outcome:
@@ -67,12 +60,16 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         if job.db is None:
             places = Places.of(job.out, job.state, Path(folder))
         else:
-            check_db(job)
+            _check_db(job)
             places = replace(Places.of(None, None, Path(folder)), output=None if job.out is None else Path(job.out))
-        check_paths(job, places)
-        check_extras(job)
+        _check_paths(job, places)
+        _check_extras(job)
         scratch = cleanup.enter_context(locked(places))
-        home = None if job.db is None else _home(job, cleanup)
+        home = None
+        if job.db is not None:
+            from evercount.files.store_home import StoreHome  # a store is an extra
+
+            home = StoreHome(job, cleanup)
         earlier: Outcome | None = None
         for number in itertools.count():
             (own := scratch / str(number)).mkdir(mode=0o700)
@@ -91,12 +88,6 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         raise AssertionError("a stream that is complete is renewed, and one that is not ends the run")
 
 
-def _home(job: Job, cleanup: ExitStack) -> StoreHome:
-    from evercount.files.store_home import StoreHome  # a store is an extra
-
-    return StoreHome(job, cleanup)
-
-
 def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
     """Commit the ticks and their rows, then draw what is read back from them."""
     job, places, stream, schedule = run.job, run.places, run.stream, run.declaration.schedule
@@ -108,7 +99,7 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
                 _export_again(run.home, job, places.output)
             archived = tuple(archive(places, lambda path: _beside(path, job)))
             for path in archived:
-                rename_description(path)
+                outputs.rename_description(path)
         if run.home is not None:
             run.entered.spend()
             state, stream = _commit_to_store(run, run.home, counted)
@@ -125,12 +116,11 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
     published = Published.of(job, stream, numbers, tables, run.marks)
     drawn, views = None, []
     if not job.check and stream.tick:
-        fill_lake(job, stream, numbers, tables)
+        outputs.fill_lake(job, stream, numbers, tables)
         if job.plot is not None:
-            drawn = draw_releases(published, Path(job.plot), run.scratch)
+            drawn = outputs.draw_releases(published, Path(job.plot), run.scratch)
         if places.output is not None:
-            views = write_views(places.output, published, main=run.home is not None)
-            describe_files([places.output, *views], published.facts(), job.level)
+            views = outputs.write_views(places.output, published, main=run.home is not None)
     return Outcome(
         job=job,
         first=run.first,
@@ -155,7 +145,6 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
 
 
 def _beside(output: Path, job: Job) -> list[Path]:
-    """The views of a release file, and the descriptions of these and of the file itself."""
     views = [view_path(output, name) for name in job.all_views]
     return [*views, *map(description_path, [output, *views])]
 
@@ -167,7 +156,7 @@ def _export_again(home: StoreHome, job: Job, output: Path) -> None:
     assert live is not None
     job = replace(job, declaration=StreamDeclaration.from_dict(state.declaration), carried=home.carried)
     published = Published.of(job, live.stream, state.numbers, state.tables, home.marks)
-    describe_files([output, *write_views(output, published, main=True)], published.facts(), job.level)
+    outputs.write_views(output, published, main=True)
 
 
 def _commit_to_store(run: Run, home: StoreHome, counted: Counted) -> tuple[State, Stream]:
@@ -180,7 +169,6 @@ def _commit_to_store(run: Run, home: StoreHome, counted: Counted) -> tuple[State
 
 
 def _state(run: Run, counted: Counted, stream: dict[str, Any]) -> State:
-    """The state after a run, but for what is published."""
     return State(
         declaration=run.declaration.to_dict(),
         output_facts=run.job.output_facts,
@@ -207,7 +195,7 @@ def _write(run: Run, counted: Counted, tell: Progress) -> State:
 
     def closed() -> Iterator[ReleaseTable]:
         for table in close_ticks(stream, totals, schedule.starts_of, level=job.level):
-            if keeps_tables(stream.query):
+            if outputs.keeps_tables(stream.query):
                 own.append(table)
             if not own_ticks:
                 numbers.append(table.numbers[:, 0])
@@ -218,10 +206,10 @@ def _write(run: Run, counted: Counted, tell: Progress) -> State:
         for _ in closed():
             pass
     if run.marks and job.kind is not None:  # a note may be about any tick, so all rows are written again
-        kept = (*(() if before is None else before.tables), *own_tables(own))
+        kept = (*(() if before is None else before.tables), *outputs.own_tables(own))
         table = Published.of(job, stream, stack_rows(*numbers), kept, run.marks).output()
         tables = iter([table if job.full_digits else round_table(table)])
-        write_releases(job.kind, None, run.places.pending, tables, schedule, said, header=True)
+        _write_rows(job.kind, None, run.places.pending, tables, schedule, said, header=True)
     elif job.kind is not None:
         old = None if before is None else run.places.output
         made = run.declaration.view_postprocess
@@ -230,12 +218,98 @@ def _write(run: Run, counted: Counted, tell: Progress) -> State:
             tables = map(partial(job.carried.add_to, errors=stream._errors, level=job.level), tables)
         if not job.full_digits:
             tables = map(round_table, tables)
-        write_releases(job.kind, old, run.places.pending, tables, schedule, said, header=before is None)
+        _write_rows(job.kind, old, run.places.pending, tables, schedule, said, header=before is None)
     return replace(
         _state(run, counted, stream.dump()),
         numbers=stack_rows(*numbers),
-        tables=(*(() if before is None else before.tables), *own_tables(own)),
+        tables=(*(() if before is None else before.tables), *outputs.own_tables(own)),
     )
+
+
+def _write_rows(
+    kind: OutputKind,
+    old: Path | None,
+    new: Path,
+    tables: Iterable[ReleaseTable],
+    schedule: Schedule,
+    guarantee: str,
+    *,
+    header: bool = True,
+) -> None:
+    """Write the rows of `old` unchanged and those of `tables` after them into the private file `new`, down to disk. A
+    CSV without `old` begins with its header, unless an earlier run has written it elsewhere."""
+    with new_private(new) as file:
+        if old is not None and kind != "parquet":
+            with old.open("rb") as before:
+                shutil.copyfileobj(before, file)
+        metadata = {"evercount.guarantee": guarantee}
+        write_tables(kind, file, tables, schedule, metadata, header=header and old is None, old=old)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check_db(job: Job) -> None:
+    for given, why in (
+        (job.state is not None, "`state` does not go with `db`: the store is the state"),
+        (job.new_noise_stream, "`new_noise_stream` does not go with `db`: declare a stream of another `name`"),
+        (job.out == "-", "`out` - does not go with `db`: name a file, or omit it"),
+        (job.declaration.carry_caps, "`carry_caps` is for state files: omit `db` or `carry_caps`"),
+        (job.level != LEVEL, f"a store keeps intervals of {LEVEL:.0%}: omit the level"),
+    ):
+        if given:
+            raise ParameterError(why)
+
+
+def _check_paths(job: Job, places: Places) -> None:
+    """No two of the files may be the same, and what is written is not a symbolic link (`_safe_files.py`)."""
+    written = {"`out`": places.output, "`state`": places.state, "`rejects`": job.rejects, "`plot`": job.plot}
+    written["`ledger`"] = job.ledger
+    named = [("the input", name) for name in job.files if name != "-"]
+    seen: dict[Path, str] = {}
+    if places.output is not None:
+        written |= {f"the view {name}": view_path(places.output, name) for name in job.all_views}
+        if job.kind == "csv":
+            tables = [places.output, *(view_path(places.output, name) for name in job.all_views)]
+            written |= {f"the description of {path.name}": description_path(path) for path in tables}
+    for what, name in (*named, *written.items()):
+        if name is None:
+            continue
+        if what != "the input":
+            refuse_link(what, Path(name))
+        path = Path(name).resolve()
+        if path in seen:
+            raise ParameterError(f"{what} and {seen[path]} are the same file {name}: name different ones")
+        seen[path] = what
+        if what != "the input" and not path.parent.is_dir():
+            raise ParameterError(f"{what} {name}: there is no folder {path.parent}")
+        if what != "the input" and path.is_dir():
+            raise ParameterError(f"{what} {name} is a directory: name a file")
+
+
+def _check_extras(job: Job) -> None:
+    """Refuse before the run what would fail after it: a missing library, a chart without a file to read."""
+    if job.carry_totals and not job.renew:
+        raise ParameterError("`carry_totals` needs `renew`: it is about the next stream")
+    if job.kind == "parquet":
+        parquet_modules()
+    if job.lake is not None:
+        if job.declaration.revise_for is not None:
+            raise ParameterError("`lake` tables get each tick once, and `late` revise publishes it again: use `out`")
+        if not job.kept:
+            raise ParameterError("`lake` needs `state`: without it a second run could not know what the first released")
+        open_lake(job.lake)
+    if job.notes and job.out == "-":
+        raise ParameterError("`notes` need a file as `out`, which every run rewrites once there are notes")
+    if job.all_views and job.out == "-":
+        raise ParameterError("views need a file as `out`: they are read back from all ticks of the output")
+    if job.plot is not None:
+        from evercount.plotting import new_axes
+
+        new_axes()
+        if job.out == "-":
+            raise ParameterError("`plot` needs a file as `out`: the chart shows all ticks of it")
+        if Path(job.plot).suffix.lower() not in outputs.CHARTS:
+            raise ParameterError(f"`plot` {job.plot!r}: the name must end in {', '.join(outputs.CHARTS)}")
 
 
 @contextmanager

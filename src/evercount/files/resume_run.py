@@ -39,26 +39,19 @@ class Run:
     job: Job
     places: Places
     scratch: Path
-    before: State | None
-    """The state that the run continues."""
-    home: StoreHome | None
-    """The store that keeps the stream, in place of a state file."""
-    restarted: bool
-    """Whether new noise takes the place of a stream."""
-    renewing: bool
-    """Whether that is because its horizon is complete."""
-    handed_on: Mapping[str, UsedBefore]
-    """What persons have used of their caps in the streams that this one goes on for."""
+    before: State | None  # the state that the run continues
+    home: StoreHome | None  # the store that keeps the stream, in place of a state file
+    restarted: bool  # whether new noise takes the place of a stream
+    renewing: bool  # whether that is because its horizon is complete
+    handed_on: Mapping[str, UsedBefore]  # what persons have used of their caps in the streams that this one goes on for
     earlier: tuple[Cost, ...]
     stream: Stream
     composed: str | None
     entered: Entered
     first: int
     stop: int
-    joined: tuple[str, ...]
-    """Labels of keys that join with `first`."""
-    marks: tuple[TickMark, ...]
-    """What the operator says about ticks, in this run and before."""
+    joined: tuple[str, ...]  # labels of keys that join with `first`
+    marks: tuple[TickMark, ...]  # what the operator says about ticks, in this run and before
 
     @property
     def declaration(self) -> StreamDeclaration:
@@ -66,7 +59,6 @@ class Run:
 
     @property
     def published(self) -> FloatArray:
-        """All that earlier runs have published."""
         none = np.empty((0, len(self.stream.labels)))
         if self.before is None:
             return none
@@ -74,7 +66,6 @@ class Run:
 
 
 def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cleanup: ExitStack) -> Run:
-    """Take up the stream of the state, or begin one."""
     state = read_state(places) if home is None else home.read()
     earlier = () if state is None else tuple(map(Cost.from_dict, state.earlier))
     restarted = job.new_noise_stream and state is not None
@@ -155,24 +146,8 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
     entered = enter(
         job, stream, None if state is None else state.entry, state is None, publishes, cleanup, goes_on=renewing
     )
-    return Run(
-        job,
-        places,
-        scratch,
-        state,
-        home,
-        restarted,
-        renewing,
-        handed_on,
-        earlier,
-        stream,
-        composed,
-        entered,
-        first,
-        stop,
-        tuple(joined),
-        _noted(job, state, home, publishes),
-    )
+    begun = job, places, scratch, state, home, restarted, renewing, handed_on, earlier, stream, composed, entered
+    return Run(*begun, first, stop, tuple(joined), _noted(job, state, home, publishes))
 
 
 def _noted(job: Job, state: State | None, home: StoreHome | None, publishes: bool) -> tuple[TickMark, ...]:
@@ -188,7 +163,6 @@ def _noted(job: Job, state: State | None, home: StoreHome | None, publishes: boo
 
 
 def _complete(declaration: StreamDeclaration, state: State) -> bool:
-    """Whether all ticks of the horizon are released."""
     horizon = declaration.horizon
     return horizon is not None and state.closed.until >= declaration.schedule.start_of(horizon + 1)
 
@@ -211,10 +185,8 @@ def _settled(job: Job, state: State | None, home: StoreHome | None = None) -> Jo
     """The job with a zone, checked against the state that it continues."""
     declaration, schedule = job.declaration, job.declaration.schedule
     if state is None and home is not None and home.live is not None:  # declared, and nothing is released
-        known = home.live.declaration
-        first = home.first_start()
-        state_first = first if home.live.follows else None
-        return replace(job, declaration=_continued(job, known, state_first, {}))
+        first = home.first_start() if home.live.follows else None
+        return replace(job, declaration=_continued(job, home.live.declaration, first, {}))
     if state is None:
         if schedule.start is None:
             raise ParameterError(

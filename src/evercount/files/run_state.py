@@ -41,19 +41,16 @@ FORMAT = "evercount release state 1"
 
 
 class Closed(NamedTuple):
-    """The instant at which the last released tick ended, and the offsets of the time zone until then.
-
-    Another version of the time zone data may move both, and rows that were counted would count again.
-    """
+    """The instant at which the last released tick ended, and the offsets of the time zone until then. Another version
+    of the time zone data may move both, and rows that were counted would count again."""
 
     until: int
     offsets: list[list[int]]
 
     @classmethod
     def before(cls, tick: int, schedule: Schedule) -> Closed:
-        """The end of the ticks before this one."""
         until = schedule.start_of(tick)
-        return cls(until, schedule.offsets_until(until))
+        return cls(until, [[piece.since, piece.offset] for piece in schedule.pieces(until)])
 
     def check(self, tick: int, schedule: Schedule) -> None:
         """Refuse to go on with `tick` where the zone's rules for the released ticks have changed.
@@ -74,42 +71,27 @@ class State:
     """All that a later run needs to continue. Secret."""
 
     declaration: dict[str, Any]
-    output_facts: dict[str, Any]
-    """Format and place of the output: every run must name the same."""
-    stream: dict[str, Any]
-    """What `Stream.load` takes."""
+    output_facts: dict[str, Any]  # format and place of the output: every run must name the same
+    stream: dict[str, Any]  # what `Stream.load` takes
     closed: Closed
-    numbers: FloatArray
-    """All that the stream has published, shape (ticks, cells): views follow from it."""
-    output: str = ""
-    """Digest of the output that belongs to this state."""
-    earlier: tuple[dict[str, Any], ...] = ()
-    """What earlier noise streams over the same data cost, as `Cost.from_dict` takes it."""
-    entry: str | None = None
-    """The stream's name in a ledger, where it has spent there."""
-    users: Mapping[str, UsedBefore] = field(default_factory=dict)
-    """What each user has used of the caps in the period that is open; those of earlier periods are forgotten."""
-    consumed: dict[str, Prefix] = field(default_factory=dict)
-    """What has been read of each file, where late rows count."""
-    seen: dict[str, SeenRows] = field(default_factory=dict)
-    """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
-    first_start: int | None = None
-    """Of a renewed stream: the start of the first one, which the operator's options still name."""
-    tables: tuple[dict[str, Any], ...] = ()
-    """The published tables, where they do not follow from `numbers` (`published.py`)."""
-    marks: tuple[tuple[int, int, str], ...] = ()
-    """What the operator says about ticks: first, last, text. Public."""
-    carried: dict[str, Any] | None = None
-    """The running totals that the stream goes on from (`CarriedTotals.to_dict`)."""
+    numbers: FloatArray  # all that the stream has published, shape (ticks, cells): views follow from it
+    output: str = ""  # digest of the output that belongs to this state
+    earlier: tuple[dict[str, Any], ...] = ()  # what earlier noise streams over the same data cost
+    entry: str | None = None  # the stream's name in a ledger, where it has spent there
+    users: Mapping[str, UsedBefore] = field(default_factory=dict)  # in the period that is open, of each user
+    consumed: dict[str, Prefix] = field(default_factory=dict)  # what has been read of each file, where late rows count
+    seen: dict[str, SeenRows] = field(default_factory=dict)  # what a run that wrote rejects had read, by file
+    first_start: int | None = None  # of a renewed stream: the start of the first one, which options still name
+    tables: tuple[dict[str, Any], ...] = ()  # published tables, where they do not follow from `numbers`
+    marks: tuple[tuple[int, int, str], ...] = ()  # what the operator says about ticks: first, last, text. Public.
+    carried: dict[str, Any] | None = None  # the running totals that the stream goes on from (`CarriedTotals.to_dict`)
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as a tree that `pack` takes."""
         later = ("marks", "carried")
         return {"format": FORMAT, **{name: value for name, value in vars(self).items() if name not in later or value}}
 
     @classmethod
     def load(cls, blob: bytes) -> State:
-        """The state of `pack(state.to_dict())`, or SnapshotError."""
         data = unpack(blob)
         if data.pop("format", None) != FORMAT:
             raise SnapshotError("this is not the state of a release, or it is one of another version")
@@ -141,8 +123,7 @@ class Places:
 
     output: Path | None
     state: Path
-    silent: bool = False
-    """Whether there is no output, not even standard output: the state alone has what was published."""
+    silent: bool = False  # whether there is no output, not even standard output: the state alone has what was published
 
     @classmethod
     def of(cls, out: str | None, state: str | None, folder: Path = Path()) -> Places:
@@ -159,25 +140,19 @@ class Places:
 
     @property
     def pending(self) -> Path:
-        """The output before it is published."""
         if self.output is None:
             return self.state.with_name(f".{self.state.name}.stdout")
         return self.output.with_name(f".{self.output.name}.new")
 
     @property
     def new_state(self) -> Path:
-        """The state before it is committed."""
         return self.state.with_name(f".{self.state.name}.new")
 
 
 @contextmanager
 def locked(places: Places) -> Iterator[Path]:
-    """One run at a time for a state; a second one is refused. Gives a private scratch folder for that run.
-
-    The scratch folder may hold copies of events. A killed run leaves it, and the next one removes it. The empty lock
-    file stays.
-
-    """
+    """One run at a time for a state; a second one is refused. Gives a private scratch folder for that run. The scratch
+    folder may hold copies of events. A killed run leaves it, and the next one removes it. The empty lock file stays."""
     lock = places.state.with_name(f".{places.state.name}.lock")
     try:
         file = open_private(lock, os.O_CREAT | os.O_RDWR)
@@ -203,11 +178,8 @@ def locked(places: Places) -> Iterator[Path]:
 
 
 def read_state(places: Places) -> State | None:
-    """The committed state, or None before the first run. Finishes a run that died between commit and publishing.
-
-    An output without its state is refused: nobody could tell what has been released, or with which noise.
-
-    """
+    """The committed state, or None before the first run. Finishes a run that died between commit and publishing. An
+    output without its state is refused: nobody could tell what has been released, or with which noise."""
     try:
         blob = places.state.read_bytes()
     except FileNotFoundError:
@@ -279,7 +251,6 @@ def archive(places: Places, beside: Callable[[Path], list[Path]] = lambda _: [])
 
 
 def digest_of(path: Path) -> str:
-    """BLAKE2b of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 

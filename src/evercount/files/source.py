@@ -32,18 +32,13 @@ if TYPE_CHECKING:
 
 Kind = Literal["csv", "jsonl", "parquet", "frame"]
 Compression = Literal["none", "gzip", "zstd"]
-DUCKDB_MEMORY = "400MB"
-"""What DuckDB may hold at a time; beyond it spills into the private scratch folder."""
+DUCKDB_MEMORY = "400MB"  # what DuckDB may hold at a time; beyond it spills into the private scratch folder
 MOST_THREADS = 8
-SAMPLE_LINES = 1000
-"""Lines of a JSONL file that are read for the names of its fields."""
+SAMPLE_LINES = 1000  # lines of a JSONL file that are read for the names of its fields
 LINE = "line"
-FRAME = "frame"
-"""What DuckDB calls the data frame of a source."""
-COPY_BYTES = 1 << 20
-"""Bytes that are read, hashed and copied at a time."""
-MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""The first bytes of compressed files."""
+FRAME = "frame"  # what DuckDB calls the data frame of a source
+COPY_BYTES = 1 << 20  # bytes that are read, hashed and copied at a time
+MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # first bytes of files
 
 
 @dataclass(frozen=True)
@@ -57,8 +52,7 @@ class Source:
     columns: tuple[str, ...]
     types: tuple[str, ...]
     delimiter: str = ","
-    frame: Any = field(default=None, repr=False, compare=False)
-    """The columns of a data frame that are used, as an Arrow table."""
+    frame: Any = field(default=None, repr=False, compare=False)  # those of a frame that are used, in Arrow
 
     @property
     def typed(self) -> bool:
@@ -89,17 +83,14 @@ class Source:
         )
 
     def column(self, name: str) -> str:
-        """SQL: a column of the scan (CSV and Parquet)."""
         if self.kind == "csv":
             return f"c{self.columns.index(name)}"
         return '"' + name.replace('"', '""') + '"'
 
     def type_of(self, name: str) -> str:
-        """The SQL type of a column."""
         return self.types[self.columns.index(name)] if self.typed else "VARCHAR"
 
     def require(self, *names: str) -> None:
-        """Refuse when a column is missing, with the list of those that are there."""
         for name in names:
             if self.columns.count(name) != 1:
                 what = "has no column" if name not in self.columns else "has more than one column"
@@ -165,7 +156,6 @@ def connect(scratch: Path, sources: Sequence[Source] = ()) -> DuckDBPyConnection
 
 
 def arrow() -> Any:
-    """The module pyarrow, or MissingExtra."""
     import importlib
 
     try:
@@ -256,16 +246,11 @@ def open_source(
         raise InputError(f"{shown} is compressed in a way that is not read here: use gzip or zstd, or pipe it in")
     compression: Compression = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "none")
     source = _text(Source(link, shown, "csv", compression, (), (), delimiter), json_lines)
-    if compression == "gzip":
-        _check_sums(source)
+    if compression == "gzip":  # DuckDB reads bytes that do not have the checksum as if nothing were wrong
+        with source.open_bytes() as raw:
+            while raw.read(COPY_BYTES):
+                pass
     return source
-
-
-def _check_sums(source: Source) -> None:
-    """Refuse a gzip file whose bytes do not have its checksum: DuckDB reads such bytes as if nothing were wrong."""
-    with source.open_bytes() as raw:
-        while raw.read(COPY_BYTES):
-            pass
 
 
 def _parquet(link: Path, shown: str, scratch: Path) -> Source:
@@ -310,5 +295,4 @@ def _reading(function: str, path: Path, options: str = "") -> str:
 
 
 def quoted(text: str) -> str:
-    """SQL: a text literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, insert
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
@@ -33,12 +33,12 @@ from evercount.errors import Conflict, ParameterError, SnapshotError, StoreError
 from evercount.files.published import keeps_tables, own_tables
 from evercount.files.release_job import Job
 from evercount.files.run_state import State
-from evercount.store import LiveStream, Store, key_from_environment
+from evercount.store import Store, key_from_environment
 from evercount.store.declare_stream import MOST_CELLS
 from evercount.store.join_keys import hide_keys, join_keys
 from evercount.store.open_stream import FILES
 from evercount.store.renew import last_of_renewals, next_name, renew_stream
-from evercount.store.schema import file_runs
+from evercount.store.schema import file_runs, find, remove
 from evercount.store.spending import read_cap
 from evercount.store.tick_marks import mark_ticks
 
@@ -67,11 +67,9 @@ class StoreHome:
 
     @property
     def carried(self) -> CarriedTotals | None:
-        """The running totals that the stream goes on from."""
         return None if self.live is None else self.store.carried(self.live.id)
 
     def totals_at_end(self) -> CarriedTotals:
-        """Those that the next stream goes on from."""
         assert self.live is not None
         return self.store.totals_at_end(self.live.id)
 
@@ -91,12 +89,10 @@ class StoreHome:
             return read_cap(connection) is not None
 
     def join(self, keys: Sequence[Any]) -> list[str]:
-        """Let keys join from the next tick on; the labels of those that are new."""
         assert self.live is not None
         return join_keys(self.store, self.live.name, keys, MOST_CELLS) if keys else []
 
     def hide(self, labels: Sequence[str]) -> None:
-        """Show no numbers of these keys from the next tick on."""
         if self.live is None:
             raise ParameterError("the store has no such stream yet: leave the keys out of `keys`")
         hide_keys(self.store, self.live.name, labels)
@@ -110,16 +106,15 @@ class StoreHome:
         return None if live is None else live.declaration.schedule.begin
 
     def read(self) -> State | None:
-        """What earlier runs have left; None before the first."""
         live = self.live
         if live is None:
             return None
         with self.store.database.reading() as connection:
-            sealed = connection.execute(select(file_runs.c.sealed).where(file_runs.c.stream == live.id)).scalar()
+            sealed = find(connection, file_runs, "sealed", stream=live.id)
         if sealed is None:  # it was declared, and nothing was released
             return None
         try:
-            state = State.load(self.store.sealer.open(sealed, "files", live.id))
+            state = State.load(live.unseal(sealed, "files"))
         except SnapshotError as error:
             raise SnapshotError(f"the runs of stream {live.name!r} cannot be read: {error}") from error
         width = max(len(live.labels), len(live.stream.labels))  # keys that were found; lags of revised days
@@ -131,12 +126,7 @@ class StoreHome:
         return replace(state, stream=live.stream.dump(), numbers=numbers, tables=own)
 
     def commit(
-        self,
-        declaration: StreamDeclaration,
-        totals: TickTotals | TickEvents,
-        state: State,
-        job: Job,
-        renewing: bool,
+        self, declaration: StreamDeclaration, totals: TickTotals | TickEvents, state: State, job: Job, renewing: bool
     ) -> State:
         """Steps 2 and 3; returns the state with what is published now."""
         if renewing:
@@ -147,12 +137,12 @@ class StoreHome:
             )
         live = self.live
         if live is None or (not live.closed and not live.follows):
-            live = self._declare(declaration, job)
+            live = self.store.declare(declaration, self.now, job.secret, waits_for=FILES)
         kept = replace(state, stream={}, numbers=np.empty((0, 0)), tables=())
-        sealed = self.store.sealer.seal(pack(kept.to_dict()), "files", live.id)
+        sealed = live.seal(pack(kept.to_dict()), "files")
 
         def also(connection: Connection) -> None:
-            connection.execute(delete(file_runs).where(file_runs.c.stream == live.id))
+            remove(connection, file_runs, stream=live.id)
             connection.execute(insert(file_runs).values(stream=live.id, sealed=sealed))
 
         self.store.close_given(live, totals, self.now, also)
@@ -160,8 +150,3 @@ class StoreHome:
         after = self.read()
         assert after is not None
         return after
-
-    def _declare(self, declaration: StreamDeclaration, job: Job) -> LiveStream:
-        if job.secret is not None:
-            return self.store.declare(declaration, self.now, job.secret, waits_for=FILES)
-        return self.store.declare(declaration, self.now, waits_for=FILES)

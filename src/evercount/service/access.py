@@ -19,17 +19,13 @@ from evercount.store.tokens import Token, check_token, read_tokens, token_digest
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request and one client may ask for."""
-
     body: int = 2_000_000  # bytes of a body
     batch: int = 10_000  # events of a batch
-    rate: float = 1000.0
-    """Requests per second of one client: of one known token, or of one address without such a token."""
+    rate: float = 1000.0  # requests per second of one client: of a known token, or of an address without one
     burst: float = 2000.0
     listeners: int = 256  # live connections at a time
     listeners_per_client: int = 32  # live connections of one client at a time
-    connections: int = 512
-    """Open connections of one address at a time, whatever they are used for; trusted proxies may have more."""
+    connections: int = 512  # open connections of one address at a time; trusted proxies may have more
     header_seconds: float = 10.0  # how long the head of a request may take to arrive
     body_seconds: float = 60.0  # how long the body of a request may take to arrive
     write_seconds: float = 60.0  # how long a client may leave an answer unread
@@ -74,11 +70,9 @@ class Access:
         return role
 
     def client(self, scope: Scope) -> str:
-        """Whose share of the service a request uses up: its token's if that is known, else its address's.
-
-        The address is the one that connected, or the one that a trusted proxy names. Addresses of one IPv6 network
-        of 64 bits are one client: anyone who has one of them has all.
-        """
+        """Whose share of the service a request uses up: its token's if that is known, else its address's. The address
+        is the one that connected, or the one that a trusted proxy names. Addresses of one IPv6 network of 64 bits are
+        one client: anyone who has one of them has all."""
         digest = sent_digest(Headers(scope=scope).get("authorization", ""))
         if digest is not None and self._role_of(digest) is not None:
             return f"token {digest.hex()}"

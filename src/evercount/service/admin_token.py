@@ -67,7 +67,6 @@ def _token_in(place: Path, show: bool = False) -> AdminToken:
 
 
 def read_token_file(path: Path) -> str:
-    """The token in a file that belongs to this user alone, or ParameterError."""
     text = read_secret_file("the admin token file", path, links=False)
     try:
         return check_token(text)
@@ -78,7 +77,6 @@ def read_token_file(path: Path) -> str:
 
 
 def write_token_file(path: Path) -> str:
-    """A new token, in a new file of mode 600."""
     token = f"evc_admin_{random_token()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

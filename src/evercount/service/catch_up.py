@@ -14,23 +14,19 @@ from evercount.store import LiveStream, Store
 
 log = logging.getLogger("evercount.service")
 
-SLICE_SECONDS = 0.05
-"""How long one slice is meant to take. A tick of very many cells may take longer: it is not divided."""
+SLICE_SECONDS = 0.05  # how long one slice is meant to take; a tick of very many cells may take longer
 FIRST_SLICE_TICKS = 1024  # more than the hours of a month: they are one slice
 LARGEST_SLICE_TICKS = 1 << 15
-CELLS_PER_PAGE = 1000
-"""Cells of a release that one answer and one live event hold, unless a reader asks for others."""
+CELLS_PER_PAGE = 1000  # cells of a release that one answer and one live event hold, unless a reader asks for others
 LOG_SECONDS = 10.0  # between two lines of progress about one stream
 
 Publish = Callable[[str, list[dict[str, Any]]], None]
 
 
 class CatchUp:
-    """Closes ticks of the store for its writer thread, one slice of one stream after the other.
-
-    Only the number of ticks in a slice depends on how fast the machine is; the released numbers do not. Test:
-    `tests/service/test_service_catch_up.py::test_slices_release_the_same_numbers`.
-    """
+    """Closes ticks of the store for its writer thread, one slice of one stream after the other. Only the number of
+    ticks in a slice depends on how fast the machine is; the released numbers do not. Test:
+    `tests/service/test_service_catch_up.py::test_slices_release_the_same_numbers`."""
 
     def __init__(self, store: Store, clock: Clock, publish: Publish) -> None:
         self.store, self.clock, self.publish = store, clock, publish
@@ -38,10 +34,8 @@ class CatchUp:
         self._told: dict[str, float] = {}
 
     def close_slice(self, live: LiveStream, now: float, most: int | None = None) -> int:
-        """Close the oldest of the ticks that have ended, at most `most`. Returns how many are left.
-
-        None is closed while the noise of new keys is drawn and takes longer than a slice: others must not wait for it.
-        """
+        """Close the oldest of the ticks that have ended, at most `most`. Returns how many are left. None is closed
+        while the noise of new keys is drawn and takes longer than a slice: others must not wait for it."""
         due = live.due(now)
         if not due:
             return 0

@@ -76,7 +76,6 @@ class ClockGuard:
             return True
 
     def accept(self, now: float) -> None:
-        """The operator agrees with the clock as it stands."""
         with self._lock:
             self._believe(now)
             self._began = (now, self._steady)

@@ -25,8 +25,7 @@ MOST_WAITING = 4096  # commands that may wait before new ones are refused
 LONGEST_WAIT = 3600.0
 STOPPING = "the service is stopping: send the request again when it is back"
 JUMPED = "the clock of the service has jumped ahead, and the operator has not confirmed the time yet"
-BEHIND_RETRY_SECONDS = 5.0
-"""Retry-After of a stream that is behind: always the same, because the speed of closing depends on data."""
+BEHIND_RETRY_SECONDS = 5.0  # Retry-After of a stream that is behind: the same whatever the data are
 RETRY_SECONDS = 1.0  # seconds before a failed store is tried again
 LOOK_SECONDS = 0.5  # between two looks at a store that another process writes to
 
@@ -223,11 +222,9 @@ class Writer(threading.Thread):
                 future.set_exception(answer)
 
     def _behind(self, name: str, now: float) -> EvercountError | None:
-        """Close one slice of the ticks that a stream missed; returns the refusal of its batches if more are left.
-
-        The refusal names the number of ticks left, which the clock decides, and never how long they take, which the
-        data might decide.
-        """
+        """Close one slice of the ticks that a stream missed; returns the refusal of its batches if more are left. The
+        refusal names the number of ticks left, which the clock decides, and never how long they take, which the data
+        might decide."""
         live = self.store.streams.get(name)
         if live is None or not live.due(now):
             return None
@@ -244,11 +241,9 @@ class Writer(threading.Thread):
         return CatchingUp(f"stream {name!r} closes {left} ticks that it missed", BEHIND_RETRY_SECONDS)
 
     def close_due(self) -> float:
-        """Close ticks that have ended; returns the time that was looked at.
-
-        Streams that have one tick to close close it. Those that missed more take turns for about the time of one
-        slice; what is left is closed by the next calls, which follow at once.
-        """
+        """Close ticks that have ended; returns the time that was looked at. Streams that have one tick to close close
+        it. Those that missed more take turns for about the time of one slice; what is left is closed by the next calls,
+        which follow at once."""
         now = self.clock.now()
         if self.failing and time.monotonic() < self._retry_at:
             self._refuse_waiting(Busy("the store cannot be written now: send the same batch again"))

@@ -24,8 +24,7 @@ NAME = "flu-demo"
 START = "2025-10-06T00:00:00Z"  # a Monday, as in the example
 HOUR = 3600.0
 TICK_SECONDS = 1.0  # real seconds of one demonstration hour
-YEAR = 52 * 7 * 24
-"""Hours that are published before the first page is shown; then the same winter comes again."""
+YEAR = 52 * 7 * 24  # hours that are published before the first page is shown; then the same winter comes again
 SEED = 20261001
 PIECES = 4  # batches per hour, so that the open tick fills up little by little
 
@@ -70,7 +69,6 @@ def demo_clock(store: Store) -> Clock:
 
 
 def demo_declaration() -> StreamDeclaration:
-    """The stream of the demonstration."""
     return StreamDeclaration.from_dict(DECLARATION)
 
 

@@ -27,8 +27,7 @@ from evercount.service.sse import HEAD_ONLY
 
 clients = logging.getLogger(CLIENTS)
 
-WENT_AWAY = 499
-"""The status under which a client that left before its request was complete is counted; nobody receives it."""
+WENT_AWAY = 499  # counted for a client that left before its request was complete; nobody receives it
 SAFETY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -40,8 +39,6 @@ SAFETY = {
 
 
 def create_app(service: Service) -> FastAPI:
-    """The application of one running service."""
-
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.hub.loop = asyncio.get_running_loop()

@@ -13,39 +13,27 @@ from pydantic_core import PydanticSerializationError, to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from evercount.errors import (
-    AlreadyReleased,
-    BudgetExceeded,
-    Busy,
-    CatchingUp,
-    EvercountError,
-    HorizonReached,
-    InputError,
-    MissingExtra,
-    ParameterError,
-    Problem,
-    StoreError,
-)
-from evercount.store import Conflict, StreamStopped, TooEarly
+from evercount import errors
+from evercount.errors import CatchingUp, StoreError
 
 log = logging.getLogger("evercount.service")
 
 LONGEST_MESSAGE = 1000
 
 REMEDIES: tuple[tuple[type[Exception], int, str], ...] = (
-    (TooEarly, 425, "Send the same batch again when its tick has begun."),
-    (Conflict, 409, "Use another name or another Idempotency-Key."),
+    (errors.TooEarly, 425, "Send the same batch again when its tick has begun."),
+    (errors.Conflict, 409, "Use another name or another Idempotency-Key."),
     (CatchingUp, 503, "Send the same batch again after Retry-After seconds; /readyz says when all is caught up."),
-    (Busy, 503, "Send fewer, larger batches, and try again after a second."),
-    (StreamStopped, 503, "The operator finds the reason in the log of the service."),
+    (errors.Busy, 503, "Send fewer, larger batches, and try again after a second."),
+    (errors.StreamStopped, 503, "The operator finds the reason in the log of the service."),
     (StoreError, 503, "Send the same request again; if it keeps failing, the operator finds the reason in the log."),
-    (HorizonReached, 409, "Declare a new stream for what comes later."),
-    (BudgetExceeded, 409, "Declare it with a smaller budget; the operator may raise the cap of the store."),
-    (AlreadyReleased, 409, "Read the release; a closed tick does not change."),
-    (InputError, 422, "Correct the events and send all of the batch again; nothing of it was counted."),
-    (ParameterError, 422, "Correct the request; nothing was changed."),
-    (MissingExtra, 501, "Install the optional part on the server."),
-    (EvercountError, 422, "Correct the request."),
+    (errors.HorizonReached, 409, "Declare a new stream for what comes later."),
+    (errors.BudgetExceeded, 409, "Declare it with a smaller budget; the operator may raise the cap of the store."),
+    (errors.AlreadyReleased, 409, "Read the release; a closed tick does not change."),
+    (errors.InputError, 422, "Correct the events and send all of the batch again; nothing of it was counted."),
+    (errors.ParameterError, 422, "Correct the request; nothing was changed."),
+    (errors.MissingExtra, 501, "Install the optional part on the server."),
+    (errors.EvercountError, 422, "Correct the request."),
 )
 
 STATUS_REMEDIES = {
@@ -77,14 +65,12 @@ class Json(Response):
 
 
 def remedy_of(status: int) -> str:
-    """What a client can do about an answer with this status."""
     return STATUS_REMEDIES.get(status, "See the description of the API at /docs.")
 
 
 def answer(
     status: int, kind: str, message: str, remedy: str, retry: float | None = None, events: int | None = None
 ) -> Json:
-    """An error as JSON, in the shape that every error has."""
     headers = {"Cache-Control": "no-store"}
     if retry is not None:
         headers["Retry-After"] = str(max(1, round(retry)))
@@ -98,7 +84,7 @@ def answer(
 
 def describe(error: Exception) -> Json:
     """The answer to any exception; of an unexpected one nothing but its kind leaves the process."""
-    if isinstance(error, Problem):
+    if isinstance(error, errors.Problem):
         return answer(error.status, error.kind, error.message, error.remedy or remedy_of(error.status), error.retry)
     for kind, status, remedy in REMEDIES:
         if isinstance(error, kind):
@@ -133,7 +119,6 @@ async def _answer_to_our_error(_: Request, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Make `app` answer every error in the one shape."""
     app.add_exception_handler(RequestValidationError, _answer_to_bad_request)
     app.add_exception_handler(HTTPException, _answer_to_http_error)
-    app.add_exception_handler(EvercountError, _answer_to_our_error)
+    app.add_exception_handler(errors.EvercountError, _answer_to_our_error)

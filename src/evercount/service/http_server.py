@@ -55,7 +55,6 @@ class StrictConnection(h11.Connection):
 
 
 def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H11Protocol]:
-    """The HTTP protocol of one server, with its limits."""
     opened: Counter[str] = Counter()
 
     def trusted(host: str) -> bool:
@@ -158,9 +157,7 @@ def run(
     trusted_proxies: Sequence[str] = (),
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then finish what was accepted. `ready` is called with the address.
-
-    `trusted_proxies`: addresses or networks whose X-Forwarded-For is believed; nobody else's is.
-    """
+    `trusted_proxies`: addresses or networks whose X-Forwarded-For is believed; nobody else's is."""
 
     class Server(uvicorn.Server):
         """uvicorn waits for open connections; server-sent events never end by themselves, so they are ended."""

@@ -25,8 +25,6 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(TextLines):
-    """One JSON object per line: time, level, logger, message, and the traceback if there is one."""
-
     def format(self, record: logging.LogRecord) -> str:
         line = {"time": self.formatTime(record), "level": record.levelname, "logger": record.name}
         line["message"] = record.getMessage()
@@ -36,15 +34,12 @@ class JsonLines(TextLines):
 
 
 class Repeated(logging.Filter):
-    """Lets few lines of one kind pass in a minute; the next one says how many were left out.
-
-    For lines that any client can cause as often as it likes.
-    """
+    """Lets few lines of one kind pass in a minute; the next one says how many were left out. For lines that any client
+    can cause as often as it likes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._minutes: dict[str, tuple[int, int]] = {}
-        """For each kind of line, the minute and how many lines there were in it."""
+        self._minutes: dict[str, tuple[int, int]] = {}  # by kind of line: the minute, and its lines
 
     def filter(self, record: logging.LogRecord) -> bool:
         kind, now = str(record.msg), int(record.created // 60)
@@ -58,14 +53,12 @@ class Repeated(logging.Filter):
 
 
 def limit_lines() -> None:
-    """Limit the lines about requests that nobody can answer."""
     for name in ("uvicorn.error", CLIENTS):
         logger = logging.getLogger(name)
         logger.filters[:] = [*(kept for kept in logger.filters if not isinstance(kept, Repeated)), Repeated()]
 
 
 def log_to_stderr(form: str) -> logging.Logger:
-    """Write every line of evercount and uvicorn to standard error, as "text" or "json"."""
     if form not in FORMATS:
         raise UnknownName("log format", form, FORMATS)
     handler = logging.StreamHandler()

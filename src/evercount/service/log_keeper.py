@@ -12,11 +12,9 @@ then, and the log starts again from its beginning."""
 
 
 class LogKeeper(threading.Thread):
-    """A thread that moves the log now and then. PostgreSQL does this by itself: the thread then ends at once.
-
-    What is committed is durable before and after: the log and the file together are the database, and SQLite's own
-    locks keep the mover, the writer and readers apart. Test: `tests/service/test_log_keeper.py`.
-    """
+    """A thread that moves the log now and then. PostgreSQL does this by itself: the thread then ends at once. What is
+    committed is durable before and after: the log and the file together are the database, and SQLite's own locks keep
+    the mover, the writer and readers apart. Test: `tests/service/test_log_keeper.py`."""
 
     def __init__(self, database: Database, pause: float = PAUSE_SECONDS) -> None:
         super().__init__(name="evercount-log", daemon=True)
@@ -24,9 +22,7 @@ class LogKeeper(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        with self._database.log_mover() as move:
-            while move is not None and not self._over.wait(self._pause):
-                move()
+        self._database.move_log(lambda: self._over.wait(self._pause))
 
     def stop(self) -> None:
         self._over.set()

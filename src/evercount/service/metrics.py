@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
@@ -24,16 +23,9 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 """Methods that have a series of their own; clients may send any word."""
 
 
-@dataclass(frozen=True)
-class StreamMetrics:
-    """What the metrics say about one stream; all of it is public or released."""
-
-    name: str
-    released: int
-    lag: float  # seconds for which a tick has been over without being released
-    left: int  # ticks that have ended and are not released
-    latest: tuple[tuple[str, float, float], ...] = ()
-    """(label, value, std) of each cell of the last release; empty where the stream is not public."""
+StreamMetrics = tuple[str, int, float, int, list[tuple[str, float, float]]]
+"""Name, released ticks, seconds for which a tick has been over without being released, ticks that have ended and are
+not released, and (label, value, std) of each cell of the last release; none where the stream is not public."""
 
 
 def public_metrics(
@@ -61,13 +53,13 @@ def public_metrics(
     cells = ["stream", "cell"]
     values = GaugeMetricFamily("evercount_released_value", "The last released numbers of public streams.", labels=cells)
     stds = GaugeMetricFamily("evercount_released_std", "The standard deviation of their noise.", labels=cells)
-    for one in streams:
-        released.add_metric([one.name], one.released)
-        lag.add_metric([one.name], round(one.lag))
-        left.add_metric([one.name], one.left)
-        for label, value, std in one.latest:
-            values.add_metric([one.name, label], value)
-            stds.add_metric([one.name, label], std)
+    for name, closed, late, behind, latest in streams:
+        released.add_metric([name], closed)
+        lag.add_metric([name], round(late))
+        left.add_metric([name], behind)
+        for label, value, std in latest:
+            values.add_metric([name, label], value)
+            stds.add_metric([name, label], std)
     yield from (released, lag, left, values, stds)
 
 
@@ -123,5 +115,4 @@ class _Page(Collector):
 
 
 def exposition(*parts: Iterable[Metric]) -> str:
-    """The metrics as Prometheus text."""
     return generate_latest(_Page(chain(*parts))).decode()

@@ -86,15 +86,12 @@ HOST = "http://127.0.0.1:8000"  # whom the commands of the examples ask
 
 def examples() -> dict[str, dict[str, Any]]:
     """For each operation, by "METHOD path": a `command`, and the `answer` of the service, with long lists cut, or None.
-
-    `EVERCOUNT_WRITE_ANSWERS=1 pytest tests/service/test_service_examples.py` runs the commands and writes the answers.
-    """
-    text = resources.files("evercount.service").joinpath("examples.json").read_text("utf-8")
-    return dict(json.loads(text))
+    `EVERCOUNT_WRITE_ANSWERS=1 pytest tests/service/test_service_examples.py` runs the commands and writes the
+    answers."""
+    return dict(json.loads(resources.files("evercount.service").joinpath("examples.json").read_text("utf-8")))
 
 
 def sent_body(command: str) -> Any:
-    """The JSON that an example sends, or None."""
     words = shlex.split(command.replace("\\\n", ""))
     return json.loads(words[words.index("-d") + 1]) if "-d" in words else None
 

@@ -37,7 +37,6 @@ code{{font-weight:600}}dt{{margin-top:1rem}}pre{{overflow-x:auto;margin:.3rem 0}
 
 
 def static_folder() -> pathlib.Path:
-    """The folder of the dashboard's files."""
     return pathlib.Path(str(resources.files("evercount.service"))) / "static"
 
 
@@ -59,8 +58,6 @@ def serve_file(folder: pathlib.Path | None, name: str, kinds: tuple[str, ...] = 
 
 
 def add_pages(app: FastAPI) -> None:
-    """`/`, `/embed`, `/static/*`, `/vendor/uplot/*` and `/docs`."""
-
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
         return serve_file(static_folder(), "index.html")

@@ -49,20 +49,16 @@ def own_plan(live: AnyStream, points: int) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=KEPT_PLANS)
-def all_plans(budget: Budget, horizon: int | None, query: Query | None = None) -> dict[str, Any]:
-    """The errors of all mechanisms for a budget and a horizon, from `evercount.planning.compare`."""
+@lru_cache(maxsize=2 * KEPT_PLANS)
+def all_plans(
+    budget: Budget, horizon: int | None, query: Query | None = None, views: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The errors of all mechanisms for a budget and a horizon; with `views` of each, with every noise."""
+    from evercount.planning import plan_views
     from evercount.planning.compare import plan
 
-    return dict(finite(plan(budget, horizon, query).to_dict()))
-
-
-@lru_cache(maxsize=KEPT_PLANS)
-def view_plans(budget: Budget, horizon: int | None, views: tuple[str, ...]) -> dict[str, Any]:
-    """The errors of each view with every noise that a stream could run on, from `evercount.planning.plan_views`."""
-    from evercount.planning import plan_views
-
-    return dict(finite(plan_views(budget, horizon, views).to_dict()))
+    found = plan_views(budget, horizon, views) if views else plan(budget, horizon, query)
+    return dict(finite(found.to_dict()))
 
 
 def _busy(message: str = "the service is stopping", remedy: str = "Send it again when the service is back.") -> Problem:
@@ -70,10 +66,8 @@ def _busy(message: str = "the service is stopping", remedy: str = "Send it again
 
 
 class PlanQueue:
-    """Work waits in the order in which it was asked for. A cancelled future gives its place back at once.
-
-    The threads are daemons, so that a long computation does not keep a service that stops.
-    """
+    """Work waits in the order in which it was asked for. A cancelled future gives its place back at once. The threads
+    are daemons, so that a long computation does not keep a service that stops."""
 
     def __init__(self, threads: int, most: int, most_per_client: int) -> None:
         self.most, self.most_per_client = most, most_per_client

@@ -15,14 +15,12 @@ from evercount.store import Batch
 from evercount.store.open_stream import read_request
 from evercount.text_rules import check_public_text
 
-PAYLOADS = ("key", "keys", "value", "path", "values", "edge", "letter", "event")
-"""Names under which an event's own content may stand; which one makes no difference."""
+PAYLOADS = ("key", "keys", "value", "path", "values", "edge", "letter", "event")  # where an event's content may be
 LONGEST_KEY = 200
 LONGEST_USER = 256
 
 
 def load_json(text: bytes, what: str, error: type[EvercountError] = ParameterError) -> Any:
-    """Strict JSON, or an error of this kind."""
     try:
         return strict_json(text.decode(json.detect_encoding(text), "surrogatepass"))
     except (ValueError, RecursionError) as failed:
@@ -31,7 +29,6 @@ def load_json(text: bytes, what: str, error: type[EvercountError] = ParameterErr
 
 
 def read_items(body: bytes, ndjson: bool, most: int) -> list[Any]:
-    """The events of a JSON array or of lines of JSON."""
     if not ndjson:
         items = load_json(body, "the body", InputError)
         if not isinstance(items, list):
@@ -69,8 +66,7 @@ def read_batch(
     if len(payloads) < len(items) or (per_user and items):
         plain = None if per_user or named else _read_columns(items)
         payloads, users, times = plain or _read_objects(declaration, items, per_user)
-    row = read_request(declaration, payloads)
-    return Batch(declaration.name, payloads, row, users, times, key, body, sender)
+    return Batch(declaration.name, payloads, read_request(declaration, payloads), users, times, key, body, sender)
 
 
 def _read_columns(items: list[Any]) -> tuple[list[Any], None, list[int | None] | None] | None:

@@ -22,8 +22,6 @@ from evercount.store import AnyStream, Reading
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request asks to see."""
-
     view: str  # its name, or "running"
     cells: tuple[str, ...] = ()  # Labels; empty for all
     minus: str | None = None  # the cell that is subtracted from the only one of `cells`
@@ -86,10 +84,8 @@ def describe_view(live: AnyStream, name: str, table: ReleaseTable) -> dict[str, 
 
 
 def _published(store: Reading, live: AnyStream, outputs: list[int], ticks: int) -> ReleaseTable:
-    """The newest released numbers as they are.
-
-    Where the stream declares numbers below zero impossible, intervals do not go below it either: they lose no truth.
-    """
+    """The newest released numbers as they are. Where the stream declares numbers below zero impossible, intervals do
+    not go below it either: they lose no truth."""
     cells = range(min(outputs), max(outputs) + 1)
     table = store.published(live, max(0, live.closed - max(1, ticks)), live.closed, cells)
     table = store.adder(live)(table)
@@ -135,6 +131,4 @@ def _aligned(live: AnyStream, view: View, other: AnyStream, theirs: View) -> tup
 def _moments(live: AnyStream, view: View) -> list[tuple[int, int]]:
     """When each span begins and ends; for manual clocks its ticks."""
     schedule, spans = live.declaration.schedule, list(zip(view.first.tolist(), view.last.tolist(), strict=True))
-    if schedule.manual:
-        return spans
-    return [(schedule.start_of(a), schedule.start_of(b + 1)) for a, b in spans]
+    return spans if schedule.manual else [(schedule.start_of(a), schedule.start_of(b + 1)) for a, b in spans]

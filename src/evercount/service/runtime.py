@@ -41,12 +41,9 @@ S = TypeVar("S", bound=AnyStream)
 
 log = logging.getLogger("evercount.service")
 
-READERS, PLANNERS, BUILDERS, ENCODERS = 8, 2, 2, 2
-"""Threads that read the database, compute plans, build declared streams, and read bodies of requests."""
-BEHIND_SECONDS = 0.5
-"""A stream with several ticks to close is called catching up once the oldest is this late."""
-MOST_GAUGES = 100
-"""Cells of a public stream whose released numbers are metrics; wider streams have an API of their own."""
+READERS, PLANNERS, BUILDERS, ENCODERS = 8, 2, 2, 2  # threads; encoders read bodies of requests
+BEHIND_SECONDS = 0.5  # a stream with several ticks to close is called catching up once the oldest is this late
+MOST_GAUGES = 100  # cells of a public stream whose released numbers are metrics; wider streams have an API of their own
 
 
 class Service:
@@ -252,13 +249,12 @@ class Service:
 
     def _metrics_of(self, live: LiveStream, now: float) -> StreamMetrics:
         end, closed = live.next_end(), live.closed
-        latest: tuple[tuple[str, float, float], ...] = ()
+        latest: list[tuple[str, float, float]] = []
         if live.declaration.public and closed and len(live.labels) <= MOST_GAUGES:
             for last in self.store.read_releases(live, closed - 1, 1):
                 known = zip(live.labels, last["values"], last["std"], strict=False)  # a key may be missing at a tick
-                latest = tuple(one for one in known if one[1] is not None)
-        lag = 0.0 if end is None else max(0.0, now - end)
-        return StreamMetrics(live.name, closed, lag, live.due(now), latest)
+                latest = [one for one in known if one[1] is not None]
+        return live.name, closed, 0.0 if end is None else max(0.0, now - end), live.due(now), latest
 
     @staticmethod
     def each(streams: Iterable[S], describe: Callable[[S], T]) -> list[T]:
@@ -324,8 +320,7 @@ class Service:
     @staticmethod
     def explained(live: AnyStream) -> dict[str, Any]:
         """The guarantee in plain words; the sentence is a fact of its own. The service itself keeps to the cap."""
-        texts = asdict(declared_text(live.declaration))
-        return {name: text for name, text in texts.items() if name != "sentence"}
+        return {name: text for name, text in asdict(declared_text(live.declaration)).items() if name != "sentence"}
 
     def _state(self, live: LiveStream) -> str:
         if live.stopped or live.finished:
@@ -344,8 +339,7 @@ class Service:
         outputs = len(live.labels)
         asked = range(first_cell, min(first_cell + cells, outputs))
         limit = max(1, min(limit, self.limits.page, self.limits.numbers // max(1, len(asked))))
-        part = None if len(asked) == outputs else asked
-        return self.store.read_releases(live, after, limit, live.closed, part)
+        return self.store.read_releases(live, after, limit, live.closed, None if len(asked) == outputs else asked)
 
     @staticmethod
     def check_readable(live: AnyStream) -> None:
@@ -374,6 +368,5 @@ def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _disconnect(request: Request) -> None:
-    """Returns when the client goes away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

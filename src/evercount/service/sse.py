@@ -17,8 +17,7 @@ from evercount.errors import Problem
 from evercount.service.http_errors import describe
 
 RECENT = 64  # releases of each stream that are kept ready for listeners
-CHARACTERS_AT_ONCE = 1 << 16
-"""Of events that are sent in one piece: each piece is a system call and a turn of the loop."""
+CHARACTERS_AT_ONCE = 1 << 16  # of events that are sent in one piece: each piece is a system call and a turn of the loop
 HEARTBEAT_SECONDS = 15.0
 HEAD_ONLY = "evercount.head"  # in the scope of a HEAD request, which is answered as GET without its body
 
@@ -26,10 +25,8 @@ Read = Callable[[int, int], Awaitable[list[dict[str, Any]]]]  # (after, limit) â
 
 
 def sse(release: dict[str, Any]) -> str:
-    """One release as a server-sent event.
-
-    Of a tick that is published again, only the last event has an id: who is cut off before it gets all of them again.
-    """
+    """One release as a server-sent event. Of a tick that is published again, only the last event has an id: who is cut
+    off before it gets all of them again."""
     mark = f"id: {release['tick']}\n" if release.get("as_of", release["tick"]) == release["tick"] else ""
     return f"{mark}event: release\ndata: {json.dumps(release, separators=(',', ':'))}\n\n"
 
@@ -50,7 +47,6 @@ class Topic:
 
     @contextmanager
     def listener(self) -> Iterator[None]:
-        """Somebody listens from here to the end of the block."""
         self.listeners += 1
         try:
             yield
@@ -86,10 +82,8 @@ class Hub:
 
     @contextmanager
     def seat(self, client: str) -> Iterator[None]:
-        """A live connection of a client, counted from here to the end of the block, or Problem 503.
-
-        There is no await between the check and the count, so that a burst of connections stays within the limit.
-        """
+        """A live connection of a client, counted from here to the end of the block, or Problem 503. There is no await
+        between the check and the count, so that a burst of connections stays within the limit."""
         if self.closing or self.listeners >= self.most or self._clients[client] >= self.most_per_client:
             raise Problem(503, "Busy", "there are too many live connections", "Ask for /releases instead.", retry=5)
         self._clients[client] += 1
@@ -101,7 +95,6 @@ class Hub:
                 del self._clients[client]
 
     def publish(self, name: str, releases: list[dict[str, Any]]) -> None:
-        """Called by the writer after a commit."""
         self.in_loop(lambda: self.topic(name).tell(releases))
 
     def in_loop(self, work: Callable[[], None]) -> None:
@@ -129,11 +122,9 @@ class Hub:
         allowed: Callable[[], bool] = lambda: True,
         heartbeat: float = HEARTBEAT_SECONDS,
     ) -> AsyncIterator[str]:
-        """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed.
-
-        The store is asked where the kept releases do not continue after the tick, and again at every heartbeat: a
-        release that is committed but was never published (the commit's answer was lost) is then sent, too.
-        """
+        """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed. The
+        store is asked where the kept releases do not continue after the tick, and again at every heartbeat: a release
+        that is committed but was never published (the commit's answer was lost) is then sent, too."""
         topic = self.topic(name)
         with topic.listener():
             yield "retry: 2000\n: evercount\n\n"

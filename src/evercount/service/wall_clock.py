@@ -14,9 +14,7 @@ class Clock:
         self._origin = self._began if origin is None else origin
 
     def now(self) -> float:
-        """The time by which ticks begin and end."""
         return self._origin + (time.time() - self._began) * self.speed
 
     def seconds_until(self, moment: float) -> float:
-        """How long to wait, in real seconds; 0 when the moment is past."""
         return max(0.0, (moment - self.now()) / self.speed)

@@ -28,28 +28,17 @@ from evercount.errors import InputError, ParameterError, StoreError
 from evercount.noise import Secret
 from evercount.privacy import Ledger
 from evercount.queries.capabilities import rows_of
+from evercount.spark import count_events as counting
 from evercount.spark.check_source import check_parquet_times, check_source
-from evercount.spark.count_events import (
-    GROUP_COLUMNS,
-    capped_groups,
-    check_declaration,
-    group_events,
-    has_names,
-    named_history,
-    named_rows,
-    refuse_bad,
-)
 from evercount.spark.place_rows import BAD
 from evercount.spark.run_secret import new_run, proof_of, run_secret
 from evercount.spark.session import check_pandas, first_line
 from evercount.store.named_events import Part, as_tick, by_tick
 
 SCHEMA = "tick bigint, start string, cell string, value double, std double, low double, high double"
-CELLS_OF_A_SHARD = 20_000
-"""Cells of one shard where the caller does not say how many shards there are."""
+CELLS_OF_A_SHARD = 20_000  # cells of one shard where the caller does not say how many shards there are
 MODES = ("error", "errorifexists", "append", "overwrite")
-EVENTS_OF_A_BLOCK = 100_000
-"""Rows with names, and ticks, that are released together."""
+EVENTS_OF_A_BLOCK = 100_000  # rows with names, and ticks, that are released together
 
 
 @dataclass(frozen=True)
@@ -68,16 +57,12 @@ class BatchOutcome:
     {'no time': 2}
     """
 
-    ticks: int
-    """Ticks 1 … ticks were released."""
+    ticks: int  # ticks 1 … ticks were released
     shards: int
-    run: str
-    """The random public name of the run: with the operator's secret it gives the noise again, for an audit."""
+    run: str  # the random public name of the run: with the operator's secret it gives the noise again, for an audit
     guarantee: str
-    bad: dict[str, int]
-    """Rows that were left out, for each reason. For the operator only."""
-    table: DataFrame | None = None
-    """The released rows, where nothing was written."""
+    bad: dict[str, int]  # rows that were left out, for each reason. For the operator only.
+    table: DataFrame | None = None  # the released rows, where nothing was written
 
 
 @dataclass(frozen=True)
@@ -141,7 +126,7 @@ def release_batch(
         StoreError: `out` exists, with mode "error", or cannot be written.
         BudgetExceeded: the ledger has not enough left.
     """
-    check_declaration(declaration)
+    counting.check_declaration(declaration)
     if declaration.revise_for is not None:
         raise ParameterError("a batch publishes each tick once: late = 'revise' is for release_stream")
     check_pandas()
@@ -166,15 +151,16 @@ def release_batch(
     if ledger is not None:
         ledger.check(entry, cost)
     job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)), level)
-    named = has_names(declaration) or declaration.query.discovery is not None
+    named = counting.has_names(declaration) or declaration.query.discovery is not None
     guarantee = declared_text(declaration).sentence
-    grouped = named_history if named else capped_groups if declaration.budget.unit == "user" else group_events
+    capped = counting.capped_groups if declaration.budget.unit == "user" else counting.group_events
+    grouped = counting.named_history if named else capped
     groups = grouped(events, declaration, ticks, ticks).persist()
     try:
         unread = groups.where("place < 0").groupBy("place").agg(fn.sum("events").alias("events")).collect()
         bad = {BAD[-row["place"]]: row["events"] for row in unread}
         if not skip_bad:
-            refuse_bad(bad)
+            counting.refuse_bad(bad)
         if ledger is not None:
             ledger.spend(entry, cost, "release_batch")
         if named:
@@ -219,9 +205,7 @@ def _shards(declaration: StreamDeclaration, shards: int | None) -> int:
     query = declaration.query
     if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
         raise ParameterError(f"shards must be a whole number of at least 1, got {shards!r}")
-    if not can_be_cut(query):
-        return 1
-    return min(query.cells, shards or -(-query.cells // CELLS_OF_A_SHARD))
+    return min(query.cells, shards or -(-query.cells // CELLS_OF_A_SHARD)) if can_be_cut(query) else 1
 
 
 def _sharded(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> DataFrame:
@@ -229,9 +213,10 @@ def _sharded(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> 
     cells = declaration.query.cells
     # the inverse of `cut_cells`: the largest number whose range begins at or before the cell
     shard = fn.expr(f"CAST(((cell + 1) * {shards} - 1) div {cells} AS INT)") if shards > 1 else fn.lit(0)
-    counted = groups.where("place > 0").select(shard.alias("shard"), *GROUP_COLUMNS)
+    counted = groups.where("place > 0").select(shard.alias("shard"), *counting.GROUP_COLUMNS)
     silent = groups.sparkSession.range(shards).select(
-        fn.col("id").cast("int").alias("shard"), *(fn.lit(None).cast("long").alias(name) for name in GROUP_COLUMNS)
+        fn.col("id").cast("int").alias("shard"),
+        *(fn.lit(None).cast("long").alias(name) for name in counting.GROUP_COLUMNS),
     )
     return counted.union(silent).repartitionById(shards, "shard")
 
@@ -255,10 +240,9 @@ def _release_named(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _ticks_of(declaration: StreamDeclaration, batches: Iterable[Any], last: int) -> Iterator[Any]:
-    """What the query reads as a tick, for every tick."""
     tick, parts = 1, list[Part]()
     for batch in batches:
-        rows = named_rows(batch)
+        rows = counting.named_rows(batch)
         for one, here in by_tick(rows.tick):  # sorted, so that the rows of a tick are neighbours
             while 0 < tick < one:
                 yield as_tick(declaration, parts)
@@ -315,10 +299,10 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     received = list(batches)
     if not received:
         return
-    rows = dict(zip(("shard", *GROUP_COLUMNS), pa.Table.from_batches(received).columns, strict=True))
+    rows = dict(zip(("shard", *counting.GROUP_COLUMNS), pa.Table.from_batches(received).columns, strict=True))
     shard = rows["shard"].to_numpy()
     counted = np.asarray(rows["place"].is_valid().to_numpy(), bool)
-    groups = [np.asarray(rows[name].fill_null(0).to_numpy(), np.int64) for name in GROUP_COLUMNS]
+    groups = [np.asarray(rows[name].fill_null(0).to_numpy(), np.int64) for name in counting.GROUP_COLUMNS]
     declaration, secret = _of(job)
     for number in np.unique(shard).tolist():
         chosen = counted & (shard == number)

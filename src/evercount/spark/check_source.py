@@ -18,8 +18,7 @@ from evercount.spark.session import first_line
 
 TEXT_FORMATS = ("json", "csv", "xml")
 TIMESTAMPS = (types.TimestampType, types.TimestampNTZType)
-EVERY_AGE = "36500d"
-"""A `maxFileAge` that no file has."""
+EVERY_AGE = "36500d"  # a `maxFileAge` that no file has
 SKIPPING = ("ignoreCorruptFiles", "ignoreMissingFiles")
 
 
@@ -30,8 +29,7 @@ class FileSource:
     form: str
     options: dict[str, str]
     schema: types.StructType
-    files: tuple[str, ...] = ()
-    """The files of a table; a stream has its folder in the options."""
+    files: tuple[str, ...] = ()  # the files of a table; a stream has its folder in the options
 
     def has_text_times(self) -> bool:
         """Whether Spark itself parses the texts of a TIMESTAMP."""
@@ -105,11 +103,9 @@ def check_columns(events: DataFrame, declaration: StreamDeclaration) -> types.Da
 
 
 def check_parquet_times(events: DataFrame, declaration: StreamDeclaration, files: Sequence[str] = ()) -> None:
-    """Refuse Parquet files whose times have a zone where the schema says none, or the other way round.
-
-    Spark takes either as the other in UTC, so nothing is wrong where that is the declared zone. `files` are those of a
-    micro-batch; else all are looked at.
-    """
+    """Refuse Parquet files whose times have a zone where the schema says none, or the other way round. Spark takes
+    either as the other in UTC, so nothing is wrong where that is the declared zone. `files` are those of a micro-batch;
+    else all are looked at."""
     if declaration.schedule.zone == "UTC":
         return
     for source in file_sources(events):

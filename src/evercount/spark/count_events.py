@@ -18,29 +18,22 @@ from evercount.errors import InputError, ParameterError
 from evercount.files.event_sql import columns_of
 from evercount.queries.capabilities import rows_of
 from evercount.spark.place_rows import BAD, event_rows, place_events, with_legal_keys
-from evercount.store.accept_totals import Counted
-from evercount.store.fed_stream import check_fed
-from evercount.store.named_events import NamedEvents
-from evercount.store.user_events import UserEvents
+from evercount.store.accept_totals import Counted, check_fed
+from evercount.store.named_events import NamedEvents, UserEvents
 
 GROUP_COLUMNS = ("place", "cell", "events", "units")
-NAMES_AT_A_TIME = 1_000_000
-"""Rows with names that the driver reads together where several ticks are open; at least one tick."""
+NAMES_AT_A_TIME = 1_000_000  # rows with names that the driver reads together; at least one tick
 
 
 @dataclass(frozen=True, eq=False)
 class CountedEvents(Counted):
     """What the rows of one DataFrame add up to. Secret."""
 
-    kept: DataFrame | None = None
-    """What `named` comes from; Spark keeps it until `forget`."""
-    bad: dict[str, int] = field(default_factory=dict)
-    """The number of rows that are not events, for each reason."""
-    rows: int = 0
-    """All rows, the ignored ones too."""
+    kept: DataFrame | None = None  # what `named` comes from; Spark keeps it until `forget`
+    bad: dict[str, int] = field(default_factory=dict)  # the number of rows that are not events, for each reason
+    rows: int = 0  # all rows, the ignored ones too
 
     def forget(self) -> None:
-        """Let Spark drop what it has kept for `named`."""
         if self.kept is not None:
             self.kept.unpersist()
 
@@ -127,7 +120,6 @@ def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedEve
 
 
 def named_rows(part: Any) -> NamedEvents:
-    """Groups of rows with names, from Arrow."""
     columns = [name for name in part.schema.names if name not in ("place", "name", "events")]
     numbers = np.stack([_numbers(part, name) for name in columns], axis=1)
     return NamedEvents(_numbers(part, "place"), part.column("name").to_pylist(), numbers)
@@ -144,7 +136,6 @@ def _numbers(table: Any, name: str) -> IntArray:
 
 
 def refuse_bad(bad: dict[str, int]) -> None:
-    """InputError where rows are not events, with the reasons, for the operator."""
     if bad:
         reasons = "; ".join(f"{number} × {reason}" for reason, number in bad.items())
         raise InputError(
@@ -162,7 +153,6 @@ def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 
 def group_placed(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """`group_events` of rows that have their place."""
     valued = "value" in rows_of(declaration.query).columns
     units = fn.coalesce(fn.sum("units"), fn.lit(0)) if valued else fn.lit(0)
     return rows.groupBy("place", "cell").agg(fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units"))
@@ -175,10 +165,8 @@ def has_names(declaration: StreamDeclaration) -> bool:
 
 
 def named_groups(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """One row for each (place, name): place, name, the numbers of `NamedEvents`, and events, the number of rows.
-
-    Users that are counted have a row for each key; of several events in a tick the first one is taken.
-    """
+    """One row for each (place, name): place, name, the numbers of `NamedEvents`, and events, the number of rows. Users
+    that are counted have a row for each key; of several events in a tick the first one is taken."""
     number = fn.count(fn.lit(1)).alias("events")
     if declaration.query.people is None:
         groups = with_legal_keys(rows.groupBy("place", "k").agg(number), declaration)
@@ -213,9 +201,9 @@ def named_history(events: DataFrame, declaration: StreamDeclaration, last: int, 
 def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
     """As `group_events`, for what the caps leave of the events of each user, over a whole history.
 
-    **Guarantee.** The rule of `store.user_events.cap_ticks`, for all ticks at once. What earlier ticks of a period have
-    used up is the sum of their events within `max_per_tick`: below `max_events` it is what they counted, above it no
-    room is left either way. Proof: `queries/user_cap.proof.md`, Lemma 1. Test:
+    **Guarantee.** The rule of `named_events.cap_ticks` of the store, for all ticks at once. What earlier ticks of a
+    period have used up is the sum of their events within `max_per_tick`: below `max_events` it is what they counted,
+    above it no room is left either way. Proof: `queries/user_cap.proof.md`, Lemma 1. Test:
     tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table.
     """
     budget, schedule = declaration.budget, declaration.schedule

@@ -17,17 +17,9 @@ from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.functions import arrow_udf
 
+from evercount.declarations import schedule as times
 from evercount.declarations.columns import Columns
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import (
-    EARLIEST_NUMBER,
-    INSTANT_PATTERN,
-    LATEST_NUMBER,
-    NUMBER_PATTERN,
-    SECOND,
-    UNITS,
-    WALL_PATTERN,
-)
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError
 from evercount.files.event_sql import FARTHEST, LONGEST_UNLISTED, NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
@@ -38,10 +30,8 @@ from evercount.spark.check_source import check_columns
 TOO_FAR = NO_ORDER + 1
 BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
 VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
-USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"
-"""Keys that are legal by their looks: `queries.discovered_keys`."""
-FEW_KEYS = 10_000
-"""With more keys than this, they are looked up by a join instead of a table in the plan."""
+USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"  # keys that are legal by their looks: `queries.discovered_keys`
+FEW_KEYS = 10_000  # with more keys than this, they are looked up by a join instead of a table in the plan
 WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
 NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
@@ -88,10 +78,8 @@ def _with_cell(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
 
 def key_lookup(keys: Sequence[str]) -> tuple[Column, Column]:
     """A hash table of the keys in expressions: `slot` from the column k, and from both the cell, or NULL for others.
-
     Each slot has a candidate cell in the first array, and in the next ones the others of the same slot: no join, no
-    second shuffle, and a row is compared with one key or two.
-    """
+    second shuffle, and a row is compared with one key or two."""
     slots = 1 << (4 * len(keys) - 1).bit_length()
     arrays: list[list[int | None]] = []
     for cell, key in enumerate(keys):
@@ -133,11 +121,9 @@ def event_rows(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
 
 
 def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """Rows whose k is the key as it is counted; a row whose key is not legal is no event.
-
-    The usual keys are told from others in the JVM. Others go through the rule itself in Python, on the executors:
-    Java's Unicode has another version, and a key must be legal in every door or in none.
-    """
+    """Rows whose k is the key as it is counted; a row whose key is not legal is no event. The usual keys are told from
+    others in the JVM. Others go through the rule itself in Python, on the executors: Java's Unicode has another
+    version, and a key must be legal in every door or in none."""
     found, k = declaration.query.discovery, fn.col("k")
     assert found is not None
     pa, _ = parquet_modules()
@@ -158,13 +144,11 @@ def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFram
 
 def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
     """One row for each row: place, k, units, and where users are named who, us and o; place is NULL after the horizon.
-
-    Nothing is filtered here: Spark would copy the expressions into the condition once for each use, which grows
-    beyond all bounds for calendars with many clock changes.
-    """
+    Nothing is filtered here: Spark would copy the expressions into the condition once for each use, which grows beyond
+    all bounds for calendars with many clock changes."""
     columns, schedule = columns_of(declaration), declaration.schedule
     # two days more than the last tick: wall times differ from instants by less, and Spark is slow with long expressions
-    until = schedule.start_of(min(last, horizon or last) + 1) + 2 * UNITS["d"]
+    until = schedule.start_of(min(last, horizon or last) + 1) + 2 * times.UNITS["d"]
     kind = check_columns(events, declaration)
     time = _column(columns.time)
     rows = events.select(
@@ -274,15 +258,15 @@ def instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Col
     none = fn.lit(None).cast("long")
     wall, exact = none, none
     if isinstance(kind, types.StringType):
-        wall = fn.when(matches(time, WALL_PATTERN), _wall(time.try_cast("timestamp_ntz")))
-        exact = fn.when(matches(time, INSTANT_PATTERN), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
-        exact = exact.when(matches(time, NUMBER_PATTERN), _epoch(time.try_cast("double")))
+        wall = fn.when(matches(time, times.WALL_PATTERN), _wall(time.try_cast("timestamp_ntz")))
+        exact = fn.when(matches(time, times.INSTANT_PATTERN), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
+        exact = exact.when(matches(time, times.NUMBER_PATTERN), _epoch(time.try_cast("double")))
     elif isinstance(kind, types.TimestampType):
         exact = fn.unix_micros(time)
     elif isinstance(kind, types.TimestampNTZType):
         wall = _wall(time)
     elif isinstance(kind, types.DateType):
-        wall = fn.unix_date(time).cast("long") * UNITS["d"]
+        wall = fn.unix_date(time).cast("long") * times.UNITS["d"]
     elif isinstance(kind, NUMBER_TYPES):
         exact = _epoch(time.cast("double"))
     else:
@@ -294,7 +278,6 @@ def instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Col
 
 
 def matches(text: Column, pattern: str) -> Column:
-    """Whether the whole text fits a pattern."""
     return text.rlike(rf"\A(?:{pattern})\z")
 
 
@@ -317,5 +300,5 @@ def _wall(moment: Column) -> Column:
 
 def _epoch(seconds: Column) -> Column:
     """The instant of seconds since 1970, NULL where the number is none."""
-    within = (seconds >= fn.lit(EARLIEST_NUMBER)) & (seconds < fn.lit(LATEST_NUMBER))
-    return fn.when(within, fn.rint(seconds * SECOND).cast("long"))
+    within = (seconds >= fn.lit(times.EARLIEST_NUMBER)) & (seconds < fn.lit(times.LATEST_NUMBER))
+    return fn.when(within, fn.rint(seconds * times.SECOND).cast("long"))

@@ -13,7 +13,6 @@ VARIABLE, FILE_VARIABLE = "EVERCOUNT_SECRET", "EVERCOUNT_SECRET_FILE"
 
 
 def root_secret() -> Secret:
-    """The operator's secret from the environment of this process."""
     path, text = os.environ.get(FILE_VARIABLE), os.environ.get(VARIABLE)
     if path:
         text = read_secret_file(FILE_VARIABLE, Path(path))
@@ -32,7 +31,6 @@ def root_secret() -> Secret:
 
 
 def new_run() -> str:
-    """A random public name of a run."""
     return random_bytes(16).hex()
 
 

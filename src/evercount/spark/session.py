@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 from evercount.errors import EvercountError, MissingExtra, ParameterError
 
 OLDEST_JAVA = 17
-NAMED = re.compile(r"\[[A-Z0-9_.]+\] .*")
-"""What a line says from the name of Spark's error on, such as [FAILED_READ_FILE.NO_HINT]."""
+NAMED = re.compile(r"\[[A-Z0-9_.]+\] .*")  # from the name of Spark's error on, as in [FAILED_READ_FILE.NO_HINT]
 
 
 def open_session(master: str | None = None, name: str = "evercount") -> SparkSession:
@@ -68,7 +67,6 @@ def check_java() -> None:
 
 
 def check_pandas() -> None:
-    """Refuse a pandas that Spark's Arrow functions cannot use."""
     try:
         installed = version("pandas")
     except PackageNotFoundError as error:

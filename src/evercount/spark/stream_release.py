@@ -34,11 +34,10 @@ from evercount.spark.count_events import check_declaration, count_placed, refuse
 from evercount.spark.place_rows import place_events
 from evercount.spark.session import check_pandas, first_line
 from evercount.store import Store, key_from_environment
+from evercount.store.accept_totals import FedStream
 from evercount.store.close_shards import Run, ShardWork, close_shard
-from evercount.store.fed_stream import FedStream
 
-Clock = Callable[[], int]
-"""The instant now, in microseconds since 1970."""
+Clock = Callable[[], int]  # the instant now, in microseconds since 1970
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,10 @@ class StreamOutcome:
     24
     """
 
-    ticks: range
-    """The ticks that were released."""
-    batches: int
-    """Micro-batches that were new to the store."""
-    finished: bool
-    """Whether the horizon is reached."""
-    bad: dict[str, int] = field(default_factory=dict)
-    """Rows that were left out, for each reason. For the operator only."""
+    ticks: range  # the ticks that were released
+    batches: int  # micro-batches that were new to the store
+    finished: bool  # whether the horizon is reached
+    bad: dict[str, int] = field(default_factory=dict)  # for each reason; for the operator only
 
 
 class Progress:
@@ -75,7 +70,6 @@ class Progress:
         self._say(f"micro-batch {batch}: {rows} rows, {rows / seconds:.0f} rows/s")
 
     def closed(self, ticks: range, behind: int) -> None:
-        """Say which ticks were released, and how many more have ended since."""
         released = f"ticks {ticks[0]} to {ticks[-1]} released" if ticks else "no tick had ended"
         self._say(f"{released}; {behind} behind the clock")
 
@@ -87,7 +81,6 @@ def append_released(store: Store, name: str, lake: str) -> int:
 
 
 def wall_clock() -> int:
-    """The computer's clock."""
     return round(time() * SECOND)
 
 
@@ -182,8 +175,7 @@ class _Round:
         self.skip_bad, self.new_checkpoint, self.progress = skip_bad, new_checkpoint, progress
         self.batches = 0
         self.bad: dict[str, int] = {}
-        self.query: Future[str] = Future()
-        """The id that the checkpoint gives its query."""
+        self.query: Future[str] = Future()  # the id that the checkpoint gives its query
         self.failure: BaseException | None = None
         self.over = False
         self.storing = Lock()
@@ -209,9 +201,7 @@ class _Round:
 
     def read(self, events: DataFrame) -> None:
         """Count all that the source has now. Every row gets its place in the streaming query: that is planned once.
-
-        Another thread waits for Spark: one that is interrupted in a call of the JVM cannot stop the query.
-        """
+        Another thread waits for Spark: one that is interrupted in a call of the JVM cannot stop the query."""
         declaration = self.fed.declaration
         placed = place_events(events, declaration, self.fed.last_tick, declaration.horizon)
         inheritable = inheritable_thread_target(events.sparkSession)
@@ -271,10 +261,8 @@ class _Round:
 
 def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int]:
     """The id of the checkpoint's query, None where there is none, and the number of the first batch that will come.
-
-    Spark gives the newest planned batch again if it is not committed; all before it are over. It plans a batch after
-    it has committed the one before, so a folder `commits` that was lost or is older counts for nothing here.
-    """
+    Spark gives the newest planned batch again if it is not committed; all before it are over. It plans a batch after it
+    has committed the one before, so a folder `commits` that was lost or is older counts for nothing here."""
     jvm: Any = session._jvm
     state: Any = session._jsparkSession.sessionState()
     try:
@@ -300,10 +288,8 @@ def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int
 
 
 def executors_of(session: SparkSession, store: Store) -> Run:
-    """What closes the shards of a stream of this store on the executors of a session, each by itself.
-
-    The store's key and the password of a database are taken from the executor's own environment; they never travel.
-    """
+    """What closes the shards of a stream of this store on the executors of a session, each by itself. The store's key
+    and the password of a database are taken from the executor's own environment; they never travel."""
     check_pandas()
     if store.database.url.password is not None:
         raise ParameterError(

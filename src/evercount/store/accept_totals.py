@@ -9,23 +9,28 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from evercount._arrays import AnyArray, BoolArray, IntArray
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import UNITS
+from evercount.declarations.schedule import SECOND, UNITS
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError, StreamStopped
+from evercount.queries.capabilities import rows_of
+from evercount.store import named_events as events
 from evercount.store.early_events import add_totals, stored_totals
 from evercount.store.known_users import ManyUsers
-from evercount.store.named_events import NamedEvents, Part, by_tick, keep_rows, pack_rows, packed_ticks, stored_parts
+from evercount.store.named_events import NamedEvents, Part, UserEvents, by_tick
 from evercount.store.open_stream import LiveStream
 from evercount.store.saturation import Totals
-from evercount.store.schema import counted_batches, counted_events, counted_totals, read_fact, write_fact
-from evercount.store.sealing import Sealer
-from evercount.store.user_events import UserEvents, cap_ticks, keep_events
+from evercount.store.schema import counted_batches, counted_events, counted_totals, find, read_fact, remove, write_fact
+
+if TYPE_CHECKING:
+    from evercount.store.close_shards import Run
+    from evercount.store.writer import Store
 
 REMEMBERED = 10_000  # batches of a query whose digests are kept
 MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
@@ -37,8 +42,7 @@ class Counted:
     """What was counted elsewhere. Secret."""
 
     totals: TickTotals
-    users: UserEvents | None = None
-    """The events themselves, where the budget protects users; `totals` are then empty."""
+    users: UserEvents | None = None  # the events themselves, where the budget protects users; `totals` are then empty
     named: Iterable[NamedEvents] | None = None
     """Rows with names, where users are counted, or keys are not listed and no users protected; `totals` are then empty.
     The parts are in the order of ticks, share none, and are read once: memory holds one of them."""
@@ -46,20 +50,16 @@ class Counted:
 
 @dataclass(frozen=True)
 class CountedBatch:
-    """`Counted`, with the name of the batch."""
-
     query: str
     batch: int  # from 0 on without a gap
     totals: TickTotals
-    fresh: bool = False
-    """The caller promises that a query which the store does not know brings no event that another has brought."""
+    fresh: bool = False  # the caller promises that a new query brings no event that another has brought
     users: UserEvents | None = None
-    position: bytes | None = None
-    """Where the source goes on after this batch, for a source that does not remember it."""
+    position: bytes | None = None  # where the source goes on after this batch, for a source that does not remember it
     named: Iterable[NamedEvents] | None = None
 
 
-def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: CountedBatch) -> bool:
+def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> bool:
     """Add a batch to the open ticks inside the open transaction; False if it was added before.
 
     **Guarantee.** A batch is added once: its name and its totals are one transaction. A batch that comes again must be
@@ -72,14 +72,14 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
             "events go with their users where the budget protects users, with their names where keys are not listed or "
             "users are counted, and nowhere else"
         )
-    known = _known(connection, live, one)
+    known = find(connection, counted_batches, "digest", stream=live.id, query=one.query, batch=one.batch)
     users = None if one.users is None else one.users.stored(live)
     digest = _digest(live, one, users)
-    named = _hashed(digest, packed_ticks(one.named or ()))
+    named = _hashed(digest, events.packed_ticks(one.named or ()))
     if known is not None:
         for _ in named:
             pass
-        if known != digest.digest():
+        if bytes(known) != digest.digest():
             raise Conflict(
                 f"batch {one.batch} was counted before with other events: the source does not give the same batch "
                 "again, or the checkpoint is an older copy. Nothing was counted; put the newest checkpoint back"
@@ -90,20 +90,18 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
         raise StreamStopped(f"stream {live.name!r} is stopped: {live.stopped}")
     if users is not None:
         tick, counted = _place(live, users[0])
-        keep_events(connection, live, sealer, (one.query, one.batch), tick[counted], users[1][counted], users[2])
-    keep_rows(connection, live.id, sealer, one.query, one.batch, _placed(live, named))
-    _add(connection, live, sealer, one.totals)
+        events.keep_events(connection, live, (one.query, one.batch), tick[counted], users[1][counted], users[2])
+    events.keep_rows(connection, live, one.query, one.batch, _placed(live, named))
+    _add(connection, live, one.totals)
     connection.execute(
         insert(counted_batches).values(
             stream=live.id, query=one.query, batch=one.batch, digest=digest.digest(), accepted=time.time()
         )
     )
     if one.position is not None:
-        sealed = sealer.seal(one.position, "position", live.id, 0, one.query.encode()).hex()
+        sealed = live.seal(one.position, "position", 0, one.query.encode()).hex()
         write_fact(connection, _position_key(live, one.query), sealed)
-    table = counted_batches
-    old = (table.c.stream == live.id) & (table.c.query == one.query) & (table.c.batch < one.batch - REMEMBERED)
-    connection.execute(delete(table).where(old))
+    remove(connection, counted_batches, stream=live.id, query=one.query, batch=range(one.batch - REMEMBERED))
     return True
 
 
@@ -115,7 +113,6 @@ def _brings(declaration: StreamDeclaration) -> tuple[bool, bool]:
 
 
 def _hashed(digest: hashlib.blake2b, rows: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """The rows, while their hash is taken."""
     for tick, content in rows:
         digest.update(tick.to_bytes(8, "little") + len(content).to_bytes(8, "little"))
         digest.update(content)
@@ -123,7 +120,6 @@ def _hashed(digest: hashlib.blake2b, rows: Iterable[tuple[int, bytes]]) -> Itera
 
 
 def _placed(live: LiveStream, rows: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """The rows with the tick that counts them, late ones by the declared rule."""
     for tick, content in rows:
         (at,), (counted,) = _place(live, np.asarray([tick]))
         if counted:
@@ -138,12 +134,6 @@ def last_batches(connection: Connection, stream: int) -> dict[str, int]:
     return {query: int(batch) for query, batch in rows}
 
 
-def read_position(connection: Connection, live: LiveStream, sealer: Sealer, query: str) -> bytes | None:
-    """The position that came with the last batch of a query; None where it has none."""
-    kept = read_fact(connection, _position_key(live, query))
-    return None if kept is None else sealer.open(bytes.fromhex(kept), "position", live.id, 0, query.encode())
-
-
 def _position_key(live: LiveStream, query: str) -> str:
     return f"at {live.id} {query}"
 
@@ -156,45 +146,32 @@ def last_tick(live: LiveStream) -> int:
 
 def has_totals(connection: Connection, stream: int) -> bool:
     tables = (counted_totals, counted_events)
-    return any(
-        connection.execute(select(table.c.tick).where(table.c.stream == stream).limit(1)).first() is not None
-        for table in tables
-    )
+    return any(find(connection, table, "tick", stream=stream) is not None for table in tables)
 
 
 @dataclass(frozen=True, eq=False)
 class CountedTicks:
     """What was counted elsewhere for the ticks that are about to close. Secret."""
 
-    totals: Mapping[int, Totals] = field(default_factory=dict)
-    """Exact sums of the ticks that have any, after the cap per user."""
-    named: Mapping[int, Sequence[Part]] = field(default_factory=dict)
-    """Rows with names of the ticks that have any, for queries that read a tick as a whole."""
+    totals: Mapping[int, Totals] = field(default_factory=dict)  # exact sums, after the cap per user
+    named: Mapping[int, Sequence[Part]] = field(default_factory=dict)  # for queries that read a tick as a whole
     users: ManyUsers | None = None
 
     @classmethod
-    def read(cls, connection: Connection, live: LiveStream, sealer: Sealer, ticks: range) -> CountedTicks:
+    def read(cls, connection: Connection, live: LiveStream, ticks: range) -> CountedTicks:
         brings_users, brings_names = _brings(live.declaration)
         if brings_names:
-            return cls(named=stored_parts(connection, live.id, sealer, ticks))
+            return cls(named=events.stored_parts(connection, live, ticks))
         if not brings_users:
-            return cls(stored_totals(connection, live, sealer, ticks))
-        capped = cap_ticks(connection, live, sealer, ticks)
-        return cls(capped.totals, capped.keys, capped.users)
+            return cls(stored_totals(connection, live, ticks))
+        return cls(*events.cap_ticks(connection, live, ticks))
 
     def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
         """Delete what was counted for the ticks up to `tick`, in the transaction that releases them."""
         if self.users is not None:
             self.users.write(connection)
         for table in (counted_totals, counted_events):
-            connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
-
-
-def _known(connection: Connection, live: LiveStream, one: CountedBatch) -> bytes | None:
-    table = counted_batches
-    where = (table.c.stream == live.id) & (table.c.query == one.query) & (table.c.batch == one.batch)
-    digest = connection.execute(select(table.c.digest).where(where)).scalar()
-    return None if digest is None else bytes(digest)
+            remove(connection, table, stream=live.id, tick=range(tick + 1))
 
 
 def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> None:
@@ -221,7 +198,7 @@ def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> 
         )
 
 
-def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickTotals) -> None:
+def _add(connection: Connection, live: LiveStream, totals: TickTotals) -> None:
     """Add totals to the stored ones, late ones by the declared rule."""
     tick, counted = _place(live, totals.tick)
     lag = np.maximum(tick - totals.tick, 0) if live.declaration.revise_for is not None else 0
@@ -231,7 +208,7 @@ def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickT
     for one, here in by_tick(tick):
         rows[one] = np.zeros(live.stream.query.cells, np.int64)
         np.add.at(rows[one], cell[here], total[here])
-    add_totals(connection, live, sealer, rows)
+    add_totals(connection, live, rows)
 
 
 def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
@@ -258,5 +235,76 @@ def _digest(live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray
         digest.update(len(column).to_bytes(8, "little") + column[order].astype("<i8").tobytes())
     if users is not None:
         digest.update(users[0].astype("<i8").tobytes() + users[1].tobytes())
-        digest.update(pack_rows(users[2], np.empty((len(users[2]), 0), np.int64)) if users[2] else b"")
+        digest.update(events.pack_rows(users[2], np.empty((len(users[2]), 0), np.int64)) if users[2] else b"")
     return digest
+
+
+def check_fed(declaration: StreamDeclaration, source: str) -> None:
+    """ParameterError for streams that need more than a source hands over of their events."""
+    query, budget = declaration.query, declaration.budget
+    if declaration.schedule.manual:
+        raise ParameterError(f"{source} closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
+    named = query.people is not None or query.discovery is not None or budget.unit == "user"
+    if declaration.revise_for is not None and named:
+        raise ParameterError(
+            f"late = 'revise' counts an event by how late it came, and what {source} hands over of persons and names "
+            "does not say that: use `evercount release` or the service"
+        )
+    if query.people is not None and rows_of(query).repeats:
+        raise ParameterError(
+            f"{query.name!r} follows each user from event to event, so every event must be there in its order when its "
+            f"tick closes; {source} hands over what each user did in a tick at most once: use `evercount release` or "
+            "the service"
+        )
+    if query.people is not None and budget.caps[:2] != (None, None):
+        raise ParameterError(
+            f"{query.name!r} counts a user once, however many events there are, and {source} hands over each user once "
+            "a tick: leave max_events and max_per_tick out (max_ticks and period are served), or use `evercount "
+            "release`"
+        )
+
+
+class FedStream:
+    """One declared stream of a store; instants are in microseconds since 1970."""
+
+    def __init__(self, store: Store, declaration: StreamDeclaration, now: int, shards: int | None = None) -> None:
+        self.store = store
+        self.live = store.declare(declaration, now / SECOND, shards=shards)
+        self.declaration = self.live.declaration  # with the start that the store knows
+        self.run: Run | None = None  # what closes the shards of a stream that is cut; None: this process
+
+    @property
+    def last_tick(self) -> int:
+        return last_tick(self.live)
+
+    @property
+    def finished(self) -> bool:
+        return self.live.finished
+
+    def last_batches(self) -> dict[str, int]:
+        with self.store.database.reading() as connection:
+            return last_batches(connection, self.live.id)
+
+    def position(self, source: str) -> bytes | None:
+        """The position that came with the last batch of a source; None where it has none."""
+        with self.store.database.reading() as connection:
+            kept = read_fact(connection, _position_key(self.live, source))
+        return None if kept is None else self.live.unseal(bytes.fromhex(kept), "position", 0, source.encode())
+
+    def accept(self, query: str, batch: int, found: Counted, fresh: bool, position: bytes | None = None) -> bool:
+        """Commit what a batch holds; False if it was committed before. See `store.accept_totals`."""
+        one = CountedBatch(query, batch, found.totals, fresh, found.users, position, found.named)
+        return self.store.accept_totals(self.live.name, one)
+
+    def due(self, now: int) -> int:
+        if self.live.stopped:
+            raise StreamStopped(f"stream {self.live.name!r} is stopped: {self.live.stopped}")
+        return self.live.due(now / SECOND)
+
+    def close_due(self, now: int, wait: int = 0) -> range:
+        """Release the ticks that have ended, and waited for `wait` or as long as is declared; returns them."""
+        now -= max(0, wait - self.declaration.waits)
+        first = self.live.closed + 1
+        while (count := self.due(now)) > 0:
+            self.store.close_ticks(self.live, count, now / SECOND, describe=0, run=self.run)
+        return range(first, self.live.closed + 1)

@@ -25,11 +25,10 @@ from evercount.store.closing_ticks import counted_ticks, make_ready, next_totals
 from evercount.store.database import Database, insert_rows
 from evercount.store.known_users import forget_users
 from evercount.store.open_stream import CutStream, LiveStream
-from evercount.store.reader import Reading, read_identity
-from evercount.store.release_chain import link
+from evercount.store.reader import open_sealer
 from evercount.store.saturation import pack_totals, unpack_totals
 from evercount.store.sealing import Sealer
-from evercount.store.stored_rows import declared, read_numbers, release_rows
+from evercount.store.stored_rows import declared, link, read_numbers, release_rows
 
 if TYPE_CHECKING:
     from evercount.store.writer import Store
@@ -51,13 +50,9 @@ Run = Callable[[ShardWork], None]  # closes all shards of a stream, in this proc
 
 
 def read_cut(connection: Connection, stream: int) -> CutStream | None:
-    """How a stream is cut; None if it has no shards."""
-    table = schema.cut_streams
-    closing = connection.execute(select(table.c.closing).where(table.c.stream == stream)).scalar()
-    if closing is None:
-        return None
+    closing = schema.find(connection, schema.cut_streams, "closing", stream=stream)
     numbers = connection.execute(select(schema.shards.c.number).where(schema.shards.c.stream == stream)).all()
-    return CutStream(len(numbers), int(closing))
+    return None if closing is None else CutStream(len(numbers), int(closing))
 
 
 # -- in the process that has the lock ---------------------------------------------------------------------------------
@@ -65,13 +60,12 @@ def read_cut(connection: Connection, stream: int) -> CutStream | None:
 
 def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
     """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way already."""
-    cut = live.cut
-    if cut is not None and cut.shards != shards:
-        raise Conflict(
-            f"stream {live.name!r} is kept in {cut.shards} shards, each with its own state, not in "
-            f"{shards}: say {cut.shards}, or leave the number out"
-        )
-    if cut is not None:
+    if (cut := live.cut) is not None:
+        if cut.shards != shards:
+            raise Conflict(
+                f"stream {live.name!r} is kept in {cut.shards} shards, each with its own state, not in "
+                f"{shards}: say {cut.shards}, or leave the number out"
+            )
         return
     if live.closed:
         raise Conflict(f"stream {live.name!r} began as a whole and cannot be cut now: leave the number of shards out")
@@ -84,17 +78,15 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
             blob = shard_stream.snapshot()
             shard_stream.close()
             row = {"stream": live.id, "number": number, "first": part.start, "stop": part.stop, "tick": 0}
-            rows.append({**row, "sealed": _seal(store.sealer, blob, live.id, number, 0)})
+            rows.append({**row, "sealed": _seal(live.sealer, blob, live.id, number, 0)})
         connection.execute(insert(schema.cut_streams).values(stream=live.id, closing=0))
         connection.execute(insert(schema.shards), rows)
     live.cut = CutStream(shards, 0)
 
 
 def close_by_shards(store: Store, live: LiveStream, count: int, closed_at: float, run: Run | None = None) -> int:
-    """Release the next `count` ticks of a stream that is cut into shards; returns how many were released.
-
-    What an earlier call has begun is brought to its end instead: its ticks keep their totals.
-    """
+    """Release the next `count` ticks of a stream that is cut into shards; returns how many were released. What an
+    earlier call has begun is brought to its end instead: its ticks keep their totals."""
     cut = live.cut
     assert cut is not None
     if cut.closing == live.closed:
@@ -103,19 +95,14 @@ def close_by_shards(store: Store, live: LiveStream, count: int, closed_at: float
     head, links = live.head, []
     outputs = range(live.declaration.query.outputs)
     with store.database.transaction() as connection:
-        table = schema.shards
-        late = connection.execute(
-            select(table.c.number)
-            .where((table.c.stream == live.id) & (table.c.tick < cut.closing))
-            .order_by(table.c.number)
-        ).first()
+        late = schema.find(connection, schema.shards, "number", stream=live.id, tick=range(cut.closing))
         if late is not None:
-            raise StoreError(f"shard {late.number} has not closed tick {cut.closing}")
+            raise StoreError(f"shard {late} has not closed tick {cut.closing}")
         for tick in range(live.closed + 1, cut.closing + 1):
             head = link(head, tick, read_numbers(connection, live.id, tick, outputs))
             links.append((live.id, tick, head, closed_at))
         insert_rows(connection, schema.ticks, links)
-        store.write_state(connection, live, cut.closing, live.blob)
+        live.write_state(connection, cut.closing, live.blob)
         CountedTicks().write(connection, live, cut.closing)
     live.head, live.closed = head, cut.closing
     store.write_head(live)
@@ -136,11 +123,11 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
         forget_users(connection, live, range(live.open_tick, last + 1))
         (counted or CountedTicks()).write(connection, live, last)
         for tick in np.unique(totals.tick).tolist():
-            sealed = store.sealer.seal(pack_totals(totals.rows(tick, tick + 1)[0]), "counted", live.id, tick)
+            sealed = live.seal(pack_totals(totals.rows(tick, tick + 1)[0]), "counted", tick)
             connection.execute(insert(schema.counted_totals).values(stream=live.id, tick=tick, sealed=sealed))
-        store.write_accumulator(connection, live, last + 1, zeros)
-        table = schema.cut_streams
-        connection.execute(update(table).where(table.c.stream == live.id).values(closing=last))
+        live.write_totals(connection, last + 1, zeros)
+        place = schema.having(schema.cut_streams, stream=live.id)
+        connection.execute(update(schema.cut_streams).where(place).values(closing=last))
     live.totals, cut.closing = zeros, last
 
 
@@ -165,7 +152,7 @@ def close_shard(work: ShardWork, number: int, key: bytes | None) -> int:
     database = Database(work.place, helper=True)
     try:
         with database.reading() as connection:
-            sealer = _sealer(connection, key)
+            sealer = open_sealer(connection, key)
         done = 0
         while ticks := _close_some(database, sealer, work.stream, number):
             done += ticks
@@ -178,9 +165,7 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
     """Close a few ticks of a shard in one transaction; 0 when all frozen ones are closed."""
     with database.reading() as connection:
         shard = _shard(connection, stream, number)
-        closing = connection.execute(
-            select(schema.cut_streams.c.closing).where(schema.cut_streams.c.stream == stream)
-        ).scalar_one()
+        closing = schema.find(connection, schema.cut_streams, "closing", stream=stream)
         row = connection.execute(select(schema.streams).where(schema.streams.c.id == stream)).mappings().one()
         part = range(shard.first, shard.stop)
         last = min(closing, shard.tick + max(1, NUMBERS_PER_COMMIT // len(part)))
@@ -204,7 +189,7 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
         if current.tick != shard.tick:
             return len(ticks)  # another call has closed a part of them: look again
         insert_rows(connection, schema.releases, release_rows(stream, table, part.start))
-        place = (schema.shards.c.stream == stream) & (schema.shards.c.number == number)
+        place = schema.having(schema.shards, stream=stream, number=number)
         sealed = _seal(sealer, blob, stream, number, last)
         connection.execute(update(schema.shards).where(place).values(tick=last, sealed=sealed))
     return len(ticks)
@@ -221,8 +206,7 @@ def _compare(connection: Connection, stream: int, ticks: range, part: range, num
 
 
 def _shard(connection: Connection, stream: int, number: int, lock: bool = False) -> Row[Any]:
-    table = schema.shards
-    query = select(table).where((table.c.stream == stream) & (table.c.number == number))
+    query = select(schema.shards).where(schema.having(schema.shards, stream=stream, number=number))
     row = connection.execute(query.with_for_update() if lock else query).first()
     if row is None:
         raise StoreError(f"the store has no shard {number} of this stream")
@@ -230,20 +214,11 @@ def _shard(connection: Connection, stream: int, number: int, lock: bool = False)
 
 
 def _frozen(connection: Connection, sealer: Sealer, stream: int, ticks: range, cells: int) -> IntArray:
-    """The totals of frozen ticks, shape (ticks, cells)."""
     table, out = schema.counted_totals, np.zeros((len(ticks), cells), np.int64)
-    where = (table.c.stream == stream) & table.c.tick.between(ticks.start, ticks.stop - 1)
+    where = schema.having(table, stream=stream, tick=ticks)
     for tick, sealed in connection.execute(select(table.c.tick, table.c.sealed).where(where)):
         out[tick - ticks.start] = unpack_totals(sealer.open(sealed, "counted", stream, tick), cells)
     return out
-
-
-def _sealer(connection: Connection, key: bytes | None) -> Sealer:
-    sealer = Sealer(key, read_identity(connection))
-    probe = schema.read_fact(connection, "probe")
-    assert probe is not None
-    Reading.check_probe(sealer, probe)
-    return sealer
 
 
 def _seal(sealer: Sealer, blob: bytes, stream: int, number: int, tick: int) -> bytes:

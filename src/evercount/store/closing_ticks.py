@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Connection, delete
+from sqlalchemy import Connection
 
 from evercount.declarations.tick_marks import DROP, NEXT, missing_ticks
 from evercount.engine.release_table import ReleaseTable
@@ -20,10 +20,8 @@ from evercount.store.commit_batches import Group
 from evercount.store.database import insert_rows
 from evercount.store.early_events import add_totals, keep_early, stored_totals, take_early
 from evercount.store.named_events import as_tick
-from evercount.store.release_chain import link
 from evercount.store.saturation import Totals
-from evercount.store.sealing import Sealer
-from evercount.store.stored_rows import release_rows
+from evercount.store.stored_rows import link, release_rows
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
@@ -32,17 +30,15 @@ if TYPE_CHECKING:
 
 def make_ready(store: Store, live: LiveStream, count: int) -> int:
     """Bring what was kept for the first open tick into it; returns how many of the next `count` ticks can close now.
-
     Each step is a transaction of its own, and nothing is lost or counted twice if the process is killed after any of
-    them: kept events are deleted in the transaction that counts them, and so are sums that move.
-    """
+    them: kept events are deleted in the transaction that counts them, and so are sums that move."""
     if live.cut is not None and live.cut.closing > live.closed:
         return count  # what they count is frozen
     tick = live.open_tick
     if tick in live.early:
         with store.database.transaction() as connection:
-            group = Group(store.streams, store.sealer, connection, 0.0)
-            group.count_early(live, take_early(connection, live, store.sealer, tick))
+            group = Group(store.streams, connection, 0.0)
+            group.count_early(live, take_early(connection, live, tick))
             group.write()
         group.settle()
         live.early.discard(tick)
@@ -50,7 +46,7 @@ def make_ready(store: Store, live: LiveStream, count: int) -> int:
     moving = missing_ticks(live.marks, ahead, NEXT)
     if tick in moving:
         with store.database.transaction() as connection:
-            _move_on(store, connection, live)
+            _move_on(connection, live)
         live.counted, live.encoder = live.counted or not live.declaration.remembers, None
         live.events, live.groups = [], 0
         live.totals = np.zeros(live.stream.query.cells, np.int64)
@@ -58,36 +54,34 @@ def make_ready(store: Store, live: LiveStream, count: int) -> int:
     return min([count, *(one - tick for one in stops)])
 
 
-def _move_on(store: Store, connection: Connection, live: LiveStream) -> None:
+def _move_on(connection: Connection, live: LiveStream) -> None:
     """Move all that the first open tick has to the tick after it."""
-    tick, sealer = live.open_tick, store.sealer
+    tick = live.open_tick
     if live.declaration.remembers:
         events = live.events
         if live.counted:
-            counted = CountedTicks.read(connection, live, sealer, range(tick, tick + 1))
+            counted = CountedTicks.read(connection, live, range(tick, tick + 1))
             events = _listed(as_tick(live.declaration, counted.named.get(tick, ()), live.events))
             counted.write(connection, live, tick)
         if events:
-            keep_early(connection, live, sealer, {tick + 1: [(event, None) for event in events]})
+            keep_early(connection, live, {tick + 1: [(event, None) for event in events]})
             live.early.add(tick + 1)
-        table = schema.open_events
-        connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick == tick)))
+        schema.remove(connection, schema.open_events, stream=live.id, tick=tick)
         return
     moved = live.totals.astype(object)
-    ahead = stored_totals(connection, live, sealer, [tick])
+    ahead = stored_totals(connection, live, [tick])
     if ahead:
         moved = moved + ahead[tick]
-        rows = schema.counted_totals
-        connection.execute(delete(rows).where((rows.c.stream == live.id) & (rows.c.tick == tick)))
-    add_totals(connection, live, sealer, {tick + 1: moved})
-    store.write_accumulator(connection, live, tick, np.zeros(live.stream.query.cells, np.int64))
+        schema.remove(connection, schema.counted_totals, stream=live.id, tick=tick)
+    add_totals(connection, live, {tick + 1: moved})
+    live.write_totals(connection, tick, np.zeros(live.stream.query.cells, np.int64))
 
 
 def counted_ticks(store: Store, live: LiveStream, count: int) -> CountedTicks | None:
     if not live.counted:
         return None
     with store.database.reading() as connection:
-        return CountedTicks.read(connection, live, store.sealer, range(live.open_tick, live.open_tick + count))
+        return CountedTicks.read(connection, live, range(live.open_tick, live.open_tick + count))
 
 
 def next_totals(live: LiveStream, count: int, counted: CountedTicks | None) -> TickTotals | TickEvents:
@@ -108,7 +102,7 @@ def next_totals(live: LiveStream, count: int, counted: CountedTicks | None) -> T
 
 
 def place_given(
-    connection: Connection, live: LiveStream, sealer: Sealer, given: TickTotals | TickEvents
+    connection: Connection, live: LiveStream, given: TickTotals | TickEvents
 ) -> tuple[TickTotals | TickEvents, Totals | list[Any] | None]:
     """What the next ticks count of what files hold and of what moved to the first of them; what moves beyond them."""
     first, stop = given.first_tick, given.first_tick + len(given)
@@ -117,7 +111,7 @@ def place_given(
     if isinstance(given, TickEvents):
         events = [*given.ticks, []]
         if first in live.early and given.ticks:
-            events[0] = _joined([event for event, _ in take_early(connection, live, sealer, first)], events[0])
+            events[0] = _joined([event for event, _ in take_early(connection, live, first)], events[0])
         for one in ticks:
             if one in moves:
                 events[one + 1 - first] = _joined(events[one - first], events[one + 1 - first])
@@ -125,7 +119,7 @@ def place_given(
                 events[one - first] = []
         left = events.pop()
         return TickEvents(first, events), _listed(left) or None
-    moved = stored_totals(connection, live, sealer, [first]) if live.counted else {}
+    moved = stored_totals(connection, live, [first]) if live.counted else {}
     if not (moved or moves or drops):
         return given, None
     tick, cell, total = given.tick, given.cell, given.total
@@ -155,14 +149,12 @@ def _joined(one: Any, other: Any) -> Any:
     return [*one, *other]
 
 
-def keep_left(
-    connection: Connection, live: LiveStream, sealer: Sealer, tick: int, left: Totals | list[Any] | None
-) -> None:
+def keep_left(connection: Connection, live: LiveStream, tick: int, left: Totals | list[Any] | None) -> None:
     if isinstance(left, list):
-        keep_early(connection, live, sealer, {tick: [(event, None) for event in left]})
+        keep_early(connection, live, {tick: [(event, None) for event in left]})
         live.early.add(tick)
     elif left is not None:
-        add_totals(connection, live, sealer, {tick: left})
+        add_totals(connection, live, {tick: left})
         live.counted = True
 
 
@@ -190,8 +182,7 @@ class ClosingTicks:
             links.append((live.id, tick, self.head, closed_at))
         insert_rows(connection, schema.releases, release_rows(live.id, table))
         insert_rows(connection, schema.ticks, links)
-        if keys:
-            insert_rows(connection, schema.public_keys, keys)
+        insert_rows(connection, schema.public_keys, keys)
 
     def _new_keys(self, live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str, int]]:
         """Rows of `schema.public_keys` for keys that these ticks publish for the first time, in the order of ticks."""

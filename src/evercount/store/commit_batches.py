@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select
 
 from evercount.errors import Conflict, EvercountError, InputError, StreamStopped
 from evercount.queries.user_cap import Caps, UserState, cap_per_user
@@ -19,7 +19,6 @@ from evercount.store.early_events import Kept, add_totals, keep_early
 from evercount.store.known_users import DAY_BYTES, KnownUsers, day_key
 from evercount.store.open_stream import Accepted, Batch, LiveStream, Placed
 from evercount.store.saturation import Totals, add_exactly
-from evercount.store.sealing import Sealer
 
 
 class Group:
@@ -33,16 +32,14 @@ class Group:
     `tests/store/test_store_streams.py`.
     """
 
-    def __init__(self, streams: dict[str, LiveStream], sealer: Sealer, connection: Connection, now: float) -> None:
-        self.streams, self.sealer, self.connection, self.now = streams, sealer, connection, now
+    def __init__(self, streams: dict[str, LiveStream], connection: Connection, now: float) -> None:
+        self.streams, self.connection, self.now = streams, connection, now
         self.totals: dict[str, Totals] = {}
         self.events: dict[str, list[Any]] = {}
         self.users: dict[int, KnownUsers] = {}
         self.ahead: dict[str, dict[int, Totals]] = {}
-        self.early: dict[str, dict[int, list[Kept]]] = {}
-        """What later ticks get: sums, and events that are kept as they came (`early_events.py`)."""
-        self.keys: dict[tuple[int, bytes], Known] = {}
-        """By (stream, idempotency key): the batches that were taken in; `known`: stored ones."""
+        self.early: dict[str, dict[int, list[Kept]]] = {}  # what later ticks get: sums, and events as they came
+        self.keys: dict[tuple[int, bytes], Known] = {}  # by (stream, idempotency key); `known`: the stored ones
         self.known: dict[tuple[int, bytes], Known] = {}
 
     def add_all(self, batches: Sequence[Batch]) -> list[Accepted | EvercountError]:
@@ -144,7 +141,7 @@ class Group:
         return {user: seen[hashed] for user, hashed in hashes.items()}
 
     def _known(self, live: LiveStream) -> KnownUsers:
-        return self.users.setdefault(live.id, KnownUsers(live.id, self.sealer))
+        return self.users.setdefault(live.id, KnownUsers(live.id, live.sealer))
 
     def write(self) -> None:
         now = time.time()
@@ -152,21 +149,16 @@ class Group:
             rows = ((stream, key, one.digest, one.tick, now, one.size) for (stream, key), one in self.keys.items())
             insert_rows(self.connection, schema.batches, rows)
         for name, totals in self.totals.items():
+            self.streams[name].write_totals(self.connection, self.streams[name].open_tick, totals)
+        for name, events in ((name, events) for name, events in self.events.items() if events):
             live = self.streams[name]
-            sealed = live.pack_totals(self.sealer, totals, live.open_tick)
-            where = schema.accumulators.c.stream == live.id
-            self.connection.execute(update(schema.accumulators).where(where).values(sealed=sealed))
-        for name, events in self.events.items():
-            if not events:
-                continue
-            live = self.streams[name]
-            sealed = self.sealer.seal(json.dumps(events).encode(), "events", live.id, live.open_tick)
+            sealed = live.seal(json.dumps(events).encode(), "events", live.open_tick)
             row = {"stream": live.id, "tick": live.open_tick, "number": live.groups, "sealed": sealed}
             self.connection.execute(insert(schema.open_events), [row])
         for name, sums in self.ahead.items():
-            add_totals(self.connection, self.streams[name], self.sealer, sums)
+            add_totals(self.connection, self.streams[name], sums)
         for name, kept in self.early.items():
-            keep_early(self.connection, self.streams[name], self.sealer, kept)
+            keep_early(self.connection, self.streams[name], kept)
         for known in self.users.values():
             known.write(self.connection)
 
@@ -175,11 +167,8 @@ class Group:
         for name, totals in self.totals.items():
             self.streams[name].totals = totals
         for name, events in self.events.items():
-            if not events:
-                continue
-            live = self.streams[name]
-            live.events.extend(events)
-            live.groups += 1
+            self.streams[name].events.extend(events)
+            self.streams[name].groups += bool(events)
         for name in self.ahead:
             self.streams[name].counted = True
         for name, kept in self.early.items():
@@ -214,9 +203,8 @@ class Mark:
 
 
 def user_hashes(live: LiveStream, users: Iterable[str], lag: int = 0) -> list[bytes]:
-    """Keyed hashes of the ids of users: an id itself is never stored.
-
-    Where ticks are revised, of users for the tick that is `lag` ticks ago: they begin with its number."""
+    """Keyed hashes of the ids of users: an id itself is never stored. Where ticks are revised, of users for the tick
+    that is `lag` ticks ago: they begin with its number."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/users").hex())
     keyed = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.user")
     hashes = []

@@ -32,7 +32,6 @@ PATIENCE = 3.0  # seconds to wait for the session of a killed writer to end
 
 
 def parse_url(place: str | Path) -> URL:
-    """A database URL from a URL or from the path of an SQLite file."""
     given = str(place)
     if "://" not in given:
         return URL.create("sqlite", database=str(Path(given).expanduser().absolute()))
@@ -69,8 +68,7 @@ POSTGRESQL_WORDS = {
     "25006": "is readonly",
     "08": "cannot be reached",
     "57": "is stopping or was told to stop",
-}
-"""By the beginning of the error's code (SQLSTATE), the longest that fits first."""
+}  # by the beginning of the error's code (SQLSTATE), the longest that fits first
 
 
 def explain(error: SQLAlchemyError) -> StoreError:
@@ -176,7 +174,7 @@ class Database:
             with contextlib.suppress(SQLAlchemyError):
                 self._connection.close()
             self._connection = None
-        try:
+        with self._explained():
             connection = self.writer.connect()
             if not self.sqlite and not self.helper and not _advisory_lock(connection):
                 connection.close()
@@ -184,16 +182,19 @@ class Database:
                     "another process writes to this store: a stream has one writer. Stop that process first",
                     self.describe(),
                 )
-        except SQLAlchemyError as error:
-            raise self._tell(explain(error)) from None
         self._connection = connection
 
-    def _tell(self, error: StoreError) -> StoreError:
-        """Write an error's detail to the operator's log, once for as long as it stays the same."""
-        if error.detail != self._told:
-            log.error("%s", error.for_operator())
-        self._told = error.detail
-        return error
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """The database's errors as StoreError; the log gets the detail, once for as long as it stays the same."""
+        try:
+            yield
+        except SQLAlchemyError as failed:
+            error = explain(failed)
+            if error.detail != self._told:
+                log.error("%s", error.for_operator())
+            self._told = error.detail
+            raise error from None
 
     # -- use -----------------------------------------------------------------------------------------------------
 
@@ -211,21 +212,18 @@ class Database:
             raise StoreError("the connection to the database is lost; it is being opened again")
         connection = self._connection
         assert connection is not None
-        try:
-            with connection.begin():
-                yield connection
-        except SQLAlchemyError as error:
-            if self.sqlite:
-                self._settle(connection)
-            raise self._tell(explain(error)) from None
+        with self._explained():
+            try:
+                with connection.begin():
+                    yield connection
+            except SQLAlchemyError:
+                # SQLite may or may not have ended the transaction: end it for certain
+                if self.sqlite and not connection.invalidated:
+                    raw: Any = connection.connection.dbapi_connection
+                    with contextlib.suppress(sqlite3.Error):
+                        raw.execute("ROLLBACK")
+                raise
         self._told = ""
-
-    def _settle(self, connection: Connection) -> None:
-        """After an error SQLite may or may not have ended the transaction: end it for certain."""
-        raw: Any = None if connection.invalidated else connection.connection.dbapi_connection
-        if raw is not None and raw.in_transaction:
-            with contextlib.suppress(sqlite3.Error):
-                raw.execute("ROLLBACK")
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -235,11 +233,8 @@ class Database:
         There is one writer, so a snapshot is the state after one of its commits; nothing stricter is needed. Test:
         `tests/store/test_store_views.py`.
         """
-        try:
-            with self.reader.connect() as connection, connection.begin():
-                yield connection
-        except SQLAlchemyError as error:
-            raise self._tell(explain(error)) from None
+        with self._explained(), self.reader.connect() as connection, connection.begin():
+            yield connection
 
     def size(self) -> int | None:
         """Bytes of the database; None where that cannot be told. It moves with raw data."""
@@ -252,40 +247,26 @@ class Database:
 
     def checkpoint(self) -> None:
         """Move SQLite's log into its file and empty it, so that deleted rows leave no copy there; PostgreSQL: nothing.
-
-        A reader may hold the log for the moment: then it is emptied by a later checkpoint.
-        """
+        A reader may hold the log for the moment: then it is emptied by a later checkpoint."""
         if self.sqlite and self._connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 raw: Any = self._connection.connection.dbapi_connection
                 raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    @contextlib.contextmanager
-    def log_mover(self) -> Iterator[Callable[[], None] | None]:
-        """A function that moves what is committed from SQLite's log into its file, for a thread of its own.
-
-        It waits for nobody and keeps nobody waiting (a passive checkpoint). None for PostgreSQL, which has none.
-        """
+    def move_log(self, over: Callable[[], bool]) -> None:
+        """Move what is committed from SQLite's log into its file again and again, until it is `over`, which waits. It
+        waits for nobody and keeps nobody waiting (a passive checkpoint). PostgreSQL needs none: it returns at once."""
         if self.file is None:
-            yield None
             return
-        connection = sqlite3.connect(self.file, isolation_level=None, check_same_thread=False)
-
-        def move() -> None:
-            with contextlib.suppress(sqlite3.Error):  # a later call, or the writer itself, does what this one could not
-                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
-        try:
+        with contextlib.closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous=FULL")
-            yield move
-        finally:
-            connection.close()
+            while not over():
+                with contextlib.suppress(sqlite3.Error):  # a later call, or the writer itself, does what this could not
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def migrate(self) -> None:
-        try:
+        with self._explained():
             schema.migrate(self.connection(), schema.MIGRATIONS)
-        except SQLAlchemyError as error:
-            raise self._tell(explain(error)) from None
 
     def connection(self) -> Connection:
         assert self._connection is not None
@@ -305,11 +286,9 @@ class Database:
 
 
 def insert_rows(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Insert rows that have a value for each column of the table, in the table's order.
-
-    It passes the values to the driver as they are, many rows to a statement: SQLAlchemy's own way costs several times
-    the insert, and a statement for each row twice as much on SQLite, four times on PostgreSQL.
-    """
+    """Insert rows that have a value for each column of the table, in the table's order. It passes the values to the
+    driver as they are, many rows to a statement: SQLAlchemy's own way costs several times the insert, and a statement
+    for each row twice as much on SQLite, four times on PostgreSQL."""
     values = list(rows)
     whole = len(values) // ROWS_PER_STATEMENT * ROWS_PER_STATEMENT
     groups = [

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sqlalchemy import insert, select
+from sqlalchemy import insert
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.same_stream import changed_noise, declares_again
@@ -20,9 +20,8 @@ from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.close_shards import cut_stream
 from evercount.store.open_stream import FILES, HISTORY, LiveStream
-from evercount.store.release_chain import genesis
 from evercount.store.spending import Spending, refuse_beyond_cap
-from evercount.store.stored_rows import late_rules
+from evercount.store.stored_rows import genesis, late_rules
 
 if TYPE_CHECKING:
     from evercount.store.writer import Store
@@ -105,23 +104,19 @@ def declare_stream(
             .returning(schema.streams.c.id)
         ).scalar_one()
         labels = stream.labels if declaration.revise_for is None else declaration.query.labels  # as readers see them
-        live = LiveStream(number, declaration, secret, stream, blob, head, totals, labels=labels)
+        live = LiveStream(number, declaration, secret, store.sealer, stream, blob, head, totals, labels=labels)
         missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
         if waits_for == FILES or (waits_for == HISTORY and missed):
             live.waiting = waits_for
             connection.execute(insert(schema.waiting_streams).values(stream=number, reason=waits_for))
-        hidden = store.sealer.seal(secret.hex().encode(), "secret", number)
-        connection.execute(insert(schema.secrets).values(stream=number, sealed=hidden))
-        connection.execute(insert(schema.noise_identities).values(stream=number, identity=identity))
-        connection.execute(
-            insert(schema.states).values(stream=number, tick=0, sealed=store.sealer.seal(blob, "state", number))
-        )
-        connection.execute(
-            insert(schema.accumulators).values(stream=number, tick=1, sealed=live.pack_totals(store.sealer, totals, 1))
-        )
-        connection.execute(
-            insert(schema.ledger).values(stream=number, cost=json.dumps(line.cost.to_dict()), spent=time.time())
-        )
+        for table, row in (
+            (schema.secrets, {"sealed": live.seal(secret.hex().encode(), "secret")}),
+            (schema.noise_identities, {"identity": identity}),
+            (schema.states, {"tick": 0, "sealed": live.seal(blob, "state")}),
+            (schema.accumulators, {"tick": 1, "sealed": live.pack_totals(totals, 1)}),
+            (schema.ledger, {"cost": json.dumps(line.cost.to_dict()), "spent": time.time()}),
+        ):
+            connection.execute(insert(table).values(stream=number, **row))
         if before_commit is not None:
             before_commit(live)
     store.streams[declaration.name] = live
@@ -146,9 +141,8 @@ def _change_late_rules(store: Store, live: LiveStream, wanted: StreamDeclaration
 def _refuse_twin(store: Store, stream: Stream, secret: Secret) -> None:
     """Refuse a stream that would have the noise of another one of this store. This store has one writer: us."""
     identity = bytes.fromhex(identify(stream, secret))
-    table = schema.noise_identities
     with store.database.reading() as connection:
-        twin = connection.execute(select(table.c.stream).where(table.c.identity == identity)).first()
+        twin = schema.find(connection, schema.noise_identities, "stream", identity=identity)
     if twin is not None or store.heads.lost_identity(identity):
         raise Conflict(
             "another stream of this store has the same secret, query, budget, horizon, start and ticks, and so the "

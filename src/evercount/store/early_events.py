@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from evercount._arrays import IntArray
 from evercount.errors import StoreError
 from evercount.store.database import insert_rows
 from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
-from evercount.store.schema import counted_totals, early_events
-from evercount.store.sealing import Sealer
+from evercount.store.schema import counted_totals, early_events, having, remove
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
@@ -28,14 +27,14 @@ PART = 200  # ticks that are read with one statement
 Kept = tuple[Any, str | None]  # an event and its user, where users are protected
 
 
-def add_totals(connection: Connection, live: LiveStream, sealer: Sealer, rows: Mapping[int, IntArray | Totals]) -> None:
+def add_totals(connection: Connection, live: LiveStream, rows: Mapping[int, IntArray | Totals]) -> None:
     """Add sums to those of open ticks, which lie in the database until the ticks close."""
-    stored = stored_totals(connection, live, sealer, list(rows))
+    stored = stored_totals(connection, live, list(rows))
     zeros = np.zeros(live.stream.query.cells, np.int64)
     fresh, changed = [], []
     for tick, row in rows.items():
         sums = pack_totals(add_exactly(stored.get(tick, zeros), row))
-        sealed = sealer.seal(sums, "counted", live.id, tick)
+        sealed = live.seal(sums, "counted", tick)
         if tick in stored:
             changed.append({"at": tick, "sealed": sealed})
         else:
@@ -46,42 +45,36 @@ def add_totals(connection: Connection, live: LiveStream, sealer: Sealer, rows: M
     insert_rows(connection, counted_totals, fresh)
 
 
-def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, ticks: Sequence[int]) -> dict[int, Totals]:
-    """The exact sums that are kept for these ticks, where there are any."""
-    sums: dict[int, Totals] = {}
-    cells = live.stream.query.cells
-    table = counted_totals
+def stored_totals(connection: Connection, live: LiveStream, ticks: Sequence[int]) -> dict[int, Totals]:
+    sums, table, cells = dict[int, Totals](), counted_totals, live.stream.query.cells
     for start in range(0, len(ticks), PART):
-        part = list(ticks[start : start + PART])
-        rows = connection.execute(
-            select(table.c.tick, table.c.sealed).where((table.c.stream == live.id) & table.c.tick.in_(part))
-        )
-        for tick, sealed in rows:
-            totals = unpack_totals(sealer.open(sealed, "counted", live.id, tick), cells)
+        where = having(table, stream=live.id, tick=list(ticks[start : start + PART]))
+        for tick, sealed in connection.execute(select(table.c.tick, table.c.sealed).where(where)):
+            totals = unpack_totals(live.unseal(sealed, "counted", tick), cells)
             if len(totals) != cells:
                 raise StoreError(f"the totals of stream {live.name!r} do not belong to its query")
             sums[tick] = totals
     return sums
 
 
-def keep_early(connection: Connection, live: LiveStream, sealer: Sealer, events: Mapping[int, Iterable[Kept]]) -> None:
+def keep_early(connection: Connection, live: LiveStream, events: Mapping[int, Iterable[Kept]]) -> None:
     table, rows = early_events, []
     for tick, kept in events.items():
-        where = (table.c.stream == live.id) & (table.c.tick == tick)
-        number = int(connection.execute(select(func.coalesce(func.max(table.c.number), -1)).where(where)).scalar_one())
-        sealed = sealer.seal(json.dumps(list(kept)).encode(), "early", live.id, tick)
+        last = select(func.coalesce(func.max(table.c.number), -1)).where(having(table, stream=live.id, tick=tick))
+        number = int(connection.execute(last).scalar_one())
+        sealed = live.seal(json.dumps(list(kept)).encode(), "early", tick)
         rows.append({"stream": live.id, "tick": tick, "number": number + 1, "sealed": sealed})
     if rows:
         connection.execute(insert(table), rows)
 
 
-def take_early(connection: Connection, live: LiveStream, sealer: Sealer, tick: int) -> list[Kept]:
+def take_early(connection: Connection, live: LiveStream, tick: int) -> list[Kept]:
     """The kept events of a tick in the order in which they came; they are kept no longer."""
     table = early_events
-    where = (table.c.stream == live.id) & (table.c.tick == tick)
-    sealed = connection.execute(select(table.c.sealed).where(where).order_by(table.c.number)).scalars().all()
-    connection.execute(delete(table).where(where))
-    return [(event, user) for one in sealed for event, user in json.loads(sealer.open(one, "early", live.id, tick))]
+    kept = select(table.c.sealed).where(having(table, stream=live.id, tick=tick)).order_by(table.c.number)
+    sealed = connection.execute(kept).scalars().all()
+    remove(connection, table, stream=live.id, tick=tick)
+    return [(event, user) for one in sealed for event, user in json.loads(live.unseal(one, "early", tick))]
 
 
 def early_ticks(connection: Connection, stream: int) -> set[int]:

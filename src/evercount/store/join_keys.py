@@ -18,7 +18,6 @@ from evercount.store.tick_marks import read_marks, write_hidden
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
-    from evercount.store.sealing import Sealer
     from evercount.store.writer import Store
 
 FOR_EVER = 2**40  # the last tick of a key that is not shown again
@@ -55,10 +54,9 @@ def join_keys(store: Store, name: str, keys: Sequence[Any], most: int) -> list[s
             with store.database.transaction() as connection:
                 before, joining = read_joined(connection, live.id), [key for key in keys if label_of(key) not in known]
                 schema.write_fact(connection, _row(live.id), json.dumps([*before, (after, joining)]))
-                store.write_state(connection, live, after, blob)
-                totals = _widened(live.totals, query.cells)
-                store.write_accumulator(connection, live, live.open_tick, totals)
-                _widen_counted(connection, live, store.sealer, query.cells)
+                live.write_state(connection, after, blob)
+                live.write_totals(connection, live.open_tick, _widened(live.totals, query.cells))
+                _widen_counted(connection, live, query.cells)
     except BaseException:
         live.stream = Stream.restore(live.blob, live.declaration.period_of)
         raise
@@ -106,17 +104,16 @@ def _write_hidden(store: Store, live: LiveStream, hidden: Sequence[tuple[str, in
 
 
 def _widened(totals: Totals, cells: int) -> Totals:
-    """The same totals, and zero for cells that have joined."""
     return np.concatenate([totals, np.zeros(cells - len(totals), totals.dtype)])
 
 
-def _widen_counted(connection: Connection, live: LiveStream, sealer: Sealer, cells: int) -> None:
+def _widen_counted(connection: Connection, live: LiveStream, cells: int) -> None:
     """Totals of open ticks that are stored have a place for each cell."""
     table, old = schema.counted_totals, len(live.totals)
     for row in connection.execute(select(table).where(table.c.stream == live.id)).mappings().all():
-        totals = unpack_totals(sealer.open(row["sealed"], "counted", live.id, row["tick"]), old)
-        sealed = sealer.seal(pack_totals(_widened(totals, cells)), "counted", live.id, row["tick"])
-        where = (table.c.stream == live.id) & (table.c.tick == row["tick"])
+        totals = unpack_totals(live.unseal(row["sealed"], "counted", row["tick"]), old)
+        sealed = live.seal(pack_totals(_widened(totals, cells)), "counted", row["tick"])
+        where = schema.having(table, stream=live.id, tick=row["tick"])
         connection.execute(update(table).where(where).values(sealed=sealed))
 
 

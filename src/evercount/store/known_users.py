@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,21 +18,18 @@ from sqlalchemy import Connection, delete, select, update
 from evercount._arrays import AnyArray, IntArray
 from evercount.queries.user_cap import NOTHING, Used
 from evercount.store.database import insert_rows
-from evercount.store.schema import users
+from evercount.store.schema import having, remove, users
 from evercount.store.sealing import Sealer
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
 
 RECORD = struct.Struct(">4q")
-HASH = np.dtype("S32")
-"""The keyed hash of a user; arrays of them are compared as texts, and all have the same length."""
+HASH = np.dtype("S32")  # the keyed hash of a user; arrays of them are compared as texts, and all have the same length
 BLOCK = np.dtype([("user", HASH), ("used", "<i8", 4)])
 PART = 500  # users that are read with one statement
-DAY_BYTES = 8
-"""Of the 32 bytes of a user, where ticks are revised: the number of the tick. The others are those of the hash."""
-BLOCK_KEYS = 2**32
-"""The key of a block is a number below this in eight bytes, four zeros first; the key of a user has 32 bytes."""
+DAY_BYTES = 8  # of the 32 bytes of a user, where ticks are revised: the number of the tick, then the hash
+BLOCK_KEYS = 2**32  # the key of a block is a number below this in eight bytes; that of a user has 32 bytes
 
 
 class Block(NamedTuple):
@@ -64,9 +62,7 @@ class Block(NamedTuple):
 
 def distinct_users(hashes: AnyArray) -> tuple[IntArray, IntArray]:
     """As `np.unique` of hashes: the first place of each in their order, and for each entry the number of its hash.
-
-    Their first eight bytes are sorted, which is much faster, unless those of two users are equal.
-    """
+    Their first eight bytes are sorted, which is much faster, unless those of two users are equal."""
     begin = _beginnings(hashes)
     sorting = np.argsort(begin, kind="stable")
     new = begin[sorting][1:] != begin[sorting][:-1]
@@ -112,28 +108,24 @@ class ManyUsers:
         self._stored, self._fresh, self._forgot = [], [], True
 
     def write(self, connection: Connection) -> None:
-        """Write what changed as one more block, with the blocks before it that are not much larger.
-
-        So there are few blocks, and over time an entry is written again a few times, not with every tick.
-        """
+        """Write what changed as one more block, with the blocks before it that are not much larger. So there are few
+        blocks, and over time an entry is written again a few times, not with every tick."""
         stored = self._stored or []
         rows = bool(stored) and stored[0].number is None
         if self._forgot:
-            connection.execute(delete(users).where(users.c.stream == self._stream))
+            remove(connection, users, stream=self._stream)
         if not self._fresh:
             return
-        new, *more = self._fresh
-        for block in more:
-            new = new.under(block)
+        new = reduce(Block.under, self._fresh)
         replaced: list[bytes] = []
         while stored and (rows or len(stored[-1].user) <= 2 * len(new.user)):
             block = stored.pop()
             new = block.under(new)
             replaced += [] if block.number is None else [_key(block.number)]
         if rows:
-            connection.execute(delete(users).where(users.c.stream == self._stream))
+            remove(connection, users, stream=self._stream)
         elif replaced:
-            connection.execute(delete(users).where((users.c.stream == self._stream) & users.c.user.in_(replaced)))
+            remove(connection, users, stream=self._stream, user=replaced)
         key = _key(1 + max((block.number or 0 for block in stored), default=0))
         content = np.empty(len(new.user), BLOCK)
         content["user"], content["used"] = new.user, new.used
@@ -158,11 +150,8 @@ class KnownUsers:
             self._rows = True
         unread = [user for user in wanted if user not in self._used]
         for start in range(0, len(unread), PART):
-            part = unread[start : start + PART]
-            query = select(users.c.user, users.c.sealed).where(
-                (users.c.stream == self._stream) & users.c.user.in_(part)
-            )
-            for row in connection.execute(query):
+            where = having(users, stream=self._stream, user=unread[start : start + PART])
+            for row in connection.execute(select(users.c.user, users.c.sealed).where(where)):
                 user = bytes(row.user)
                 self._used[user] = _open(self._sealer, self._stream, user, row.sealed)
                 self._stored.add(user)
@@ -177,7 +166,7 @@ class KnownUsers:
         for user in self._changed:
             sealed = self._sealer.seal(RECORD.pack(*self._used[user]), "user", self._stream, 0, user)
             if user in self._stored:
-                where = (users.c.stream == self._stream) & (users.c.user == user)
+                where = having(users, stream=self._stream, user=user)
                 connection.execute(update(users).where(where).values(sealed=sealed))
             else:
                 fresh.append((self._stream, user, sealed))
@@ -192,7 +181,7 @@ def forget_users(connection: Connection, live: LiveStream, closing: range) -> No
     """
     caps, revise_for = live.declaration.user_caps, live.declaration.revise_for
     if caps is not None and any(map(caps.forgets_after, closing)):
-        connection.execute(delete(users).where(users.c.stream == live.id))
+        remove(connection, users, stream=live.id)
     elif caps is not None and revise_for is not None and closing.stop > revise_for:
         final = users.c.user < day_key(closing.stop - revise_for)
         connection.execute(delete(users).where((users.c.stream == live.id) & final))
@@ -213,9 +202,7 @@ def _open(sealer: Sealer, stream: int, user: bytes, sealed: bytes) -> Used:
 
 def _read_all(connection: Connection, stream: int, sealer: Sealer, most: bytes | None = None) -> list[Block]:
     """The blocks of a stream in the order in which they were written; before them users with rows of their own, if any.
-
-    With `most`, only what has a smaller key.
-    """
+    With `most`, only what has a smaller key."""
     where = users.c.stream == stream
     if most is not None:
         where &= users.c.user < most
@@ -237,12 +224,9 @@ def _split_blocks(connection: Connection, stream: int, sealer: Sealer) -> None:
     blocks = [block for block in _read_all(connection, stream, sealer, _key(BLOCK_KEYS)) if block.number is not None]
     if not blocks:
         return
-    whole, *more = blocks
-    for block in more:
-        whole = whole.under(block)
-    connection.execute(delete(users).where(users.c.stream == stream))  # a stream has blocks or rows, never both
+    whole = reduce(Block.under, blocks)
+    remove(connection, users, stream=stream)  # a stream has blocks or rows, never both
     hashes = np.ascontiguousarray(whole.user).view("V32").tolist()
-    rows = []
-    for user, used in zip(hashes, whole.used.tolist(), strict=True):
-        rows.append((stream, user, sealer.seal(RECORD.pack(*used), "user", stream, 0, user)))
+    entries = zip(hashes, whole.used.tolist(), strict=True)
+    rows = ((stream, user, sealer.seal(RECORD.pack(*used), "user", stream, 0, user)) for user, used in entries)
     insert_rows(connection, users, rows)

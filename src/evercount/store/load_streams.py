@@ -52,31 +52,20 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     stored_ticks = (stream.tick, state["tick"], sums["tick"] - 1)
     if stored_ticks != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
         raise StoreError("a stream is inconsistent: its state, sums and releases disagree", f"stream {row['name']!r}")
-    live = LiveStream(
-        number,
-        declaration.with_query(stream.query),
-        secret,
-        stream,
-        blob,
-        head,
-        unpack_totals(totals, stream.query.cells),
-        labels=labels_of(connection, stored),
-        cut=cut,
-    )
+    known, open_sums = declaration.with_query(stream.query), unpack_totals(totals, stream.query.cells)
+    labels = labels_of(connection, stored)
+    live = LiveStream(number, known, secret, sealer, stream, blob, head, open_sums, labels=labels, cut=cut)
     live.closed = tick
-    table = schema.open_events
-    where = (table.c.stream == number) & (table.c.tick == live.open_tick)
-    for group in connection.execute(select(table).where(where).order_by(table.c.number)).mappings():
-        live.events.extend(json.loads(sealer.open(group["sealed"], "events", number, live.open_tick)))
+    where = schema.having(schema.open_events, stream=number, tick=live.open_tick)
+    groups = select(schema.open_events.c.sealed).where(where).order_by(schema.open_events.c.number)
+    for sealed in connection.execute(groups).scalars():
+        live.events.extend(json.loads(live.unseal(sealed, "events", live.open_tick)))
         live.groups += 1
     live.counted = has_totals(connection, number)
     live.early, live.marks = early_ticks(connection, number), read_marks(connection, number)
-    renewed = schema.renewals
-    live.successor = connection.execute(select(renewed.c.successor).where(renewed.c.stream == number)).scalar()
-    before = select(renewed.c.stream).where(renewed.c.successor == row["name"])
-    live.follows = connection.execute(before).first() is not None
-    waiting = schema.waiting_streams
-    live.waiting = connection.execute(select(waiting.c.reason).where(waiting.c.stream == number)).scalar()
+    live.successor = schema.find(connection, schema.renewals, "successor", stream=number)
+    live.follows = schema.find(connection, schema.renewals, "stream", successor=row["name"]) is not None
+    live.waiting = schema.find(connection, schema.waiting_streams, "reason", stream=number)
     return live
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from sqlalchemy import Connection, bindparam, update
 
 from evercount._arrays import IntArray
 from evercount.declarations.declaration import StreamDeclaration
@@ -19,17 +20,16 @@ from evercount.errors import Conflict, EventRefused, HorizonReached, InputError,
 from evercount.noise import Secret
 from evercount.privacy import successor_text
 from evercount.queries import Query
+from evercount.store import schema
 from evercount.store.saturation import Totals, add_exactly, check_request, cut_total, pack_totals
 from evercount.store.sealing import Sealer
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Events of one request, read and checked one by one.
-
-    `row` is their sum per cell for queries without a memory (None for the others). `users` and `times` are None where
-    no event needs them. `sender` keeps the idempotency keys of different senders apart.
-    """
+    """Events of one request, read and checked one by one. `row` is their sum per cell for queries without a memory
+    (None for the others). `users` and `times` are None where no event needs them. `sender` keeps the idempotency keys
+    of different senders apart."""
 
     stream: str
     payloads: list[Any]
@@ -54,14 +54,19 @@ class Accepted:
     late: int = 0
     """Events whose tick was closed. What becomes of them is declared; caps of persons are not told here, because
     these depend on what others sent."""
-    repeated: bool = field(default=False, compare=False)
-    """Whether the batch had come before: nothing was counted again."""
+    repeated: bool = field(default=False, compare=False)  # whether the batch had come before: nothing was counted again
 
 
-HISTORY, FILES = "history", "files"
-"""What a stream waits for: that its past is sent, or runs of `evercount release`, which close its ticks."""
+HISTORY, FILES = "history", "files"  # what a stream waits for: its past, or runs of `evercount release`
 
 
+# built once: that takes longer than to run them
+NEW_STATE, NEW_SUMS = (
+    update(table)
+    .where(table.c.stream == bindparam("number"))
+    .values(tick=bindparam("new_tick"), sealed=bindparam("content"))
+    for table in (schema.states, schema.accumulators)
+)
 UNREADABLE = "the batch holds an event that the stream's query cannot read"
 OF_REQUEST = "of this request"
 ENCODER_FAULTS = (TypeError, ValueError, OverflowError, IndexError, KeyError, AttributeError)
@@ -74,8 +79,7 @@ class Placed(NamedTuple):
 
     ticks: dict[int, list[int]]
     late: int
-    revised: Mapping[int, list[int]] = MappingProxyType({})
-    """By lag, the events that the first open tick counts for an earlier one, which is published again."""
+    revised: Mapping[int, list[int]] = MappingProxyType({})  # by lag: the first open tick counts them for a closed one
 
 
 class OpenEncoder:
@@ -101,10 +105,8 @@ class OpenEncoder:
         return self._query.load_state(self._query.dump_state(state))
 
     def take(self, events: Sequence[Any], places: Sequence[int]) -> None:
-        """Read more events of the tick, or refuse them and stay as before. `places`: their numbers in the request.
-
-        An error that is no InputError leaves the encoder in doubt: the caller builds a new one.
-        """
+        """Read more events of the tick, or refuse them and stay as before. `places`: their numbers in the request. An
+        error that is no InputError leaves the encoder in doubt: the caller builds a new one."""
         if self._query.splits:
             try:
                 self._state = self._query.encode(self._state, list(events))[1]
@@ -134,34 +136,26 @@ class LiveStream:
     id: int
     declaration: StreamDeclaration
     secret: Secret
+    sealer: Sealer
     stream: Stream
     blob: bytes
     head: bytes
     totals: Totals  # the exact sums of the open tick
     events: list[Any] = field(default_factory=list)
-    encoder: OpenEncoder | None = None
-    """For queries with a memory: the encoder after `events`. None: it has to be built."""
+    encoder: OpenEncoder | None = None  # for queries with a memory, after `events`. None: it has to be built
     groups: int = 0  # how many groups of open events are stored for the open tick
     ahead: Future[Any] | None = None  # noise of the next ticks that is being drawn already
-    looked_at: int = 0
-    """How many of `events` were looked at for new keys, whose noise is drawn while the tick is open."""
-    labels: Sequence[str] = ()
-    """One label per number that a tick publishes, as of the last tick that is committed."""
+    looked_at: int = 0  # how many of `events` were looked at for new keys, whose noise is drawn while the tick is open
+    labels: Sequence[str] = ()  # one label per number that a tick publishes, as of the last tick that is committed
     counted: bool = False  # whether the store may hold totals of open ticks that were counted elsewhere
-    cut: CutStream | None = None
-    """How its cells are cut into shards; `stream` then stands before the first tick and gives public facts only."""
-    waiting: str | None = None
-    """What the stream waits for, while the clock closes none of its ticks: HISTORY or FILES."""
-    early: set[int] = field(default_factory=set)
-    """Later ticks whose events are kept as they came (`early_events.py`)."""
+    cut: CutStream | None = None  # its shards; `stream` then stays before the first tick, for public facts
+    waiting: str | None = None  # what the stream waits for, while the clock closes none of its ticks: HISTORY or FILES
+    early: set[int] = field(default_factory=set)  # later ticks whose events are kept as they came (`early_events.py`)
     marks: Sequence[TickMark] = ()  # what the operator says about its ticks
-    successor: str | None = None
-    """The stream that goes on when the horizon ends, if it was renewed (`renew.py`)."""
-    follows: bool = False
-    """Whether it goes on for another stream: events from before its start were that one's, and are late."""
+    successor: str | None = None  # the stream that goes on when the horizon ends, if it was renewed (`renew.py`)
+    follows: bool = False  # whether it goes on for another stream: events before its start were that one's, and late
     stopped: str | None = None  # why the stream cannot go on, when it cannot
-    closed: int = field(init=False)
-    """How many ticks are released, which is: committed. `stream` itself is ahead of it while a commit is under way."""
+    closed: int = field(init=False)  # released and committed; `stream` is ahead while a commit is under way
 
     readable = True
 
@@ -237,11 +231,9 @@ class LiveStream:
         return max(self.open_tick, newest)
 
     def place(self, times: list[int | None] | None, size: int, now: float) -> Placed:
-        """The tick of each event: late ones follow the declared rule, those of the future refuse the batch.
-
-        An event before the start of the stream is not legal, as in every door. One without a time counts in the last
-        open tick.
-        """
+        """The tick of each event: late ones follow the declared rule, those of the future refuse the batch. An event
+        before the start of the stream is not legal, as in every door. One without a time counts in the last open
+        tick."""
         first, last = self.open_tick, self.last_open(now)
         if times is None:
             return Placed({last: list(range(size))}, 0)
@@ -295,11 +287,9 @@ class LiveStream:
         return cut_total(self.declaration.query, totals if counted is None else add_exactly(totals, counted))
 
     def offer(self, events: list[Any], places: list[int], pending: list[Any]) -> None:
-        """Refuse events that the encoder would refuse at the end of the tick, numbered as in their request.
-
-        `pending` are events of the same transaction that were taken already. Accepted events are remembered by
-        `encoder`; a caller that cannot commit them forgets it (`encoder = None`).
-        """
+        """Refuse events that the encoder would refuse at the end of the tick, numbered as in their request. `pending`
+        are events of the same transaction that were taken already. Accepted events are remembered by `encoder`; a
+        caller that cannot commit them forgets it (`encoder = None`)."""
         if self.declaration.query.refuses_by_itself:  # `read_request` has checked all there is to check
             return
         if self.encoder is None:
@@ -315,8 +305,22 @@ class LiveStream:
             self.encoder = None
             raise
 
-    def pack_totals(self, sealer: Sealer, totals: Totals, tick: int) -> bytes:
-        return sealer.seal(pack_totals(totals), "accumulator", self.id, tick)
+    def seal(self, value: bytes, purpose: str, tick: int = 0, extra: bytes = b"") -> bytes:
+        return self.sealer.seal(value, purpose, self.id, tick, extra)
+
+    def unseal(self, stored: bytes, purpose: str, tick: int = 0, extra: bytes = b"") -> bytes:
+        return self.sealer.open(stored, purpose, self.id, tick, extra)
+
+    def pack_totals(self, totals: Totals, tick: int) -> bytes:
+        return self.seal(pack_totals(totals), "accumulator", tick)
+
+    def write_state(self, connection: Connection, tick: int, blob: bytes) -> None:
+        row = {"number": self.id, "new_tick": tick, "content": self.seal(blob, "state", tick)}
+        connection.execute(NEW_STATE, row)
+
+    def write_totals(self, connection: Connection, tick: int, totals: Totals) -> None:
+        row = {"number": self.id, "new_tick": tick, "content": self.pack_totals(totals, tick)}
+        connection.execute(NEW_SUMS, row)
 
 
 @dataclass(frozen=True)

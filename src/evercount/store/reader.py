@@ -1,10 +1,11 @@
-"""What may be read from a store without its lock: releases, declarations, the ledger, and whether all is well."""
+"""What may be read from a store without its lock: releases, the ledger, whether all is well, and backups."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,16 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, select
 
-from evercount._safe_files import open_private
+from evercount._safe_files import open_private, refuse_link, sync_folder
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import EvercountError, StoreError
 from evercount.store import schema
-from evercount.store.database import Database
-from evercount.store.release_chain import genesis, link
+from evercount.store.database import Database, parse_url, take_file_lock
 from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows, states
 from evercount.store.stored_releases import StoredReleases
-from evercount.store.stored_rows import StoredStream, declared, last_link, public_keys_of
+from evercount.store.stored_rows import StoredStream, declared, genesis, last_link, link, public_keys_of
 
 PROBE = b"evercount store"
 
@@ -32,7 +32,6 @@ class Reading(StoredReleases):
 
     @classmethod
     def open(cls, place: str | Path) -> Reading:
-        """Open for reading only, also while a service writes."""
         database = Database(place, write=False)
         try:
             with database.reading() as connection:
@@ -45,26 +44,11 @@ class Reading(StoredReleases):
     def close(self) -> None:
         self.database.close()
 
-    @staticmethod
-    def check_probe(sealer: Sealer, stored: str) -> None:
-        encrypted = bytes.fromhex(stored)[:1] == b"\x01"
-        if encrypted and not sealer.encrypted:
-            raise StoreError("the store is encrypted: give its key by EVERCOUNT_KEY_FILE or EVERCOUNT_KEY")
-        if sealer.encrypted and not encrypted:
-            raise StoreError(
-                "a key is given, but the store was created without encryption: omit the key, "
-                "or start a new store with it"
-            )
-        if sealer.open(bytes.fromhex(stored), "probe", 0) != PROBE:
-            raise StoreError("the store's key is wrong")
-
     # -- the ledger ----------------------------------------------------------------------------------------------
 
     def ledger(self, public_only: bool = False) -> dict[str, Any]:
-        """What each stream spends, and what streams of one unit spend together, exactly composed.
-
-        With `public_only` streams that are not public are left out of the entries, the numbers and the totals.
-        """
+        """What each stream spends, and what streams of one unit spend together, exactly composed. With `public_only`
+        streams that are not public are left out of the entries, the numbers and the totals."""
         with self.database.reading() as connection:
             lines = read_spendings(connection)
             cap = None if public_only else read_cap(connection)
@@ -86,38 +70,33 @@ class Reading(StoredReleases):
 
     def check_head(self, head: HeadFile) -> dict[str, Quarantine]:
         """The streams that are older in the database than in the head; StoreError where nothing can be compared."""
-        content = head.read()  # before the database: see HeadFile.check
-        with self.database.reading() as connection:
-            quarantined, newer = self._check_head(connection, head, content)
-        if newer is not None:
-            with self.database.reading() as connection:
-                quarantined, _ = self._check_head(connection, head, newer)
-        return quarantined
+        with self._view_after(head, head.read()) as (connection, content):
+            return self._check_head(connection, head, content)
 
-    def _check_head(
-        self, connection: Connection, head: HeadFile, content: Head | None
-    ) -> tuple[dict[str, Quarantine], Head | None]:
-        """Compare one view with a head that was read before it.
+    @contextlib.contextmanager
+    def _view_after(self, head: HeadFile | None, content: Head | None) -> Iterator[tuple[Connection, Head | None]]:
+        """A view of the database, and what the head file said before it (see `HeadFile.check`). Where it said nothing
+        and says something now, a new store has just written its first head: that one, and a fresh view."""
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(self.database.reading())
+            if head is not None and content is None and schema.find(connection, schema.streams, "id") is not None:
+                content = head.read()
+                stack.close()
+                connection = stack.enter_context(self.database.reading())
+            yield connection, content
 
-        Where there was no head then and there is one now, it is returned: a new store has just written its first one,
-        and a fresh view must be compared with it.
-        """
+    def _check_head(self, connection: Connection, head: HeadFile, content: Head | None) -> dict[str, Quarantine]:
         # a stream that has released nothing here may have released elsewhere: every stream needs the head
-        declares = connection.execute(select(schema.streams.c.id).limit(1)).first() is not None
-        if content is None and declares and (newer := head.read()) is not None:
-            return {}, newer
+        declares = schema.find(connection, schema.streams, "id") is not None
         heads = content.streams if content else {}
         known: dict[str, dict[int, str]] = {}
         for row in connection.execute(select(schema.streams)).mappings().all():
             tick = heads.get(row["name"], (0, ""))[0]
             known[row["name"]] = {0: bytes(row["genesis"]).hex()}
-            table = schema.ticks
-            where = (table.c.stream == row["id"]) & (table.c.tick == tick)
-            digest = connection.execute(select(table.c.hash).where(where)).scalar()
+            digest = schema.find(connection, schema.ticks, "hash", stream=row["id"], tick=tick)
             if digest is not None:
                 known[row["name"]][tick] = bytes(digest).hex()
-        retired = {name: row["stream"] is not None for name, row in retired_rows(connection).items()}
-        return head.check(content, read_identity(connection), known, declares, retired), None
+        return head.check(content, read_identity(connection), known, declares, retired_rows(connection))
 
     def verify(self, head: HeadFile | None = None) -> list[str]:
         """Recompute every chain in one view of the database; returns what is wrong, nothing when all is well.
@@ -129,40 +108,30 @@ class Reading(StoredReleases):
             content = head.read() if head is not None else None
         except StoreError as error:
             return [error.for_operator()]
-        with self.database.reading() as connection:
-            wrong, newer = self._verify(connection, head, content)
-        if newer is not None:
-            with self.database.reading() as connection:
-                wrong, _ = self._verify(connection, head, newer)
-        return wrong
+        with self._view_after(head, content) as (connection, content):
+            return list(self._verify(connection, head, content))
 
-    def _verify(
-        self, connection: Connection, head: HeadFile | None, content: Head | None
-    ) -> tuple[list[str], Head | None]:
-        wrong: list[str] = []
-        if head is not None:
-            try:
-                quarantined, newer = self._check_head(connection, head, content)
-            except StoreError as error:
-                wrong.append(error.for_operator())
-            else:
-                if newer is not None:
-                    return [], newer
-                wrong.extend(
-                    f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in quarantined.values()
-                )
+    def _verify(self, connection: Connection, head: HeadFile | None, content: Head | None) -> Iterator[str]:
+        try:
+            quarantined = {} if head is None else self._check_head(connection, head, content)
+            yield from (f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in quarantined.values())
+        except StoreError as error:
+            yield error.for_operator()
         if self.database.sqlite and connection.exec_driver_sql("PRAGMA integrity_check").scalar() != "ok":
-            wrong.append("SQLite's own integrity check fails")
+            yield "SQLite's own integrity check fails"
         retired = retired_rows(connection)
         for row in connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings().all():
             try:
                 declaration = declared(row)
             except (EvercountError, ValueError) as error:
-                wrong.append(f"{row['name']}: the declaration cannot be read: {error}")
+                yield f"{row['name']}: the declaration cannot be read: {error}"
                 continue
-            wrong.extend(self._verify_chain(connection, row, declaration, row["name"] in retired))
-            wrong.extend(_verify_spending(connection, row, declaration))
-        return wrong, None
+            yield from self._verify_chain(connection, row, declaration, row["name"] in retired)
+            cost = schema.find(connection, schema.ledger, "cost", stream=row["id"])
+            if cost is None:
+                yield f"{row['name']}: the ledger lacks this stream"
+            elif not states(cost, declaration):  # the chain covers the declaration
+                yield f"{row['name']}: the ledger states another budget or time range than the declaration"
 
     def _verify_chain(
         self, connection: Connection, row: Any, declaration: StreamDeclaration, retired: bool
@@ -193,11 +162,10 @@ class Reading(StoredReleases):
                 return
         if retired:
             tables = (schema.secrets, schema.states, schema.accumulators, schema.shards)
-            left = (connection.execute(select(one.c.stream).where(one.c.stream == row["id"])).first() for one in tables)
-            if any(left):
+            if any(schema.find(connection, one, "stream", stream=row["id"]) is not None for one in tables):
                 yield f"{name}: the stream is retired, and its secret or its sums are still there"
             return
-        state = connection.execute(select(schema.states.c.tick).where(schema.states.c.stream == row["id"])).scalar()
+        state = schema.find(connection, schema.states, "tick", stream=row["id"])
         if not state == tick == last_link(connection, row)[0]:
             yield f"{name}: the state is at another tick than the releases"
 
@@ -235,18 +203,63 @@ def spent_of_streams(connection: Connection) -> dict[str, dict[str, Any]]:
 
 
 def read_identity(connection: Connection) -> str:
-    """The random name that the store got when it was created."""
     identity = schema.read_fact(connection, "identity")
     if identity is None:
         raise StoreError("this database is not an evercount store")
     return identity
 
 
-def _verify_spending(connection: Connection, row: Any, declaration: StreamDeclaration) -> Iterator[str]:
-    """Every stream must stand in the ledger with the budget of its declaration, which the chain covers."""
-    table = schema.ledger
-    entry = connection.execute(select(table).where(table.c.stream == row["id"])).mappings().first()
-    if entry is None:
-        yield f"{row['name']}: the ledger lacks this stream"
-    elif not states(entry["cost"], declaration):
-        yield f"{row['name']}: the ledger states another budget or time range than the declaration"
+def open_sealer(connection: Connection, key: bytes | None) -> Sealer:
+    """The sealer of a store, or StoreError where the key is not the one of the store."""
+    sealer, probe = Sealer(key, read_identity(connection)), bytes.fromhex(schema.read_fact(connection, "probe") or "")
+    encrypted = probe[:1] == b"\x01"
+    if encrypted and not sealer.encrypted:
+        raise StoreError("the store is encrypted: give its key by EVERCOUNT_KEY_FILE or EVERCOUNT_KEY")
+    if sealer.encrypted and not encrypted:
+        raise StoreError(
+            "a key is given, but the store was created without encryption: omit the key, or start a new store with it"
+        )
+    if sealer.open(probe, "probe", 0) != PROBE:
+        raise StoreError("the store's key is wrong")
+    return sealer
+
+
+def restore_copy(copy: Path, place: Path, head: Path | None = None) -> tuple[Path | None, list[Quarantine]]:
+    """Put a backup of an SQLite store in the place of the store at `place`, while nobody writes to it. Returns where
+    the old database is kept, and the streams that cannot go on. The head file is not touched: it is what tells which
+    streams have released since the copy was made."""
+    refuse_link("the copy", copy)
+    target = parse_url(place).database
+    assert target is not None
+    place = Path(target)
+    fresh = place.with_name(f".{place.name}.restored")
+    source = Reading.open(copy)
+    try:
+        wrong = source.verify()
+        if wrong:
+            raise StoreError("the copy is damaged and was not restored", "; ".join(wrong))
+        lock = take_file_lock(place)  # the database itself may be damaged: it is not opened
+        try:
+            quarantined = source.check_head(HeadFile(head or place.with_name(f"{place.name}.head")))
+            fresh.unlink(missing_ok=True)
+            source.backup(fresh)
+            kept = _put_aside(place) if place.exists() else None
+            fresh.replace(place)
+            sync_folder(place)
+        finally:
+            os.close(lock)
+    finally:
+        source.close()
+    return kept, list(quarantined.values())
+
+
+def _put_aside(place: Path) -> Path:
+    """Rename the database with its log, which holds its latest transactions. The new name."""
+    kept = place.with_name(f"{place.name}.before-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
+    if kept.exists():
+        raise StoreError(f"{kept} exists already: wait a second and try again")
+    for suffix in ("-wal", "-shm"):
+        log = place.with_name(place.name + suffix)
+        if log.exists():
+            log.rename(kept.with_name(kept.name + suffix))
+    return place.rename(kept)

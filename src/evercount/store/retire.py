@@ -11,7 +11,7 @@ from concurrent.futures import wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, insert, update
+from sqlalchemy import insert, update
 
 from evercount._validate import stated
 from evercount.declarations.declaration import StreamDeclaration
@@ -60,9 +60,7 @@ Then {successor!r} is declared in the same way, with a new secret, from tick 1 o
 
 
 def explain(store: Store, name: str, now: float, successor: str | None) -> str:
-    known = store.streams.get(name) or store.ended.get(name)
-    if known is None:
-        raise StoreError(f"the store has no stream {name!r}")
+    known = _known(store, name)
     text = EXPLANATION.format(name=name, guarantee=known.guarantee)
     if successor is None:
         return text
@@ -73,6 +71,13 @@ def explain(store: Store, name: str, now: float, successor: str | None) -> str:
     both = compose([cost, replace(cost, during=during)])
     numbers = {"epsilon": stated(both.epsilon), "delta": stated(both.delta)}
     return f"{text}\n{SUCCESSOR_EXPLANATION.format(name=name, successor=successor, **numbers)}"
+
+
+def _known(store: Store, name: str) -> AnyStream:
+    known = store.streams.get(name) or store.ended.get(name)
+    if known is None:
+        raise StoreError(f"the store has no stream {name!r}")
+    return known
 
 
 def retire_stream(
@@ -88,16 +93,11 @@ def retire_stream(
     `tests/store/test_store_retire.py::test_nothing_of_a_retired_stream_is_left_to_release`,
     `tests/store/test_store_retire.py::test_the_noise_of_a_retired_stream_is_never_used_again`.
     """
-    ended = store.ended.get(name)
-    live = store.streams.get(name)
-    if live is None and ended is None:
-        raise StoreError(f"the store has no stream {name!r}")
+    ended, known = store.ended.get(name), _known(store, name)
     if len(reason) > LONGEST_REASON:
         raise ParameterError(f"the reason has at most {LONGEST_REASON} characters")
     if reason:
         check_public_text("reason", reason)
-    known = live or ended
-    assert known is not None
     following = None if successor is None else successor_of(known.declaration, successor, now)
     if following is not None:
         _check_successor(store, ended, following, {name: _until(known)})
@@ -121,14 +121,10 @@ def successor_of(declaration: StreamDeclaration, name: str, now: float) -> Strea
 
 
 def _until(known: AnyStream) -> int | None:
-    """The instant from which on the stream has published nothing; None where that is not known.
-
-    A stream in quarantine has published more than this copy of the database knows.
-    """
+    """The instant from which on the stream has published nothing; None where that is not known. A stream in quarantine
+    has published more than this copy of the database knows."""
     schedule = known.declaration.schedule
-    if isinstance(known, EndedStream) or schedule.manual:
-        return None
-    return schedule.start_of(known.open_tick)
+    return None if isinstance(known, EndedStream) or schedule.manual else schedule.start_of(known.open_tick)
 
 
 def _check_successor(
@@ -154,18 +150,10 @@ def _retire(store: Store, known: AnyStream, reason: str) -> EndedStream:
         wait([live.ahead])
     facts = {"guarantee": known.guarantee, "noise": known.noise, "readable": known.readable, "until": _until(known)}
     with store.database.transaction() as connection:
-        connection.execute(
-            insert(schema.retired).values(
-                name=known.name,
-                stream=known.id,
-                moment=time.time(),
-                reason=reason,
-                successor=None,
-                facts=json.dumps(facts),
-            )
-        )
+        row = {"name": known.name, "stream": known.id, "moment": time.time(), "reason": reason}
+        connection.execute(insert(schema.retired).values(**row, facts=json.dumps(facts)))
         for table in SECRET_TABLES:
-            connection.execute(delete(table).where(table.c.stream == known.id))
+            schema.remove(connection, table, stream=known.id)
     if isinstance(known, EndedStream):
         ended = replace(known, ending="retired", reason=reason)
     else:

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,8 +58,7 @@ def default_path(database: Database) -> Path:
 class Head:
     store: str  # its random name
     streams: Heads
-    spent: Mapping[str, Mapping[str, Any]]
-    """Rows of the ledger and identities of noise: known even where a restored database does not have the stream."""
+    spent: Mapping[str, Mapping[str, Any]]  # ledger rows and identities of noise, of lost streams too
     retired: frozenset[str]  # they never release again, whatever a restored database says
 
 
@@ -70,8 +69,7 @@ class Quarantine:
     name: str
     reason: str
     tick: int  # the last one that the head names
-    readable: bool = True
-    """Not where the history differs from the one that was published: the same noise may then lie on other data."""
+    readable: bool = True  # not where the history differs from the published one: the same noise on other data
     lost: bool = False  # the database does not have the stream at all
 
 
@@ -147,9 +145,8 @@ class HeadFile:
 
     def add(self, name: str, tick: int, digest: str) -> bool:
         """Append the last release of a stream that the file names already: one wait for the disk, `write` has three.
-
-        False: the file has to be written anew. Somebody changed it, it has become long, or the disk refused the line.
-        """
+        False: the file has to be written anew. Somebody changed it, it has become long, or the disk refused the
+        line."""
         line = json.dumps([name, tick, digest]).encode() + b"\n"
         written, self._written = self._written, None
         try:
@@ -176,7 +173,7 @@ class HeadFile:
         store: str,
         known: Mapping[str, Mapping[int, str]],
         declares: bool,
-        retired: Mapping[str, bool],
+        retired: Container[str],
     ) -> dict[str, Quarantine]:
         """The streams of a database that are older than its head, or differ from it; they must not go on.
 
@@ -246,7 +243,6 @@ class HeadKeeper:
         self._spent[line.stream] = {**line.to_dict(), "identity": identity.hex()}
 
     def retire(self, name: str, closed: int, digest: str) -> None:
-        """From now on the file says that the stream is retired, with the history that this database has."""
         self._retired |= {name}
         self._fixed[name] = (closed, digest)
 

@@ -36,7 +36,6 @@ def check_request(query: Query, row: IntArray) -> None:
 
 
 def add_exactly(totals: Totals, row: IntArray) -> Totals:
-    """The exact sum, whatever its size."""
     if totals.dtype != object and totals.size:
         if int(totals.max()) < NARROW and int(totals.min()) > -NARROW:
             return np.asarray(totals + row)

@@ -6,22 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Double,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    delete,
-    insert,
-    inspect,
-    select,
-)
+from sqlalchemy import Column, ColumnElement, Connection, MetaData, Table, and_, delete, insert, inspect, select
+from sqlalchemy.types import BigInteger, Double, Integer, LargeBinary, String, Text
 
 from evercount.errors import StoreError
 
@@ -77,8 +63,7 @@ batches = table_per_stream(
     required("accepted", Double, index=True),
     Column("size", BigInteger),
     sqlite_with_rowid=False,
-)
-"""`size` is NULL for batches of before it was kept."""
+)  # `size` is NULL for batches of before it was kept
 
 accumulators = table_per_stream("accumulators", required("tick", BigInteger), sealed_column())
 
@@ -154,8 +139,7 @@ counted_events = table_per_stream(
     Column("query", String(64), primary_key=True),
     numbered("batch"),
     sealed_column(),
-)
-"""Events of users, whose cap is applied when their tick closes."""
+)  # events of users, whose cap is applied when their tick closes
 
 cut_streams = table_per_stream("cut_streams", required("closing", BigInteger))
 """Streams whose cells are cut into shards, and the last tick that is closed or being closed."""
@@ -167,13 +151,11 @@ shards = table_per_stream(
     required("stop", Integer),
     required("tick", BigInteger),
     sealed_column(),
-)
-"""The state of the stream of each range of cells."""
+)  # the state of the stream of each range of cells
 
 public_keys = table_per_stream(
     "public_keys", numbered("cell", Integer), required("label", Text), required("since", BigInteger)
-)
-"""The keys that became public in streams whose keys nobody listed, with the tick at which they did."""
+)  # the keys that became public in streams whose keys nobody listed, with the tick at which they did
 
 early_events = table_per_stream("early_events", numbered("tick"), numbered("number"), sealed_column())
 """Events of ticks after the first open one that cannot be added up before their tick closes (`early_events.py`)."""
@@ -189,21 +171,17 @@ tick_marks = table_per_stream(
     Column("missing", String(8)),
     required("text", Text),
     required("made", Double),
-)
-"""What the operator says about ticks: a note, or that they are missing and what becomes of their events."""
+)  # what the operator says about ticks: a note, or that they are missing and what becomes of their events
 
-file_runs = table_per_stream("file_runs", sealed_column())
-"""What runs of `evercount release --db` remember besides: how much of a file was read, and the users of the period."""
+file_runs = table_per_stream("file_runs", sealed_column())  # what runs of `evercount release --db` remember besides
 
-renewals = table_per_stream("renewals", required("successor", String(64)))
-"""The streams that go on for others when their horizon ends."""
+renewals = table_per_stream("renewals", required("successor", String(64)))  # who goes on when a horizon ends
 
 LATER_TABLES = (early_events, waiting_streams, tick_marks, file_runs, renewals)
 """Tables that version 1.0 did not have: each is made by the migration that brought it."""
 
 
 def first_tables(connection: Connection) -> None:
-    """All tables of version 1.0."""
     names = set(inspect(connection).get_table_names())
     taken = sorted(names & set(metadata.tables) - {migrations.name})
     if taken:
@@ -221,14 +199,34 @@ def open_ticks_and_marks(connection: Connection) -> None:
         connection.exec_driver_sql("ALTER TABLE batches ADD COLUMN size BIGINT")
 
 
+def having(table: Table, **values: Any) -> ColumnElement[bool]:
+    """The rows whose columns have these values; of a range its ends are compared, of a list or set every value."""
+
+    def fits(column: Column[Any], value: Any) -> ColumnElement[bool]:
+        if isinstance(value, range):
+            return column.between(value.start, value.stop - 1)
+        return column.in_(value) if isinstance(value, list | set) else column == value
+
+    return and_(True, *(fits(table.c[name], value) for name, value in values.items()))
+
+
+def find(connection: Connection, table: Table, column: str, **values: Any) -> Any:
+    """A column of the first row that has these values; None where there is no row."""
+    return connection.execute(select(table.c[column]).where(having(table, **values)).limit(1)).scalar()
+
+
+def remove(connection: Connection, table: Table, **values: Any) -> None:
+    connection.execute(delete(table).where(having(table, **values)))
+
+
 def read_fact(connection: Connection, key: str) -> str | None:
-    """What `meta` keeps under a key."""
-    return connection.execute(select(meta.c.value).where(meta.c.key == key)).scalar()
+    text: str | None = find(connection, meta, "value", key=key)
+    return text
 
 
 def write_fact(connection: Connection, key: str, value: str | None) -> None:
     """Keep one value under a key, or none."""
-    connection.execute(delete(meta).where(meta.c.key == key))
+    remove(connection, meta, key=key)
     if value is not None:
         connection.execute(insert(meta).values(key=key, value=value))
 

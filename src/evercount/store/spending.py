@@ -28,11 +28,9 @@ class Spending:
     retired: bool = False
 
     def group(self) -> tuple[Any, ...]:
-        """Streams with the same group speak about the same unit; only they can be added up.
-
-        A store enforces the cap of each stream (or its query needs none), so every stream about users keeps its promise
-        for all events of a user, however many it counts: all of them speak about the same unit.
-        """
+        """Streams with the same group speak about the same unit; only they can be added up. A store enforces the cap of
+        each stream (or its query needs none), so every stream about users keeps its promise for all events of a user,
+        however many it counts: all of them speak about the same unit."""
         span = self.cost.span
         return *self.cost.budget.neighbours, "" if span is None else span.periods
 
@@ -42,11 +40,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class Cap:
-    """The most that streams about the same unit may spend together.
-
-    >>> Cap(2.0, 1e-8)
-    Cap(epsilon=2.0, delta=1e-08)
-    """
+    """The most that streams about the same unit may spend together."""
 
     epsilon: float
     delta: float
@@ -61,11 +55,9 @@ def retired_rows(connection: Connection) -> dict[str, Mapping[str, Any]]:
 
 
 def read_spendings(connection: Connection, ending: Mapping[str, int | None] | None = None) -> list[Spending]:
-    """Every line of the ledger, in the order in which it was spent.
-
-    Streams that a restored database lost come last, with what the head file knew of them. A stream that was retired
-    counts events until its last released tick; `ending` are streams that are about to be, with that instant.
-    """
+    """Every line of the ledger, in the order in which it was spent. Streams that a restored database lost come last,
+    with what the head file knew of them. A stream that was retired counts events until its last released tick; `ending`
+    are streams that are about to be, with that instant."""
     table, names = schema.ledger, schema.streams
     query = (
         select(table.c.cost, names.c.name, names.c.declaration)

@@ -25,24 +25,10 @@ from evercount.engine.table_ticks import among, described
 from evercount.engine.take_views import view_at
 from evercount.engine.view_widths import RUNNING
 from evercount.engine.views import View
-from evercount.store import schema
+from evercount.store import schema, stored_rows
 from evercount.store.database import Database
 from evercount.store.join_keys import read_joined
-from evercount.store.stored_rows import (
-    Known,
-    StoredStream,
-    carried_row,
-    declared,
-    find_stream,
-    labels_of,
-    no_ticks,
-    public_keys_of,
-    read_by_day,
-    read_hashes,
-    read_tables,
-    released_until,
-    stored_labels,
-)
+from evercount.store.stored_rows import Known, StoredStream, declared, read_hashes, released_until
 from evercount.store.tick_marks import read_marks
 
 MOST_NAMED = 500  # ticks or cells that one statement names: databases limit their number
@@ -64,16 +50,16 @@ class StoredReleases:
 
     def declaration(self, name: str) -> StreamDeclaration:
         with self.database.reading() as connection:
-            return find_stream(connection, name).declaration
+            return stored_rows.find_stream(connection, name).declaration
 
     def labels(self, name: str) -> list[str]:
         with self.database.reading() as connection:
-            return list(labels_of(connection, find_stream(connection, name)))
+            return list(stored_rows.labels_of(connection, stored_rows.find_stream(connection, name)))
 
     def public_keys(self, stream: int) -> list[tuple[str, int]]:
         """(key, tick since which it is public) of a stream whose keys nobody listed, in the order of their cells."""
         with self.database.reading() as connection:
-            return public_keys_of(connection, stream)
+            return stored_rows.public_keys_of(connection, stream)
 
     def read_releases(
         self,
@@ -93,7 +79,7 @@ class StoredReleases:
                 last, by_day = min(after + limit, until), declaration.revise_for is not None
                 tables, hashes = self._page(connection, one, after, last, cells, by_day)
             else:
-                labels = labels_of(connection, one)
+                labels = stored_rows.labels_of(connection, one)
         if declaration.shows_releases:
             add = self.adder(one)
             shown = (with_marks(add(table), marks, name) for table in tables)
@@ -109,13 +95,11 @@ class StoredReleases:
             return described(table, format_utc, read_hashes(connection, one.id, after, int(table.ticks[-1])))
 
     def release_tables(self, one: Known, until: int) -> Iterator[ReleaseTable]:
-        """All that the stream shows up to tick `until`, as tables of a bounded size; one at least.
-
-        Each table is a read of its own: a slow reader holds no view of the database open. Releases never change, so
-        the tables fit together.
-        """
+        """All that the stream shows up to tick `until`, as tables of a bounded size; one at least. Each table is a read
+        of its own: a slow reader holds no view of the database open. Releases never change, so the tables fit
+        together."""
         with self.database.reading() as connection:
-            labels = labels_of(connection, one)
+            labels = stored_rows.labels_of(connection, one)
             marks = read_marks(connection, one.id)
         for table in self._unmarked(one, until, labels):
             yield with_marks(table, marks, one.declaration.shown)
@@ -124,12 +108,13 @@ class StoredReleases:
         declaration = one.declaration
         size = max(1, NUMBERS_PER_TABLE // len(labels))
         if not until:
-            yield no_ticks(declaration, labels)
+            starts = declaration.schedule.starts_of(1, 0)
+            yield ReleaseTable(np.empty(0, np.int64), starts, labels, np.empty((0, 4, len(labels))))
         elif declaration.shows_releases:
             add = self.adder(one)
             for after in range(0, until, size):
                 with self.database.reading() as connection:
-                    read = read_tables if declaration.revise_for is None else read_by_day
+                    read = stored_rows.read_tables if declaration.revise_for is None else stored_rows.read_by_day
                     tables = read(connection, one, after, min(after + size, until))
                 if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
                     known = len(declaration.query.labels)
@@ -148,16 +133,10 @@ class StoredReleases:
     def published(self, one: Known, after: int, until: int, cells: range) -> ReleaseTable:
         """The stored numbers of some cells at ticks after+1 … until."""
         with self.database.reading() as connection:
-            tables = read_tables(connection, one, after, until, cells)
-            labels = stored_labels(connection, one)[cells.start : cells.stop]
-        numbers = np.full((until - after, 4, len(labels)), np.nan)  # NaN where a key was not public
-        for table in tables:
-            numbers[table.ticks - after - 1, :, : len(table.cells)] = table.numbers
-        starts = one.declaration.schedule.starts_of(after + 1, until - after)
-        return ReleaseTable(np.arange(after + 1, until + 1), starts, labels, numbers)
+            labels = stored_rows.stored_labels(connection, one)[cells.start : cells.stop]
+            return stored_rows.read_whole(connection, one, after, until, labels, cells)
 
     def marks(self, stream: int) -> tuple[TickMark, ...]:
-        """What the operator says about the ticks of a stream."""
         with self.database.reading() as connection:
             return read_marks(connection, stream)
 
@@ -195,42 +174,36 @@ class StoredReleases:
         """The numbers of ticks after+1 … last and their hashes, as one view of the database has them."""
         hashes = read_hashes(connection, one.id, after, last)
         last = max(hashes, default=after)  # shards commit rows of a tick before the tick is released
-        read = read_by_day if by_day else read_tables
+        read = stored_rows.read_by_day if by_day else stored_rows.read_tables
         return read(connection, one, after, last, cells), hashes
 
     def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
-        """What some cells published at some ticks: an array for each tick, in the order of `cells`.
-
-        NaN where a tick did not publish a cell: a key that was not public yet.
-        """
+        """What some cells published at some ticks: an array for each tick, in the order of `cells`. NaN where a tick
+        did not publish a cell: a key that was not public yet."""
         table, wanted = schema.releases, [int(tick) for tick in ticks if tick > 0]
         place = {cell: i for i, cell in enumerate(cells)}
         values = {tick: np.full(len(place), np.nan) for tick in wanted}
         columns = select(table.c.tick, table.c.cell, table.c.value)
         # too many to name them: read all cells between
-        some = (
-            table.c.cell.between(min(place), max(place)) if len(place) > MOST_NAMED else table.c.cell.in_(list(place))
-        )
+        some = range(min(place), max(place) + 1) if len(place) > MOST_NAMED else list(place)
         with self.database.reading() as connection:
             for start in range(0, len(wanted), MOST_NAMED):
-                where = (table.c.stream == stream) & table.c.tick.in_(wanted[start : start + MOST_NAMED])
-                rows = connection.execute(columns.where(where & some))
-                for tick, cell, value in rows:
+                where = schema.having(table, stream=stream, tick=wanted[start : start + MOST_NAMED], cell=some)
+                for tick, cell, value in connection.execute(columns.where(where)):
                     if cell in place:
                         values[tick][place[cell]] = value
         return values
 
     def tables_of(self, name: str) -> tuple[StoredStream, Iterator[ReleaseTable]]:
-        """The stream of a name, and all that it shows now."""
         with self.database.reading() as connection:
-            one = find_stream(connection, name)
+            one = stored_rows.find_stream(connection, name)
             until = released_until(connection, one.id)
         return one, self.release_tables(one, until)
 
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
         """All that a stream shows when the first is taken, tick by tick."""
         with self.database.reading() as connection:
-            one = find_stream(connection, name)
+            one = stored_rows.find_stream(connection, name)
             until = released_until(connection, one.id)
         after = 0
         while page := self.read_releases(one, after, until=until):
@@ -239,7 +212,7 @@ class StoredReleases:
 
     def chained_releases(self, connection: Connection, one: Known) -> Iterator[dict[str, Any]]:
         """The stored numbers of all ticks, as one view of the database has them."""
-        keys = len(public_keys_of(connection, one.id))
+        keys = len(stored_rows.public_keys_of(connection, one.id))
         size = max(1, NUMBERS_PER_TABLE // (one.declaration.query.outputs + keys))
         after = 0
         while True:
@@ -255,15 +228,13 @@ class StoredReleases:
     def carried(self, stream: int) -> CarriedTotals | None:
         """The running totals that a stream goes on from; None where it starts at zero."""
         with self.database.reading() as connection:
-            before = schema.read_fact(connection, carried_row(stream))
+            before = schema.read_fact(connection, stored_rows.carried_row(stream))
         return None if before is None else self.totals_at_end(int(before))
 
     def totals_at_end(self, stream: int) -> CarriedTotals:
-        """The running totals that a stream has published last, on top of those that it goes on from itself.
-
-        While it goes on, and where its history is hidden, they are NaN, so that no sum with them is shown. When it is
-        over, they follow from what is committed and never change.
-        """
+        """The running totals that a stream has published last, on top of those that it goes on from itself. While it
+        goes on, and where its history is hidden, they are NaN, so that no sum with them is shown. When it is over, they
+        follow from what is committed and never change."""
         if (known := self._totals.get(stream)) is not None:
             return known
         before = self.carried(stream)

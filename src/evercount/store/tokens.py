@@ -35,7 +35,6 @@ def token_digest(token: str) -> bytes:
 
 
 def check_token(token: str) -> str:
-    """A token that an operator chose, or ParameterError."""
     if len(token) < SHORTEST:
         raise ParameterError(f"an access token must have at least {SHORTEST} characters: use a long random one")
     return token

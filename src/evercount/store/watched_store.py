@@ -16,7 +16,6 @@ from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.load_streams import load_retired
-from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import EndedStream, LiveStream
 from evercount.store.reader import Reading, read_identity
 from evercount.store.rollback_guard import HeadFile, default_path, quarantine
@@ -25,7 +24,7 @@ from evercount.store.spending import retired_rows
 from evercount.store.stored_releases import TICKS_PER_PAGE
 from evercount.store.stored_rows import Known, StoredStream, declared, with_late_rules
 from evercount.store.tick_marks import read_marks
-from evercount.store.writer import Store
+from evercount.store.writer import NoiseAhead, Store
 
 
 class WatchedStore(Store):
@@ -46,9 +45,9 @@ class WatchedStore(Store):
         self.ended: dict[str, EndedStream] = {}
         try:
             with self.database.reading() as connection:
-                self.identity = read_identity(connection)
+                identity = read_identity(connection)
                 schema.check_schema(connection)
-            self.sealer = Sealer(None, self.identity)
+            self.sealer = Sealer(None, identity)
             self.head = HeadFile(head or default_path(self.database))
             differing = {} if self.head.read() is None else self.check_head(self.head)
             self._hidden = {name: why for name, why in differing.items() if not why.readable}
@@ -61,7 +60,6 @@ class WatchedStore(Store):
         """Nothing to do: this process keeps nothing that a failure could spoil."""
 
     def declare(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
         raise StoreError("this store was opened for reading only")
 
     def facts_of(self, one: Known) -> StreamFacts:
@@ -91,7 +89,7 @@ class WatchedStore(Store):
             live = self.streams.get(row["name"])
             tick = released.get(row["id"], 0)
             if live is None:
-                live = _watched(row, declarations[row["id"]], tick)
+                live = _watched(row, declarations[row["id"]], tick, self.sealer)
                 if live.name in self._hidden:
                     self.ended[live.name] = quarantine(live, self._hidden[live.name])
                     continue
@@ -115,11 +113,11 @@ class WatchedStore(Store):
         return [*declared_labels, *(key for key, since in keys if since <= tick)] if keys else declared_labels
 
 
-def _watched(row: Any, declaration: StreamDeclaration, tick: int) -> LiveStream:
+def _watched(row: Any, declaration: StreamDeclaration, tick: int, sealer: Sealer) -> LiveStream:
     """A stream that gives public facts only: its secret is not the one of the stream, and it is never stepped."""
     secret = Secret.generate()
     stream = declaration.build(secret=secret)
     totals = np.zeros(stream.query.cells, np.int64)
-    live = LiveStream(row["id"], declaration, secret, stream, b"", bytes(row["genesis"]), totals)
+    live = LiveStream(row["id"], declaration, secret, sealer, stream, b"", bytes(row["genesis"]), totals)
     live.closed = tick
     return live

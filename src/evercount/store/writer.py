@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, delete, select
 
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.stream import Stream
@@ -28,9 +28,8 @@ from evercount.store.declare_stream import declare_stream
 from evercount.store.known_users import forget_users
 from evercount.store.load_streams import load_live, load_retired
 from evercount.store.named_events import ticks_at_a_time
-from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import FILES, Accepted, Batch, EndedStream, LiveStream
-from evercount.store.reader import PROBE, Reading
+from evercount.store.reader import PROBE, Reading, open_sealer
 from evercount.store.rollback_guard import HeadFile, HeadKeeper, default_path, keep_lost_spending, quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import retired_rows
@@ -40,13 +39,36 @@ REMEMBER_SECONDS = 30 * 86400.0  # how long an idempotency key is remembered
 FORGET_SECONDS = 60.0  # how often keys that are older are looked for
 NUMBERS_PER_COMMIT = 50_000  # numbers that one transaction releases when missed ticks are closed together
 
-# built once: that takes longer than to run them
-NEW_STATE, NEW_SUMS = (
-    update(table)
-    .where(table.c.stream == bindparam("number"))
-    .values(tick=bindparam("new_tick"), sealed=bindparam("content"))
-    for table in (schema.states, schema.accumulators)
-)
+
+class NoiseAhead:
+    """Threads beside the writer draw the next noise of streams: no tick waits for it, and the numbers are the same."""
+
+    def __init__(self) -> None:
+        self._blocks = ThreadPoolExecutor(1, "evercount-noise")
+        self._new_keys = ThreadPoolExecutor(4, "evercount-new-keys")  # they may take long, and others must not wait
+
+    def draw_block(self, live: LiveStream) -> None:
+        prepare = getattr(live.stream, "prepare", None)
+        threads = self._new_keys if live.declaration.query.discovery is not None else self._blocks
+        live.ahead = None if prepare is None or live.finished or live.cut is not None else threads.submit(prepare)
+
+    def draw_new_keys(self, live: LiveStream) -> None:
+        """Begin to draw the noise of the keys that the open tick has brought."""
+        if live.declaration.query.discovery is None or (live.ahead is not None and not live.ahead.done()):
+            return
+        if live.looked_at < len(live.events):
+            live.looked_at = len(live.events)
+            live.ahead = self._new_keys.submit(live.stream.prepare, list(live.events))
+
+    def under_way(self, live: LiveStream) -> Future[Any] | None:
+        """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer. With
+        very many new keys at a late tick it takes longer than clients of other streams may wait."""
+        self.draw_new_keys(live)
+        return None if live.ahead is None or live.ahead.done() else live.ahead
+
+    def close(self) -> None:
+        self._blocks.shutdown(cancel_futures=True)
+        self._new_keys.shutdown(cancel_futures=True)
 
 
 class Store(Reading):
@@ -76,8 +98,11 @@ class Store(Reading):
     def _load(self) -> None:
         self.database.migrate()
         with self.database.transaction() as connection:
-            self.identity = self._identity(connection)
-            self.sealer = self._sealer(connection, self.key)
+            if schema.read_fact(connection, "identity") is None:
+                identity = random_bytes(16).hex()
+                schema.write_fact(connection, "identity", identity)
+                schema.write_fact(connection, "probe", Sealer(self.key, identity).seal(PROBE, "probe", 0).hex())
+            self.sealer = open_sealer(connection, self.key)
         quarantined = self.check_head(self.head)
         keep_lost_spending(self, self.head, [one for one in quarantined.values() if one.lost])
         streams: dict[str, LiveStream] = {}
@@ -114,22 +139,6 @@ class Store(Reading):
             live.stream.close()
         self.database.close()
 
-    def _identity(self, connection: Connection) -> str:
-        identity = schema.read_fact(connection, "identity")
-        if identity is None:
-            identity = random_bytes(16).hex()
-            schema.write_fact(connection, "identity", identity)
-        return identity
-
-    def _sealer(self, connection: Connection, key: bytes | None) -> Sealer:
-        sealer = Sealer(key, self.identity)
-        probe = schema.read_fact(connection, "probe")
-        if probe is None:
-            schema.write_fact(connection, "probe", sealer.seal(PROBE, "probe", 0).hex())
-        else:
-            self.check_probe(sealer, probe)
-        return sealer
-
     def write_head(self, released: LiveStream | None = None) -> None:
         """Write the head file: after every commit that releases (ticks of one stream), declares or retires."""
         self.heads.write(self.streams.values(), released)
@@ -153,8 +162,7 @@ class Store(Reading):
             raise Conflict(f"stream {name!r} is fed by `evercount release --db`, whose runs close its ticks")
         if live.waiting is not None:
             with self.database.transaction() as connection:
-                table = schema.waiting_streams
-                connection.execute(delete(table).where(table.c.stream == live.id))
+                schema.remove(connection, schema.waiting_streams, stream=live.id)
             live.waiting = None
         return live
 
@@ -170,7 +178,7 @@ class Store(Reading):
         """Commit batches together; each answer is what became of the batch. StoreError: none was committed."""
         try:
             with self.database.transaction() as connection:
-                group = Group(self.streams, self.sealer, connection, now)
+                group = Group(self.streams, connection, now)
                 answers = group.add_all(batches)
                 group.write()
         except BaseException:
@@ -188,7 +196,7 @@ class Store(Reading):
         """Commit totals that were counted elsewhere; False if this batch was committed before."""
         live = self.find(name)
         with self.database.transaction() as connection:
-            taken = take_batch(connection, live, self.sealer, batch)
+            taken = take_batch(connection, live, batch)
         live.counted = True
         return taken
 
@@ -203,10 +211,8 @@ class Store(Reading):
         cells: int | None = None,
         run: Run | None = None,
     ) -> list[dict[str, Any]]:
-        """Release the next ticks in one transaction; what is not committed did not happen.
-
-        The shards of a stream that is cut are closed by `run`, None for this process (`close_shards.py`).
-        """
+        """Release the next ticks in one transaction; what is not committed did not happen. The shards of a stream that
+        is cut are closed by `run`, None for this process (`close_shards.py`)."""
         if live.finished:
             raise live.over()
         if live.cut is not None:
@@ -238,11 +244,11 @@ class Store(Reading):
         tests/files/test_run_state.py::test_killed_at_every_step_into_a_store.
         """
         with self._closing(live) as closing, self.database.transaction() as connection:
-            totals, left = place_given(connection, live, self.sealer, given)
+            totals, left = place_given(connection, live, given)
             for table in close_ticks(live.stream, totals, live.declaration.schedule.starts_of):
                 closing.write(connection, live, table, closed_at)
             self._consume(connection, live, closing, CountedTicks() if live.counted else None)
-            keep_left(connection, live, self.sealer, live.stream.tick + 1, left)
+            keep_left(connection, live, live.stream.tick + 1, left)
             also(connection)
         self.write_head(live)
 
@@ -271,7 +277,6 @@ class Store(Reading):
         return self.read_releases(live, live.closed - ticks, ticks, live.closed, part)
 
     def facts_of(self, one: Known) -> StreamFacts:
-        """As `Reading.facts_of`, from the stream itself."""
         live = self.streams.get(one.declaration.name)
         return super().facts_of(one) if live is None else live.stream
 
@@ -282,23 +287,14 @@ class Store(Reading):
         self, connection: Connection, live: LiveStream, closing: ClosingTicks, counted: CountedTicks | None
     ) -> None:
         tick, closing.blob = live.stream.tick, live.stream.snapshot()
-        self.write_state(connection, live, tick, closing.blob)
-        self.write_accumulator(connection, live, tick + 1, np.zeros(live.stream.query.cells, np.int64))
+        live.write_state(connection, tick, closing.blob)
+        live.write_totals(connection, tick + 1, np.zeros(live.stream.query.cells, np.int64))
         forget_users(connection, live, range(live.open_tick, tick + 1))
         if counted is not None:
             counted.write(connection, live, tick)
         if live.declaration.remembers:
-            table = schema.open_events
-            connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
+            schema.remove(connection, schema.open_events, stream=live.id, tick=range(tick + 1))
         if time.monotonic() > self._forget_at:
             old = schema.batches.c.accepted < time.time() - REMEMBER_SECONDS
             connection.execute(delete(schema.batches).where(old))
             self._forget_at = time.monotonic() + FORGET_SECONDS
-
-    def write_state(self, connection: Connection, live: LiveStream, tick: int, blob: bytes) -> None:
-        sealed = self.sealer.seal(blob, "state", live.id, tick)
-        connection.execute(NEW_STATE, {"number": live.id, "new_tick": tick, "content": sealed})
-
-    def write_accumulator(self, connection: Connection, live: LiveStream, tick: int, totals: Any) -> None:
-        sealed = live.pack_totals(self.sealer, totals, tick)
-        connection.execute(NEW_SUMS, {"number": live.id, "new_tick": tick, "content": sealed})

@@ -15,8 +15,6 @@ from evercount.text_rules import check_public_text
 
 
 def add_administration(app: FastAPI, service: Service) -> None:
-    """`/v1/ledger`, `/v1/tokens`, `/v1/clock`, `/healthz`, `/readyz` and `/metrics`."""
-
     @app.get("/v1/ledger", tags=["administration"])
     async def get_ledger(request: Request) -> Response:
         """What each stream spends, and what streams about the same unit spend together (read)."""

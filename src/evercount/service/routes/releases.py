@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, Query, Request
 from fastapi.responses import FileResponse, StreamingResponse
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from evercount.engine.press_table import round_table
-from evercount.engine.release_table import ReleaseTable
+from evercount.declarations.cautions import public_facts
+from evercount.engine.press_table import describe_csv, round_table
+from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.view_widths import LAST
-from evercount.engine.write_table import Kind
+from evercount.engine.write_table import MEDIA_TYPES, Kind, write_tables
 from evercount.errors import Problem
 from evercount.privacy import Budget
 from evercount.service.catch_up import CELLS_PER_PAGE
-from evercount.service.export import ExportResponse, describe_export, write_export
 from evercount.service.http_errors import Json
-from evercount.service.plans import all_plans, own_plan, view_plans
+from evercount.service.plans import all_plans, own_plan
 from evercount.service.read_views import Asked, describe_view, read_view
 from evercount.service.routes.stream_path import LARGEST_TICK, After, Cells, FirstCell, Name, cell_page, visible
 from evercount.service.runtime import Service
 from evercount.service.sse import LiveResponse
+from evercount.store import AnyStream, Reading
 
 View = Annotated[
     str | None, Query(max_length=40, description="running, per-tick, last-24, per-day, per-week or quantile-0.5")
@@ -41,8 +46,6 @@ Ticks = Annotated[int | None, Query(ge=1, le=2**30)]
 
 
 def add_releases(app: FastAPI, service: Service) -> None:
-    """Releases of a stream as pages and as server-sent events, and what they cost in error."""
-
     @app.get("/v1/streams/{name}/releases", tags=["releases"])
     async def get_releases(
         request: Request,
@@ -188,6 +191,41 @@ def add_releases(app: FastAPI, service: Service) -> None:
         if any(int(last[1]) > WIDEST for last in map(LAST.fullmatch, view) if last):
             message = f"plans over HTTP are for views of at most {WIDEST} ticks"
             raise Problem(422, "ParameterError", message, "Run `evercount plan --view NAME` for wider ones.")
-        if view:
-            return Json(await service.compute(request, view_plans, budget, horizon, tuple(view)))
-        return Json(await service.compute(request, all_plans, budget, horizon))
+        return Json(await service.compute(request, all_plans, budget, horizon, None, tuple(view)))
+
+
+def write_export(live: AnyStream, tables: Iterable[ReleaseTable], kind: Kind) -> Path:
+    """Write tables of a stream into a new temporary file of its owner only; `ExportResponse` removes it."""
+    handle, name = tempfile.mkstemp(prefix="evercount-export-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write_tables(kind, file, tables, live.declaration.schedule, {"evercount.guarantee": live.guarantee})
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return Path(name)
+
+
+def describe_export(
+    store: Reading, live: AnyStream, tables: Iterable[ReleaseTable], full_digits: bool, url: str
+) -> dict[str, Any]:
+    """What readers of a CSV of these tables must know: the same as next to a CSV of `evercount release`."""
+    marks, carried = store.marks(live.id), store.carried(live.id)
+    facts = public_facts(live.declaration, live.guarantee, marks, full_digits=full_digits, carried=carried)
+    return describe_csv(url, list(next(iter(tables)).columns()), facts, LEVEL)
+
+
+class ExportResponse(FileResponse):
+    """A file that is removed when it was sent, or when its reader went away. A CSV says where its description is."""
+
+    def __init__(self, file: Path, name: str, kind: Kind, query: str = "") -> None:
+        where = f"releases.csv-metadata.json?{query}" if query else "releases.csv-metadata.json"
+        link = {"Link": f'<{where}>; rel="describedby"; type="application/csvm+json"'} if kind == "csv" else None
+        super().__init__(file, media_type=MEDIA_TYPES[kind], filename=f"{name}.{kind}", headers=link)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._file.unlink(missing_ok=True)

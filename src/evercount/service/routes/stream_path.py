@@ -19,7 +19,6 @@ After = Annotated[int, Query(ge=0, le=LARGEST_TICK, description="releases of lat
 
 
 def visible(service: Service, request: Request, name: str) -> AnyStream:
-    """The stream if this request may read it."""
     role = service.access.role(request)
     live = service.look_up(name)
     if live is None or not live.declaration.public:

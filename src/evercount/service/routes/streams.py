@@ -17,13 +17,10 @@ from evercount.service.routes.stream_path import LARGEST_TICK, Name, visible
 from evercount.service.runtime import Service
 from evercount.store import AnyStream
 
-READ_AT_ONCE = 1 << 15
-"""Bytes of a body that is read where it arrives: that takes less time than waking another thread twice."""
+READ_AT_ONCE = 1 << 15  # bytes of a body that is read where it arrives: quicker than waking a thread twice
 
 
 def add_streams(app: FastAPI, service: Service) -> None:
-    """`/v1/streams` and the events of each stream."""
-
     @app.get("/v1/streams", tags=["streams"])
     async def list_streams(request: Request) -> Response:
         """All streams; without a token the public ones. With the ledger: what these spend together."""
