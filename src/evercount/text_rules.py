@@ -15,8 +15,7 @@ from typing import Any
 from evercount.errors import ParameterError
 
 _RUN = frozenset("=+-@'")
-LONGEST = 2000
-"""Characters of one public text."""
+LONGEST = 2000  # characters of one public text
 REFUSED = {
     "Cc": "a control character",
     "Cf": "an invisible or text-direction character",

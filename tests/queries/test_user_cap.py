@@ -15,10 +15,9 @@ from evercount.errors import InputError
 from evercount.factorizations import Balanced
 from evercount.privacy import Budget
 from evercount.queries.base import Adjacency, Query
-from evercount.queries.episodes import Episodes
 from evercount.queries.histogram import Histogram
-from evercount.queries.substrings import Substrings
 from evercount.queries.user_cap import Caps, Used, UserState, cap_per_user
+from evercount.queries.words import Episodes, Substrings
 from neighbouring_streams import all_neighbours, change_norm, random_neighbours, worst_pair
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from evercount._validate import check_whole
 from evercount.engine.build import Spec, check_postprocess, make_noise, noise_declaration
-from evercount.engine.cell_range import CellRange
+from evercount.engine.derived_query import MOST_LAGS, CellRange, Revisions, check_revised
 from evercount.engine.error_model import ErrorModel, JoinedCells
 from evercount.engine.noise_choice import BEST, check_noise_for, choose_noise
-from evercount.engine.revised_query import MOST_LAGS, Revisions, check_revised
 from evercount.engine.revisions import RevisedErrors, day_budget
 from evercount.engine.state import StreamParameters
 from evercount.engine.user_counting import PeriodOf, UserCaps
@@ -40,11 +39,9 @@ def build_parameters(
     revise_for: int | None = None,
     **source: Any,
 ) -> StreamParameters:
-    """All that a stream never changes, with every check; `source` says where its noise comes from.
-
-    With `part` it is a stream of these cells only, with the noise that they have in the whole stream. `joined` says
-    which cells joined later.
-    """
+    """All that a stream never changes, with every check; `source` says where its noise comes from. With `part` it is a
+    stream of these cells only, with the noise that they have in the whole stream. `joined` says which cells joined
+    later."""
     if not isinstance(query, Query):
         raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
     if not isinstance(budget, Budget):
@@ -92,7 +89,6 @@ def choose_revised(
     views: Iterable[str],
     revise_for: int,
 ) -> tuple[Budget, Factorization]:
-    """The budget and the factorization of a stream whose days are published again, with every check."""
     check_revised(query)
     if check_postprocess(postprocess):
         raise ParameterError("late = 'revise': declare views, which are post-processed; what is released is not")

@@ -12,8 +12,7 @@ from evercount._arrays import FloatArray
 from evercount.engine.release_table import ReleaseTable
 from evercount.privacy.guarantee_text import tick_word
 
-SHORT = 1e15
-"""Numbers beyond this, in size, keep their digits: ten times them is no whole double."""
+SHORT = 1e15  # numbers beyond this, in size, keep their digits: ten times them is no whole double
 
 TITLES = {
     "tick": ("Number of the tick", "integer", "the last one that the number counts, from 1"),

@@ -231,7 +231,6 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         return table_of(self.ticks, starts, self.labels, numbers, marks=marks, guarantee=self.guarantee)
 
     def _marks(self) -> dict[str, str]:
-        """What a reader of the numbers must know besides."""
         return {"postprocessed": " ".join(self.postprocessed)} if self.postprocessed else {}
 
     def to_numpy(self, target: str | Path) -> None:

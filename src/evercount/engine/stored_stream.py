@@ -10,10 +10,9 @@ from typing import Any, get_args
 import numpy as np
 
 from evercount.engine.build_parameters import build_parameters
-from evercount.engine.cell_range import CellRange
+from evercount.engine.derived_query import CellRange, Revisions
 from evercount.engine.error_model import JoinedCells
-from evercount.engine.retry import Seen
-from evercount.engine.revised_query import Revisions
+from evercount.engine.given_events import Seen
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import Counting, PeriodOf
 from evercount.errors import EvercountError, SnapshotError

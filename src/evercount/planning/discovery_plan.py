@@ -12,18 +12,14 @@ from evercount.engine.noise_choice import REFERENCE_TICKS, check_noise_for, choo
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 
-POINTS = 6
-"""About how many discovery ticks are looked at; one for keys of the day, whose ticks are alike."""
-CHANCES = (0.5, 0.95, 0.999)
-"""Chances for which the needed count is stated."""
+POINTS = 6  # about how many discovery ticks are looked at; one for keys of the day, whose ticks are alike
+CHANCES = (0.5, 0.95, 0.999)  # chances for which the needed count is stated
 
 
 @dataclass(frozen=True)
 class DiscoveryTick:
-    """One discovery tick: its threshold, the counts that are seen with `CHANCES`, and the chances of given counts.
-
-    A key that passed at an earlier tick stays public, so chances are at least these.
-    """
+    """One discovery tick: its threshold, the counts that are seen with `CHANCES`, and the chances of given counts. A
+    key that passed at an earlier tick stays public, so chances are at least these."""
 
     tick: int
     threshold: int

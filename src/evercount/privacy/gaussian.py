@@ -211,9 +211,7 @@ def _at_least_tight(calibration: str, multiplier: float, epsilon: float, delta: 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:
     """Where `excess` changes sign, on the side where it is ≤ 0. The caller then steps further, to cover rounding.
-
-    Bisection, because it needs no smoothness and ends at neighbouring doubles after about 60 evaluations.
-    """
+    Bisection, because it needs no smoothness and ends at neighbouring doubles after about 60 evaluations."""
     low_is_negative = excess(low) <= 0
     while low < (middle := low + 0.5 * (high - low)) < high and high - low > _MACHINE_EPSILON * abs(middle):
         if (excess(middle) <= 0) == low_is_negative:

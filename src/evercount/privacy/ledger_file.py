@@ -72,7 +72,6 @@ class LedgerFile:
 
     @property
     def closed(self) -> bool:
-        """Whether the lock was given back."""
         return self._handle < 0
 
     def _open(self, adopt: bool, wait: bool) -> None:
@@ -275,7 +274,6 @@ class LedgerFile:
         self._length += len(content)
 
     def close(self) -> None:
-        """Give the lock back."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.publishing import CellErrors
 
 
 class TopKey(NamedTuple):
@@ -39,18 +39,13 @@ class TopKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RankErrors:
-    """Errors of the numbers to select from.
+    """Errors of the numbers to select from."""
 
-    Attributes:
-        cells: Spread and slack of each number, shape (1, numbers).
-        count: Over how many numbers intervals must hold at once: these, or those of all ticks where a published number
-            is the largest so far.
-        independent: Whether the noise of the numbers is independent, of the same law, and normal.
-    """
-
-    cells: CellErrors
+    cells: CellErrors  # spread and slack of each number, shape (1, numbers)
+    # over how many numbers intervals must hold at once: these, or those of all ticks where a published number is the
+    # largest so far
     count: int
-    independent: bool
+    independent: bool  # whether the noise of the numbers is independent, of the same law, and normal
 
 
 def top_keys(labels: list[str], values: FloatArray, errors: RankErrors, k: int, level: float) -> list[TopKey]:

@@ -22,19 +22,14 @@ from evercount.privacy import Budget
 class Used(NamedTuple):
     """What one user has used of the caps, in one period. As sensitive as the events: keep it where they are kept."""
 
-    events: int = 0
-    """Events that were counted."""
-    ticks: int = 0
-    """Ticks in which an event came."""
-    tick: int = 0
-    """The last of them."""
-    here: int = 0
-    """Events that were counted in it."""
+    events: int = 0  # events that were counted
+    ticks: int = 0  # ticks in which an event came
+    tick: int = 0  # the last of them
+    here: int = 0  # events that were counted in it
 
 
 NOTHING = Used()
-UserState = dict[str, Used]
-"""What each user has used in the period of the last tick; JSON-serialisable."""
+UserState = dict[str, Used]  # what each user has used in the period of the last tick; JSON-serialisable
 
 
 @dataclass(frozen=True)
