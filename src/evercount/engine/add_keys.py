@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from evercount.engine.build import squared_norm
+from evercount.engine.build_parameters import dump_stream, load_stream
 from evercount.engine.derived_query import CellRange
 from evercount.engine.error_model import JoinedCells
 from evercount.engine.state import StreamParameters, StreamState
-from evercount.engine.stored_stream import dump_stream, load_stream
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.user_counting import PeriodOf
 from evercount.errors import EvercountError, ParameterError

@@ -13,13 +13,12 @@ import numpy as np
 
 from evercount.engine.add_keys import GrowingStream
 from evercount.engine.build import Spec
-from evercount.engine.build_parameters import build_parameters
+from evercount.engine.build_parameters import build_parameters, dump_stream, load_stream
 from evercount.engine.discover import advance_keys
 from evercount.engine.given_events import Seen, check_tick, plain_events, plain_ticks, read_again
 from evercount.engine.release import Release, Releases
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.state import EncodedTicks, StreamParameters, StreamState, advance
-from evercount.engine.stored_stream import dump_stream, load_stream
 from evercount.engine.stream_facts import spend_for
 from evercount.engine.user_counting import (
     Capped,
