@@ -35,8 +35,6 @@ def check_public_text(what: str, text: str) -> str:
     categories in `REFUSED`, to which all text-direction controls belong. Look-alikes of different scripts (Latin and
     Cyrillic "a") are different texts. Test: tests/test_text_rules.py::test_what_is_refused.
 
-
-
     >>> check_public_text("the key", "café")
     'café'
     >>> check_public_text("the key", "\u202eevil")

@@ -54,8 +54,8 @@ def test_state_is_read_only_and_stays_small() -> None:
     assert cap_per_user([("u", "a")] * 50, Caps(2), {"u": Used(2)}, 1) == ([], {})
 
 
-def test_bad_pairs_are_named() -> None:
-    for bad in ([("u", 1), "ab c"], [("u", 1), ("v",)], [("u", 1), (7, 1)], [("u", 1), (None, 1)], [("u", 1), ("", 1)]):
+def test_bad_users_are_named() -> None:
+    for bad in ([("u", 1), (7, 1)], [("u", 1), (None, 1)], [("u", 1), ("", 1)]):
         with pytest.raises(InputError, match="event 1"):
             cap_per_user(bad, Caps(2), {}, 1)  # type: ignore[arg-type]
 

@@ -47,7 +47,6 @@ class ReleaseTable(Sequence[Any]):
             stands for it. A quantile has no std: it is NaN.
         first: The first tick that each number of a view counts.
         marks: What a reader must know besides: a column for each.
-        notes: What is said about each tick, such as that rows were missing.
         clock: The schedule that shows starts in its zone.
         guarantee: The guarantee of the whole stream in one sentence.
         views: Other views of the same ticks, by name.

@@ -113,16 +113,12 @@ def cap_per_user(
     `user_cap.proof.md`, Lemma 1. Assumption: a user id belongs to one person, and each person has one. Test:
     tests/queries/test_user_cap.py::test_neighbours_differ_by_what_is_touched.
     """
-    pairs = []
-    for number, pair in enumerate(events):
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise EventRefused(number, "must be a pair (user, event)")
-        user, event = pair
+    pairs = list(events)
+    for number, (user, _) in enumerate(pairs):
         if not isinstance(user, str):  # 7 and "7" would be one user before a snapshot and two after it
             raise EventRefused(number, f"has a user who must be a string, not {type(user).__name__}")
         if not user:
             raise EventRefused(number, "has an empty user, which names nobody: leave it out")
-        pairs.append((user, event))
     kept = []
     changes: UserState = {}
     for user, event in pairs:
