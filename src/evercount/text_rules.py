@@ -50,13 +50,8 @@ def check_public_text(what: str, text: str) -> str:
 
 def csv_text(text: str) -> str:
     """A label as a CSV file holds it: with ' before =, +, -, @ and ', so that no spreadsheet runs it as a formula.
-
     Without its first character, where that is ', it is the label again. Test:
-    tests/test_text_rules.py::test_labels_in_csv_run_nothing_and_can_be_read_back.
-
-    >>> csv_text("=1+1"), csv_text("north"), csv_text("'=1+1")
-    ("'=1+1", 'north', "''=1+1")
-    """
+    tests/test_text_rules.py::test_labels_in_csv_run_nothing_and_can_be_read_back."""
     return f"'{text}" if text[:1] in _RUN else text
 
 

@@ -48,10 +48,6 @@ class Revisions(_Derived):
     **Guarantee.** An event is counted for one day at one lag, and what is counted for other days and lags does not
     depend on it. So the neighbours of all days together are those of the query for one day, with S of the query. Proof:
     `revisions.proof.md`. Test: tests/engine/test_revisions.py::test_no_neighbours_beat_one_day.
-
-    >>> from evercount import Count
-    >>> Revisions(Count(), 3).encode(None, [5, 2])[0].tolist()
-    [5, 2, 0]
     """
 
     name: ClassVar[str] = "revisions"
@@ -134,10 +130,6 @@ class CellRange(_Derived):
     of disjoint parts of one declaration publish together exactly what the whole stream publishes, and its guarantee
     holds for all of them together; the noise of a part is calibrated to the whole query (`engine/build.py`). Test:
     tests/engine/test_cell_range.py::test_parts_together_are_the_whole_stream.
-
-    >>> from evercount import Histogram
-    >>> CellRange(Histogram(["a", "b", "c"]), range(1, 3)).labels
-    ('b', 'c')
     """
 
     name: ClassVar[str] = "cell-range"
@@ -166,21 +158,12 @@ class CellRange(_Derived):
 
 
 def can_be_cut(query: Query) -> bool:
-    """Whether each published number is one cell's running sum, so that cells can be released apart.
-
-    >>> from evercount import Average, Histogram
-    >>> can_be_cut(Histogram(10)), can_be_cut(Average())
-    (True, False)
-    """
+    """Whether each published number is one cell's running sum, so that cells can be released apart."""
     sums = query.publishing.as_they_are and query.publishing.kept is None and query.outputs == query.cells
     return sums and query.initial_state() is None and not query.whole_ticks
 
 
 def cut_cells(cells: int, shards: int) -> list[range]:
-    """`shards` ranges of nearly equal length that cover the cells.
-
-    >>> cut_cells(7, 3)
-    [range(0, 2), range(2, 4), range(4, 7)]
-    """
+    """`shards` ranges of nearly equal length that cover the cells."""
     check_whole("shards", shards, 1, cells)
     return [range(number * cells // shards, (number + 1) * cells // shards) for number in range(shards)]

@@ -16,14 +16,9 @@ from evercount.errors import AlreadyReleased, InputError
 
 
 def plain_events(events: Any) -> Any:
-    """The events of a tick as the queries take them; only data frames, Arrow arrays and tables of texts are changed.
-
-    A frame with one column is that column; one with more is a tuple for each row, in the order of its columns. The
-    libraries are known by the methods of their classes: none is imported.
-
-    >>> plain_events(np.asarray([["at", "graz"], ["de", "ulm"]]))
-    [('at', 'graz'), ('de', 'ulm')]
-    """
+    """The events of a tick as the queries take them; only data frames, Arrow arrays and tables of texts are changed. A
+    frame with one column is that column; one with more is a tuple for each row, in the order of its columns. The
+    libraries are known by the methods of their classes: none is imported."""
     if isinstance(events, np.ndarray):
         texts = events.ndim == 2 and events.dtype.kind in "UO"
         return [tuple(row) for row in events.tolist()] if texts else events

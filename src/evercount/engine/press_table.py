@@ -51,16 +51,9 @@ def postprocess_table(table: ReleaseTable, names: Sequence[str], *, counts: bool
 
 
 def round_table(table: ReleaseTable) -> ReleaseTable:
-    """The table with two digits of each std, and as many decimals of the number next to it; whole places stay.
-
-    Ends of intervals are rounded outwards and stds upwards, so that they hold as stated. A number is a function of its
-    own value, std and ends, so every way to a table gives the same one.
-
-    >>> from evercount.engine.release_table import table_of
-    >>> table = table_of(np.asarray([1]), None, ("a",), [[[301.257]], [[5.9432]], [[289.6]], [[312.91]]])
-    >>> round_table(table).numbers[0, :, 0].tolist()
-    [301.3, 6.0, 289.6, 313.0]
-    """
+    """The table with two digits of each std, and as many decimals of the number next to it; whole places stay. Ends of
+    intervals are rounded outwards and stds upwards, so that they hold as stated. A number is a function of its own
+    value, std and ends, so every way to a table gives the same one."""
     value, std, low, high = (table.numbers[:, part] for part in range(4))
     scale = _scale(np.where(np.isnan(std), (high - low) / 4, std))
     sides = [(value, np.rint), (std, np.ceil), (low, np.floor), (high, np.ceil)]

@@ -46,15 +46,7 @@ class DiscoveryPlan:
 def plan_discovery(
     budget: Budget, horizon: int | None, query: Query, counts: Sequence[int] = (), views: Sequence[str] = ()
 ) -> DiscoveryPlan | None:
-    """The thresholds of a stream before it starts; None for queries whose keys are listed.
-
-    >>> from evercount import Budget, DiscoveredKeys
-    >>> planned = plan_discovery(Budget(1.0, 1e-6), 365, DiscoveredKeys(), [50, 200])
-    >>> planned.ticks[-1].tick, planned.ticks[-1].threshold > 50, planned.ticks[-1].visible[0] < 0.01
-    (365, True, True)
-    >>> plan_discovery(Budget(1.0, 1e-6), None, DiscoveredKeys(), views=["per-tick"]).ticks[0].threshold
-    34
-    """
+    """The thresholds of a stream before it starts; None for queries whose keys are listed."""
     names = check_noise_for(query, views)
     query = query.for_views(names)
     if query.discovery is None:

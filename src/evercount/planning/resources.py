@@ -68,12 +68,7 @@ def release_memory(cells: int, state_bytes: int, pure: bool = False, endless: bo
 
 
 def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Resources:
-    """Measure a stream with the default mechanism; only the number of cells of the query matters.
-
-    >>> from evercount import Budget, Count
-    >>> measure_resources(Count(), Budget(1.0, 1e-9), 100).cells
-    1
-    """
+    """Measure a stream with the default mechanism; only the number of cells of the query matters."""
     sample = min(query.cells, MEASURED_CELLS)
     plain = Budget(budget.epsilon, budget.delta, calibration=budget.calibration)
     stream = Stream(Count() if sample == 1 else Histogram(sample), plain, horizon)

@@ -82,14 +82,8 @@ def _evaluate(mu: float, epsilon: float) -> _Evaluated:
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """δ(μ, ε), the smallest δ of the Gaussian mechanism with Δ/σ = `mu`; the nearest value.
-
-    Stable for δ down to the smallest normal double (2e-308); below that it returns 0.0. To claim privacy, use
-    `delta_upper`.
-
-    >>> round(delta_of(mu=1.0, epsilon=1.0), 4)
-    0.1269
-    """
+    """δ(μ, ε), the smallest δ of the Gaussian mechanism with Δ/σ = `mu`; the nearest value. Stable for δ down to the
+    smallest normal double (2e-308); below that it returns 0.0. To claim privacy, use `delta_upper`."""
     return math.exp(_evaluate(check_positive("mu", mu), _at_least_zero(epsilon)).log_delta)
 
 

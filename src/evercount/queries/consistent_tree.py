@@ -23,12 +23,6 @@ class ConsistentTree:
     other such linear map has a smaller variance at any node. `variances` and `covariance` are those of its results in
     units of a cell's variance. Proof: `rollup.proof.md`. Test:
     tests/queries/test_consistent_tree.py::test_two_passes_are_the_dense_least_squares.
-
-    >>> tree = ConsistentTree(children=((2,),), weights=(1, 1))  # a total and two parts
-    >>> tree.estimate(np.asarray([[9.0, 4.0, 2.0]])).tolist()
-    [[8.0, 5.0, 3.0]]
-    >>> tree.variances.round(3).tolist()
-    [0.667, 0.667, 0.667]
     """
 
     # for each level but the last, the number of children of each node, in order; every node has one
@@ -212,11 +206,9 @@ class ConsistentTree:
 @dataclass(frozen=True, eq=False)
 class Forest:
     """Trees that count different leaves of one hierarchy, with the same weights: those of the first paths, and for each
-    joining those of the paths that joined. A node that several trees have is published as the sum of its estimates.
-
-    It offers what a query asks of a `ConsistentTree`. An event that moves from one tree to another changes every level
-    of both, so no level has one node only.
-    """
+    joining those of the paths that joined. A node that several trees have is published as the sum of its estimates. It
+    offers what a query asks of a `ConsistentTree`. An event that moves from one tree to another changes every level of
+    both, so no level has one node only."""
 
     trees: tuple[ConsistentTree, ...]
     places: tuple[IntArray, ...]  # for each tree, where each of its nodes is published

@@ -37,9 +37,6 @@ def episode_sensitivity(letters: int, longest: int, replace: bool, weights: Sequ
     Guarantee. Theorem 6 of `episodes.proof.md`. Tests:
     tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration, ::test_known_maxima_are_met,
     ::test_automaton_matches_single_episodes and ::test_weighted_sensitivity_by_enumeration.
-
-    >>> episode_sensitivity(2, 3, replace=False), episode_sensitivity(2, 3, replace=False, weights=(1, 1, 2))
-    (11, 32)
     """
     return max(_squared(letters, longest, changed, weights) for changed in _changed(letters, replace))
 

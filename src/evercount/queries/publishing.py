@@ -41,11 +41,7 @@ class KeptSums:
 
 @dataclass(frozen=True, eq=False)
 class Publishing:
-    """How noisy running sums become published numbers. The default: each sum is published as it is.
-
-    >>> Publishing().as_they_are, Publishing(decode=lambda tick, noisy: noisy / 2, norms=lambda: 0.5).as_they_are
-    (True, False)
-    """
+    """How noisy running sums become published numbers. The default: each sum is published as it is."""
 
     # from the 1-based tick of the first row and the noisy sums (ticks, cells) to the published numbers (ticks,
     # outputs); None where each sum is published as it is
@@ -148,13 +144,7 @@ class CellErrors:
         return laplace_factor(beta / count) if self.pure else float(simultaneous_quantile(count, beta))
 
     def half(self, level: float, cells: int = 1) -> FloatArray:
-        """Half-width, shape (ticks, 1), that holds for this number of cells at once with probability at least `level`.
-
-        >>> import numpy as np
-        >>> one = CellErrors(np.ones((1, 1)), np.zeros((1, 1)), pure=False)
-        >>> float(one.half(0.95)[0, 0].round(3)), float(one.half(0.95, 1000)[0, 0].round(3))
-        (1.96, 4.056)
-        """
+        """Half-width, shape (ticks, 1), that holds for so many cells at once with probability at least `level`."""
         return self.factor(level, cells) * self.spread + self.slack + self.step
 
     def slack_of(self, norms: FloatArray | float, rounding: FloatArray | float) -> FloatArray:
@@ -166,11 +156,6 @@ class CellErrors:
         a number that is combined from several cells has a coefficient of at most 1. Tests:
         tests/engine/test_rounded_intervals.py::test_intervals_of_rounded_counts_hold and
         tests/engine/test_rounded_intervals.py::test_every_output_has_a_coefficient_as_small_as_its_step.
-
-        >>> import numpy as np
-        >>> wide = CellErrors(np.ones((1, 1)), np.zeros((1, 1)), pure=False, step=np.full((1, 1), 0.5))
-        >>> wide.slack_of(np.asarray([1.0, 10.0, 0.25]), np.asarray([1.0, 100.0, 0.25])).tolist()
-        [[0.5, 0.5, 0.125]]
         """
         return np.asarray(self.slack * rounding + self.step_of(norms, rounding))
 

@@ -233,11 +233,7 @@ class Rollup(TreeQuery):
 
 
 def path_key(path: Sequence[str]) -> str:
-    """One text for one path: each name after its length in bytes, so that no two paths share a text.
-
-    >>> path_key(("Tyrol", "Hall"))
-    '5:Tyrol4:Hall'
-    """
+    """One text for one path: each name after its length in bytes, so that no two paths share a text."""
     return "".join(f"{len(name.encode())}:{name}" for name in path)
 
 

@@ -97,14 +97,9 @@ def supported_keys(
 
 
 def range_tail(numbers: int, apart: float) -> float:
-    """P(largest − smallest > apart) for this number of independent standard normals.
-
-    The integral n·∫φ(z)·(Φ(z) − Φ(z − apart))^(n−1) dz by the trapezoid rule, which is exact to about 1e-13 here;
-    never less than 1e-12, and never more than the union bound over all pairs.
-
-    >>> round(range_tail(2, 1.96 * 2**0.5), 3)
-    0.05
-    """
+    """P(largest − smallest > apart) for this number of independent standard normals. The integral n·∫φ(z)·(Φ(z) − Φ(z −
+    apart))^(n−1) dz by the trapezoid rule, which is exact to about 1e-13 here; never less than 1e-12, and never more
+    than the union bound over all pairs."""
     from scipy.special import ndtr
 
     if apart <= 0 or numbers < 2:

@@ -34,11 +34,7 @@ UserState = dict[str, Used]  # what each user has used in the period of the last
 
 @dataclass(frozen=True)
 class Caps:
-    """What is counted of one user id in one period: three numbers, None where there is no such cap.
-
-    >>> Caps(per_tick=2, ticks=1).room(NOTHING, 5)
-    2
-    """
+    """What is counted of one user id in one period: three numbers, None where there is no such cap."""
 
     events: int | None = None
     per_tick: int | None = None
@@ -140,9 +136,6 @@ def last_turns(user: IntArray, time: IntArray, order: IntArray) -> IntArray:
     of its own user's events alone: `user_cap.proof.md`, Order. Tests:
     tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
     tests/files/test_cap_users.py::test_caps_are_those_of_plain_python.
-
-    >>> last_turns(np.array([0, 0, 0, 1]), np.array([5, 5, 4, 5]), np.array([1, 1, 9, 1])).tolist()
-    [3, 3, 1, 1]
     """
     if not len(user):
         return np.empty(0, np.int64)
