@@ -17,7 +17,7 @@ from evercount._validate import check_probability
 from evercount.engine.error_model import ErrorModel, Part
 from evercount.engine.views import View
 from evercount.errors import ParameterError
-from evercount.queries.discovered_keys import RESERVED, TOTAL, DiscoveredKeys
+from evercount.queries.discovered_keys import RESERVED, TOTAL
 from evercount.queries.discovery_threshold import Thresholds
 from evercount.queries.histogram import OTHER
 from evercount.queries.publishing import CellErrors, Limits
@@ -160,8 +160,9 @@ class KeyView(View):
         opening = np.flatnonzero(self.changes.opening)
         plain = [place for place, parts in enumerate(self.parts) if len(parts) == 1]
         if len(opening) and plain:  # running totals have the intervals with which they were released
-            assert self._errors.query.discovery is not None
-            released = self.changes.running_limits(self._errors.query.discovery, opening, end, level)
+            found = self._errors.query.discovery
+            assert found is not None
+            released = found.interval(*self.changes.released(opening), end.at(opening), level)
             for place in plain:
                 label = self.parts[place][0][0]
                 column = RESERVED.index(label) if label in RESERVED else 1 + self.columns[label]
@@ -326,13 +327,14 @@ class KeyChanges:
         """Σ weight × change of each span; NaN where a change that is asked for is not known."""
         return np.asarray(np.where(weights == 0, 0.0, weights * self.change).sum(axis=1))
 
-    def running_limits(self, keys: DiscoveredKeys, spans: IntArray, end: CellErrors, level: float) -> Limits:
-        """The intervals with which the last ticks of some spans were released: `total`, `other`, then keys."""
+    def released(self, spans: IntArray) -> tuple[FloatArray, FloatArray]:
+        """The numbers with which the last ticks of some spans were released, `total`, `other`, then keys, and their
+        evidence."""
         rows, evidence = self.until[spans], self.evidence[spans]
         other = rows[:, :1] - np.nansum(rows[:, 1:], axis=1, keepdims=True)
         values = np.concatenate([rows[:, :1], other, rows[:, 1:]], axis=1)
         sums = np.concatenate([np.zeros((len(rows), 2)), evidence], axis=1)
-        return keys.interval(values, sums, end.at(spans), level)
+        return values, sums
 
     def limits(self, weights: FloatArray, over: CellErrors, end: CellErrors, level: float) -> Limits:
         """(low, high) of `combine(weights)`, each (spans,).
