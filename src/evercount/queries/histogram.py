@@ -256,14 +256,11 @@ class Histogram(Query[FloatArray]):
         return {key: cell for cell, key in enumerate(self.labels) if cell != self._other}
 
     def _encode_one_by_one(self, events: list[Any]) -> IntArray:
-        cells: list[int] = []
-        signs: list[int] = []
+        row = np.zeros(self.cells, np.int64)
         for number, event in enumerate(events):
-            change = self._change(number, event)
-            cells.extend(change.keys())
-            signs.extend(change.values())
-        where, sign = np.asarray(cells, dtype=np.intp), np.asarray(signs, dtype=np.int64)
-        return self._count(where[sign > 0]) - self._count(where[sign < 0])
+            for cell, sign in self._change(number, event).items():
+                row[cell] += sign
+        return row
 
     def _change(self, number: int, event: Any) -> dict[int, int]:
         """The cells that one event changes, each by −1 or +1 (or by 0, for `other`)."""
@@ -306,14 +303,12 @@ class Histogram(Query[FloatArray]):
         return {event: 1} if isinstance(event, str | Integral) else self._no_key(number, event)
 
     def _cell(self, number: int, key: Any) -> int:
-        if self._keys is None:
-            if isinstance(key, bool) or not isinstance(key, Integral):
-                self._no_key(number, key)
-            cell = int(key) if 0 <= key < self._known else self._other
-        else:
-            if not isinstance(key, str):
-                self._no_key(number, key)
+        if isinstance(key, bool) or not isinstance(key, Integral if self._keys is None else str):
+            self._no_key(number, key)
+        if self._keys is not None:
             cell = self._index.get(key, self._other)
+        else:
+            cell = int(key) if 0 <= key < self._known else self._other
         if cell < 0:
             raise self._unknown_key(number, key)
         return cell
