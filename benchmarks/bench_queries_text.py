@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from evercount.queries import episode_sensitivity
-from evercount.queries.episodes import Episodes
 from evercount.queries.histogram import Histogram
-from evercount.queries.substrings import Substrings
+from evercount.queries.words import Episodes, Substrings
 
 Row = dict[str, Any]
 

@@ -35,11 +35,9 @@ def open_private(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def read_secret_file(what: str, path: Path, *, links: bool = True) -> str:
-    """The text of a file that only its owner (this user or root) and those whom root lets in can read.
-
-    Root may give the file to a group or by an access list, which systemd does with credentials and which looks like a
-    group here. Nothing of the text is in a message.
-    """
+    """The text of a file that only its owner (this user or root) and those whom root lets in can read. Root may give
+    the file to a group or by an access list, which systemd does with credentials and which looks like a group here.
+    Nothing of the text is in a message."""
     try:
         handle = os.open(path, os.O_RDONLY) if links else open_private(path, os.O_RDONLY)
         with os.fdopen(handle, encoding="utf-8") as content:
@@ -73,11 +71,9 @@ def new_private(path: Path) -> IO[bytes]:
 
 @contextlib.contextmanager
 def replaced(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
-    """Write a new file beside `path`, then put it in its place. When the block ends it is on the disk.
-
-    The new file is created, never opened: what somebody else put under its name is not written to. A block that raises
-    changes nothing.
-    """
+    """Write a new file beside `path`, then put it in its place. When the block ends it is on the disk. The new file is
+    created, never opened: what somebody else put under its name is not written to. A block that raises changes
+    nothing."""
     fresh = path.with_name(f".{path.name}.new")
     try:
         with new_private(fresh) as file:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TimeArray = np.ndarray[Any, np.dtype[np.datetime64]]
-MOST_PLOTTED_TICKS = 4000
-"""A chart of more ticks draws only this many of them, evenly spaced: it has no more pixels."""
+MOST_PLOTTED_TICKS = 4000  # a chart of more ticks draws only this many of them, evenly spaced: it has no more pixels
 
 COLOURS = ("#14647f", "#d55e00", "#009e73", "#aa4499", "#b8860b", "#4a6fe3", "#882255", "#555555")
 """Told apart by readers who see red and green alike, and in grey; the first is the dashboard's."""
@@ -35,6 +34,8 @@ def line_style(number: int) -> dict[str, Any]:
 
 def label_lines(axes: Axes, size: float = 8.0) -> None:
     """Write the name of each line at its right end, in its colour; names that overlap move apart. Call it last."""
+    from scipy.optimize import isotonic_regression  # slow to import
+
     lines = [
         line for line in axes.get_lines() if not str(line.get_label()).startswith("_") and np.size(line.get_xdata())
     ]
@@ -50,7 +51,8 @@ def label_lines(axes: Axes, size: float = 8.0) -> None:
         axes.legend(frameon=False, fontsize=size, loc="center left", bbox_to_anchor=(1.01, 0.5))
         return
     wanted = np.asarray([min(max(y, 0.0), 1.0) for y, _ in names]) - np.asarray(heights) / whole / 2 - tops[:-1]
-    moved = _rising(wanted) + tops[:-1] + np.asarray(heights) / whole / 2
+    # the nearest places that never fall: names keep their order and their distance
+    moved = isotonic_regression(wanted).x + tops[:-1] + np.asarray(heights) / whole / 2
     for y, (_, line) in zip(moved, names, strict=True):
         colour: Any = line.get_color()
         text = str(line.get_label())
@@ -63,18 +65,6 @@ def _last(data: Any) -> float:
     value = np.asarray(data)[-1]
     untyped: Any = dates
     return float(untyped.date2num(value)) if isinstance(value, np.datetime64) else float(value)
-
-
-def _rising(wanted: FloatArray) -> FloatArray:
-    """The numbers nearest to these that never fall: names keep their order and their distance."""
-    blocks: list[tuple[float, int]] = []
-    for value in wanted:
-        mean, size = float(value), 1
-        while blocks and blocks[-1][0] > mean:
-            before, count = blocks.pop()
-            mean, size = (mean * size + before * count) / (size + count), size + count
-        blocks.append((mean, size))
-    return np.asarray([mean for mean, size in blocks for _ in range(size)])
 
 
 def panels(rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.2) -> tuple[Figure, list[Any]]:

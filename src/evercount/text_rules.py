@@ -15,8 +15,7 @@ from typing import Any
 from evercount.errors import ParameterError
 
 _RUN = frozenset("=+-@'")
-LONGEST = 2000
-"""Characters of one public text."""
+LONGEST = 2000  # characters of one public text
 REFUSED = {
     "Cc": "a control character",
     "Cf": "an invisible or text-direction character",
@@ -36,8 +35,6 @@ def check_public_text(what: str, text: str) -> str:
     categories in `REFUSED`, to which all text-direction controls belong. Look-alikes of different scripts (Latin and
     Cyrillic "a") are different texts. Test: tests/test_text_rules.py::test_what_is_refused.
 
-
-
     >>> check_public_text("the key", "café")
     'café'
     >>> check_public_text("the key", "\u202eevil")
@@ -53,13 +50,8 @@ def check_public_text(what: str, text: str) -> str:
 
 def csv_text(text: str) -> str:
     """A label as a CSV file holds it: with ' before =, +, -, @ and ', so that no spreadsheet runs it as a formula.
-
     Without its first character, where that is ', it is the label again. Test:
-    tests/test_text_rules.py::test_labels_in_csv_run_nothing_and_can_be_read_back.
-
-    >>> csv_text("=1+1"), csv_text("north"), csv_text("'=1+1")
-    ("'=1+1", 'north', "''=1+1")
-    """
+    tests/test_text_rules.py::test_labels_in_csv_run_nothing_and_can_be_read_back."""
     return f"'{text}" if text[:1] in _RUN else text
 
 

@@ -1,6 +1,5 @@
 """Counts of words in a text and of patterns of events."""
 
-from evercount.queries.episodes import Episodes
-from evercount.queries.substrings import Substrings
+from evercount.queries.words import Episodes, Substrings
 
 __all__ = ["Episodes", "Substrings"]

@@ -18,7 +18,6 @@ from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.discovered_keys import DiscoveredKeys
 from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
-from evercount.queries.episodes import Episodes
 from evercount.queries.graphs import (
     Components,
     DegreeHistogram,
@@ -33,7 +32,7 @@ from evercount.queries.histogram import Histogram
 from evercount.queries.marginals import Marginals
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
-from evercount.queries.substrings import Substrings
+from evercount.queries.words import Episodes, Substrings
 from neighbouring_streams import all_neighbours, change_norm, factored_norm
 from small_queries import exact_substring_sensitivity
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
-from evercount.engine.cell_range import CellRange, can_be_cut, cut_cells
+from evercount.engine.derived_query import CellRange, can_be_cut, cut_cells
 from evercount.engine.release_table import ReleaseTable
 from evercount.errors import ParameterError, SnapshotError
 

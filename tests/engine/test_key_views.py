@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from evercount import Budget, Count, DiscoveredKeys, Releases, Secret, Stream
-from evercount.engine.key_views import Ends, key_view
+from evercount.engine.take_views import Ends, key_view
 from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
 from many_streams import SECRET, discoveries, least_share

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import ROOT_SECRET
 from evercount import Budget, Count, Histogram, Quantiles, Secret, Stream
-from evercount.engine.revised_query import Revisions
+from evercount.engine.derived_query import Revisions
 from evercount.engine.revisions import RevisedErrors, by_day
 from evercount.errors import InputError, ParameterError, SnapshotError
 from many_streams import smooth_stream

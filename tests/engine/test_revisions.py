@@ -13,7 +13,7 @@ from conftest import ROOT_SECRET
 from evercount import ActiveUsers, Average, Budget, Count, DiscoveredKeys, Histogram, Secret, Stream, Sum
 from evercount.engine import state, user_counting
 from evercount.engine.build import squared_norm
-from evercount.engine.revised_query import check_revised
+from evercount.engine.derived_query import check_revised
 from evercount.engine.revisions import day_budget
 from evercount.errors import InputError, ParameterError
 

@@ -10,7 +10,7 @@ from evercount import Budget, Count, Rollup, Stream
 from evercount.engine.error_model import normal_quantile
 from evercount.engine.views import Difference
 from evercount.queries import QUERIES, build_query
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.publishing import CellErrors
 from small_queries import SMALL
 
 LEVELS = (0.5, 0.8, 0.95, 0.99)

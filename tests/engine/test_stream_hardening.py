@@ -12,7 +12,7 @@ import pytest
 
 from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.engine import state as state_module
-from evercount.engine.retry import fingerprint
+from evercount.engine.given_events import fingerprint
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.state import postprocessed
 from evercount.errors import AlreadyReleased, EvercountError, InputError, ParameterError, SnapshotError

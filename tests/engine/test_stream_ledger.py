@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evercount import Budget, Count, Ledger, Stream
-from evercount.engine.spend import identify
+from evercount.engine.stream_facts import identify
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.noise import Secret
 from evercount.privacy import Cost

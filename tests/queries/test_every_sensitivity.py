@@ -28,7 +28,6 @@ from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.discovered_keys import DiscoveredKeys
 from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
-from evercount.queries.episodes import Episodes
 from evercount.queries.graphs import (
     Components,
     DegreeHistogram,
@@ -48,8 +47,7 @@ from evercount.queries.marginals import Marginals
 from evercount.queries.occupancy import Occupancy
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
-from evercount.queries.substrings import Substrings
-from evercount.queries.word_cells import WordQuery
+from evercount.queries.words import Episodes, Substrings, WordQuery
 from neighbouring_streams import change_norm
 from queries.test_queries_graphs_sensitivity import STAR_PAIR, TWO_TRIANGLES, shifted
 from small_queries import small

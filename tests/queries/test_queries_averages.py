@@ -7,8 +7,7 @@ import pytest
 
 from evercount import Average, Budget, Releases, Secret, Stream
 from evercount._arrays import FloatArray
-from evercount.queries.cell_errors import CellErrors, fieller_interval
-from evercount.queries.publishing import KeptSums
+from evercount.queries.publishing import CellErrors, KeptSums, fieller_interval
 from many_streams import least_share, noise_of, smooth_stream
 
 STREAMS = 8_000

@@ -21,8 +21,7 @@ from evercount.bounds.normal_tails import simultaneous_quantile
 from evercount.bounds.table1 import cuts_paper
 from evercount.errors import InputError, ParameterError, TooLarge, UnknownName
 from evercount.queries.base import Adjacency
-from evercount.queries.cuts.cut_graph import ENUMERATED, CutGraph
-from evercount.queries.cuts.cut_noise import CutNoise, _chernoff
+from evercount.queries.cuts.cut_graph import ENUMERATED, CutGraph, CutNoise, _chernoff
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.cuts.extreme_cuts import candidate_cuts, least_by_size, objective, stoer_wagner_cuts
 from many_streams import least_share, noise_of, smooth_stream

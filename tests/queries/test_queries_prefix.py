@@ -19,7 +19,7 @@ from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge
 from evercount.queries import prefix, register_encoder
 from evercount.queries.histogram import Histogram
 from evercount.queries.prefix import PrefixQuery
-from evercount.queries.substrings import Substrings
+from evercount.queries.words import Substrings
 from neighbouring_streams import (
     all_neighbours,
     all_streams,

@@ -20,7 +20,7 @@ from evercount.queries.marginals import Marginals
 from evercount.queries.occupancy import Occupancy
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
-from evercount.queries.word_cells import WordQuery
+from evercount.queries.words import WordQuery
 
 LARGEST_UNIVERSE = 100_000
 

@@ -23,8 +23,8 @@ from evercount.declarations.view_names import QUANTILE, check_views, noise_views
 from evercount.engine.build import Spec, check_postprocess
 from evercount.engine.build_parameters import choose_revised
 from evercount.engine.carried_caps import check_hands_on
+from evercount.engine.derived_query import MOST_LAGS, Revisions
 from evercount.engine.noise_choice import check_noise_for, choose_noise
-from evercount.engine.revised_query import MOST_LAGS, Revisions
 from evercount.engine.stream import Stream
 from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.engine.view_widths import PER_TICK, RUNNING

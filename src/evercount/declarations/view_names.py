@@ -16,7 +16,7 @@ from evercount.engine import take_views
 from evercount.engine.press_table import postprocess_table
 from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
-from evercount.engine.revisions import RevisedReleases, by_day, with_revisions_left
+from evercount.engine.revisions import by_day, with_revisions_left
 from evercount.engine.stream import Stream
 from evercount.engine.view_widths import LAST, PER_TICK, RUNNING, Names, view_width
 from evercount.engine.views import View
@@ -88,7 +88,7 @@ def all_of_view(
     releases: Releases, name: str, schedule: Schedule, level: float = LEVEL, postprocess: Names = ()
 ) -> ReleaseTable:
     """A view of all releases from the first tick on; running totals are the published numbers as they are."""
-    if name == RUNNING and not isinstance(releases, RevisedReleases):
+    if name == RUNNING and not releases._errors.revised:
         return releases.table(level, schedule.starts_of(1, len(releases)))
     spans = take_views.spans(releases, name, *view_spans(name, schedule, 0, len(releases)))
     return view_table(spans, name, schedule, level, postprocess)

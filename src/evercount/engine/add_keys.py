@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from evercount.engine.build import squared_norm
-from evercount.engine.cell_range import CellRange
+from evercount.engine.build_parameters import dump_stream, load_stream
+from evercount.engine.derived_query import CellRange
 from evercount.engine.error_model import JoinedCells
 from evercount.engine.state import StreamParameters, StreamState
-from evercount.engine.stored_stream import dump_stream, load_stream
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.user_counting import PeriodOf
 from evercount.errors import EvercountError, ParameterError
@@ -69,10 +69,8 @@ def _check_noise(parameters: StreamParameters, query: Query) -> None:
 
 
 def hide_keys(parameters: StreamParameters, state: StreamState, labels: Sequence[str], hide: bool) -> StreamState:
-    """The stream that shows no numbers of these labels from its next tick on, or shows them again.
-
-    They are counted as before, so what is shown again has no gap in its sums. It is post-processing.
-    """
+    """The stream that shows no numbers of these labels from its next tick on, or shows them again. They are counted as
+    before, so what is shown again has no gap in its sums. It is post-processing."""
     known = {label: place for place, label in enumerate(parameters.query.labels)}
     unknown = [label for label in labels if label not in known]
     if unknown or parameters.query.discovery is not None:
@@ -88,10 +86,8 @@ F = TypeVar("F", bound="GrowingStream[Any]")
 
 
 def with_joined(stream: F, joined: Sequence[tuple[int, Sequence[Any]]]) -> F:
-    """A replay before its first tick with the facts of a stream that keys have joined after some ticks.
-
-    Its errors are those of that stream; its noise is not.
-    """
+    """A replay before its first tick with the facts of a stream that keys have joined after some ticks. Its errors are
+    those of that stream; its noise is not."""
     for after, keys in joined:
         cells, outputs = stream.query.cells, stream.query.outputs
         stream.add_keys(keys)
@@ -104,8 +100,7 @@ def with_joined(stream: F, joined: Sequence[tuple[int, Sequence[Any]]]) -> F:
 class GrowingStream(StreamFacts[V_co]):
     """What a stream can do with its keys while it runs."""
 
-    _torn = False
-    """Whether an interruption left an encoder that works in place between two ticks."""
+    _torn = False  # whether an interruption left an encoder that works in place between two ticks
 
     def add_keys(self, keys: Iterable[Any]) -> None:
         """Let keys join from the next tick on: of a histogram, a rollup (paths), distinct or active users.
@@ -178,6 +173,5 @@ class GrowingStream(StreamFacts[V_co]):
         self._state = hide_keys(self._parameters, self._state, list(keys), hide=True)
 
     def _check_torn(self) -> None:
-        """Refuse to go on where an interruption left an encoder between two ticks."""
         if self._torn:
             raise EvercountError("this stream was interrupted in the middle of a tick: restore its newest snapshot")

@@ -9,8 +9,7 @@ from evercount.factorizations.participation import participation
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 
-MOST_TICKS = 1024
-"""Ticks of a person, each of which is looked at."""
+MOST_TICKS = 1024  # ticks of a person, each of which is looked at
 
 
 def check_hands_on(engine: Factorization, query: Query, budget: Budget, horizon: int | None) -> None:

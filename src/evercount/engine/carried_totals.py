@@ -24,11 +24,9 @@ class CarriedTotals:
     "Totals that go on from another stream". Test: tests/engine/test_carried_totals.py::test_intervals_hold.
     """
 
-    since: int
-    """The instant from which on they count, in microseconds since 1970."""
+    since: int  # the instant from which on they count, in microseconds since 1970
     labels: tuple[str, ...]
-    numbers: FloatArray
-    """value, std², spread², slack and largest part (`_errors_at`) of each cell, shape (5, cells)."""
+    numbers: FloatArray  # value, std², spread², slack and largest part (`_errors_at`) of each cell, shape (5, cells)
 
     @classmethod
     def after(cls, errors: ErrorModel, tick: int, values: FloatArray, since: int, before: Self | None) -> Self:
@@ -41,11 +39,9 @@ class CarriedTotals:
 
     @classmethod
     def load(cls, data: dict[str, Any] | None) -> Self | None:
-        """The inverse of `to_dict`, also for None."""
         return None if data is None else cls(data["since"], tuple(data["labels"]), data["numbers"])
 
     def to_dict(self) -> dict[str, Any]:
-        """As a state keeps them."""
         return {"since": self.since, "labels": list(self.labels), "numbers": self.numbers}
 
     def among(self, labels: tuple[str, ...]) -> FloatArray:
@@ -56,7 +52,6 @@ class CarriedTotals:
 
     @property
     def std(self) -> float:
-        """The largest std."""
         return float(np.sqrt(self.numbers[1].max(initial=0.0)))
 
     def add_to(self, table: ReleaseTable, errors: ErrorModel, level: float = LEVEL) -> ReleaseTable:
@@ -79,11 +74,9 @@ class CarriedTotals:
 
 
 def _errors_at(errors: ErrorModel, ticks: IntArray) -> FloatArray:
-    """std², spread², slack and largest part at each tick, shape (4, ticks, outputs).
-
-    Laplace noise is a sum of numbers, none of which has more of the variance spread² than the largest part, so that
-    `equal_numbers` is spread² over it. The largest part of normal noise is 0.
-    """
+    """std², spread², slack and largest part at each tick, shape (4, ticks, outputs). Laplace noise is a sum of numbers,
+    none of which has more of the variance spread² than the largest part, so that `equal_numbers` is spread² over it.
+    The largest part of normal noise is 0."""
     std, spread, slack = errors.errors(ticks)
     weights = [1] * len(ticks) if errors.pure and errors.joined else errors.equal_numbers(ticks)
     part = spread**2 * np.asarray([[0.0 if weight is None else 1 / weight] for weight in weights])
@@ -97,7 +90,6 @@ def _add(one: FloatArray, other: FloatArray) -> FloatArray:
 
 
 def check_carries(query: Query, postprocess: tuple[str, ...], revise_for: int | None) -> None:
-    """Refuse, with the reason, a stream whose running totals cannot go on in the next one."""
     begin = "running totals are not carried over: "
     why = None
     if revise_for is not None:

@@ -11,8 +11,7 @@ from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.engine.user_counting import Capped
 from evercount.errors import InputError
 
-NUMBERS_AT_A_TIME = 1 << 17
-"""Published numbers of one table: memory stays bounded, and noise is drawn in long blocks."""
+NUMBERS_AT_A_TIME = 1 << 17  # published numbers of one table: memory stays bounded, and noise is drawn in long blocks
 
 Starts = Callable[[int, int], Sequence[int] | None]
 """From (first tick, number of ticks) to the instants at which they begin; None where ticks are closed by hand."""

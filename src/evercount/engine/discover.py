@@ -17,11 +17,9 @@ from evercount.queries.discovered_keys import RESERVED
 from evercount.queries.discovery_threshold import Thresholds
 from evercount.queries.key_counts import KeyCounts
 
-TICKS_AT_A_TIME = 32
-"""Ticks whose noise is drawn together; a block that fails can be tried again."""
+TICKS_AT_A_TIME = 32  # ticks whose noise is drawn together; a block that fails can be tried again
 
-Published = tuple[FloatArray, FloatArray]
-"""The numbers of a tick, and how clearly each key is above its threshold."""
+Published = tuple[FloatArray, FloatArray]  # the numbers of a tick, and how clearly each key is above its threshold
 
 
 def advance_keys(

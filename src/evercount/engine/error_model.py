@@ -23,18 +23,15 @@ from evercount.factorizations import Factorization
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_trees import DigitTree
 from evercount.queries.base import Query
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.publishing import CellErrors
 
 
 class JoinedCells(NamedTuple):
     """Cells that joined together."""
 
-    after: int
-    """The last tick before they joined."""
-    cells: int
-    """The first of them."""
-    outputs: int
-    """The first number that is published because of them."""
+    after: int  # the last tick before they joined
+    cells: int  # the first of them
+    outputs: int  # the first number that is published because of them
 
 
 class Part(NamedTuple):
@@ -54,21 +51,16 @@ class SpanErrors(NamedTuple):
     step: FloatArray
 
 
-CellStd = tuple[FloatArray, CellErrors]
-"""The std of one cell and its errors, each array (ticks, 1)."""
+CellStd = tuple[FloatArray, CellErrors]  # the std of one cell and its errors, each array (ticks, 1)
 
 
 @dataclass(frozen=True, eq=False)
 class ErrorModel:
-    """The public facts from which every error bar follows.
+    """The public facts from which every error bar follows. `sigma` is the std of z in real units; a rounded release
+    adds the variance grid²/12 of its rounding. `outputs` is how many numbers a tick of the whole stream has, where the
+    query is a part of it. `joined` are the cells that joined later: their noise is that since they joined."""
 
-    `sigma` is the std of z in real units; a rounded release adds the variance grid²/12 of its rounding. `outputs` is
-    how many numbers a tick of the whole stream has, where the query is a part of it. `joined` are the cells that joined
-    later: their noise is that since they joined.
-    """
-
-    revised: ClassVar[bool] = False
-    """Whether ticks are published again (`revisions.py`)."""
+    revised: ClassVar[bool] = False  # whether ticks are published again (`revisions.py`)
     query: Query
     factorization: Factorization
     sigma: float
@@ -79,7 +71,6 @@ class ErrorModel:
 
     @property
     def width(self) -> int:
-        """How many numbers a tick of the whole stream has."""
         return self.outputs or self.query.outputs
 
     def norms(self, ticks: IntArray) -> FloatArray:
@@ -111,11 +102,8 @@ class ErrorModel:
         )
 
     def with_joined(self, level: float, factor: FloatArray, until: IntArray, parts: tuple[Part, ...]) -> FloatArray:
-        """`interval_factor` of columns over spans, given that of cells of the start, (spans, 1).
-
-        Laplace noise of cells that joined is a difference, or beside other noise: its tails are at most those of one
-        number.
-        """
+        """`interval_factor` of columns over spans, given that of cells of the start, (spans, 1). Laplace noise of cells
+        that joined is a difference, or beside other noise: its tails are at most those of one number."""
         if not self.pure or len(parts) == 1:
             return factor
         later = np.zeros((len(until), parts[0].norms.shape[-1]), bool)
@@ -172,6 +160,10 @@ class ErrorModel:
         std, spread, slack, step = add_errors([start, self.span_errors(np.zeros_like(at), at, tuple(later))])
         return std, spread, slack + step
 
+    def half_widths(self, level: float) -> FloatArray | None:
+        """Half the width of each output's interval, where it is the same at every tick; else None."""
+        return None
+
     def prepare(self, tick: int) -> None:
         """Compute the errors of this tick now, so that asking for them is quick; only those of one tick are kept."""
         if tick not in self._next:
@@ -203,10 +195,8 @@ class ErrorModel:
         return _as_column(std), CellErrors(_as_column(spread), _as_column(slack), pure=False, step=_as_column(step))
 
     def _discrete(self, variance: FloatArray, plain: FloatArray, weights: FloatArray, roundings: IntArray) -> CellStd:
-        """The same for discrete Laplace noise, from its exact variance and that of continuous noise.
-
-        A sum of discrete numbers needs half a unit once, however many they are; rounded numbers need it each.
-        """
+        """The same for discrete Laplace noise, from its exact variance and that of continuous noise. A sum of discrete
+        numbers needs half a unit once, however many they are; rounded numbers need it each."""
         grid = self.query.grid
         slack = grid / 2 * weights * (roundings if self.rounded else 1)
         if self.rounded:
@@ -232,11 +222,9 @@ class ErrorModel:
         return float((continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2)
 
     def difference_factors(self, level: float, earlier: IntArray, later: IntArray) -> FloatArray:
-        """`interval_factor` of the difference at each pair of ticks, (pairs, 1).
-
-        In a digit tree it is a sum of as many equal Laplace numbers as nodes lie between; elsewhere its numbers have no
-        common bound, and its tails are at most those of a single one.
-        """
+        """`interval_factor` of the difference at each pair of ticks, (pairs, 1). In a digit tree it is a sum of as many
+        equal Laplace numbers as nodes lie between; elsewhere its numbers have no common bound, and its tails are at
+        most those of a single one."""
         if not self.pure:
             return np.full((len(later), 1), interval_factor(level, (), 1))
         tree = self.factorization
@@ -299,9 +287,7 @@ def _as_column(numbers: FloatArray) -> FloatArray:
 
 def interval_factor(level: float, postprocessed: tuple[str, ...], numbers: int, weight: int | None = None) -> float:
     """How many standard deviations an interval needs on either side: of one number, or of the largest of `numbers`.
-
-    `weight` is that of `ErrorModel.equal_numbers`.
-    """
+    `weight` is that of `ErrorModel.equal_numbers`."""
     single = normal_quantile(level)
     many = "monotone" in postprocessed
     if weight is not None:

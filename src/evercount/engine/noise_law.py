@@ -27,7 +27,6 @@ MOST_PER_TICK = 64
 
 
 def noise_covariance(parameters: StreamParameters, ticks: Any, view: str) -> FloatArray:
-    """The covariance of one cell, of running sums or of sums over the last ticks."""
     model, published = parameters.errors, parameters.query.publishing
     width = view_width(view)
     at = whole_ticks(ticks, parameters.factorization.horizon)
@@ -70,9 +69,7 @@ def _of_sums(parameters: StreamParameters, ticks: IntArray) -> FloatArray:
 
 def _discrete_nodes(engine: PureFactorization, places: IntArray) -> tuple[FloatArray, FloatArray]:
     """(coefficients at each tick, share of ε) of the nodes of a bridge or a hybrid tree, whose L is in units of shares.
-
-    R does not have the shares of all of them: a bridge reads nodes of ticks to come.
-    """
+    R does not have the shares of all of them: a bridge reads nodes of ticks to come."""
     at = places[places > 0]
     if isinstance(engine, HybridTree):
         left = engine.dense(int(at.max(initial=1)))[0][at - 1]

@@ -90,9 +90,7 @@ def _no_trend_note(values: FloatArray, low: FloatArray, high: FloatArray) -> str
 
 def without_trend(values: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
     """For each column whether a constant lies within all its bands, widened to hold at once: then no trend is shown.
-
-    Where a number is NaN (a key that was not public), its band is left out.
-    """
+    Where a number is NaN (a key that was not public), its band is left out."""
     if not len(values):
         return np.zeros(values.shape[1], dtype=bool)
     wider = float(simultaneous_quantile(len(values), 0.05) / simultaneous_quantile(1, 0.05))

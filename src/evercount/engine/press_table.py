@@ -12,8 +12,7 @@ from evercount._arrays import FloatArray
 from evercount.engine.release_table import ReleaseTable
 from evercount.privacy.guarantee_text import tick_word
 
-SHORT = 1e15
-"""Numbers beyond this, in size, keep their digits: ten times them is no whole double."""
+SHORT = 1e15  # numbers beyond this, in size, keep their digits: ten times them is no whole double
 
 TITLES = {
     "tick": ("Number of the tick", "integer", "the last one that the number counts, from 1"),
@@ -52,16 +51,9 @@ def postprocess_table(table: ReleaseTable, names: Sequence[str], *, counts: bool
 
 
 def round_table(table: ReleaseTable) -> ReleaseTable:
-    """The table with two digits of each std, and as many decimals of the number next to it; whole places stay.
-
-    Ends of intervals are rounded outwards and stds upwards, so that they hold as stated. A number is a function of its
-    own value, std and ends, so every way to a table gives the same one.
-
-    >>> from evercount.engine.release_table import table_of
-    >>> table = table_of(np.asarray([1]), None, ("a",), [[[301.257]], [[5.9432]], [[289.6]], [[312.91]]])
-    >>> round_table(table).numbers[0, :, 0].tolist()
-    [301.3, 6.0, 289.6, 313.0]
-    """
+    """The table with two digits of each std, and as many decimals of the number next to it; whole places stay. Ends of
+    intervals are rounded outwards and stds upwards, so that they hold as stated. A number is a function of its own
+    value, std and ends, so every way to a table gives the same one."""
     value, std, low, high = (table.numbers[:, part] for part in range(4))
     scale = _scale(np.where(np.isnan(std), (high - low) / 4, std))
     sides = [(value, np.rint), (std, np.ceil), (low, np.floor), (high, np.ceil)]

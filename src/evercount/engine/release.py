@@ -18,16 +18,13 @@ from evercount.engine import take_views
 from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
 from evercount.engine.run_errors import RunErrors
 from evercount.engine.table_exports import TableExports
-from evercount.engine.tick_release import Release
+from evercount.engine.tick_release import Release as Release
 from evercount.engine.views import View
 from evercount.errors import ParameterError
 from evercount.queries.base import V_co
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-__all__ = ["Release", "Releases"]
 
 
 class Releases(RunErrors, TableExports, Generic[V_co]):
@@ -231,7 +228,6 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         return table_of(self.ticks, starts, self.labels, numbers, marks=marks, guarantee=self.guarantee)
 
     def _marks(self) -> dict[str, str]:
-        """What a reader of the numbers must know besides."""
         return {"postprocessed": " ".join(self.postprocessed)} if self.postprocessed else {}
 
     def to_numpy(self, target: str | Path) -> None:

@@ -20,19 +20,15 @@ from evercount.text_rules import aligned
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TextTarget = str | Path | IO[str]
-"""A path, or an open text file."""
+TextTarget = str | Path | IO[str]  # a path, or an open text file
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MOST_SHOWN = 10
-"""Rows that `repr` shows."""
+MOST_SHOWN = 10  # rows that `repr` shows
 
-LEVEL = 0.95
-"""The level of the intervals that doors publish."""
+LEVEL = 0.95  # the level of the intervals that doors publish
 NUMBERS = ("value", "std", "low", "high")
 COLUMNS = ("tick", "start", "cell", *NUMBERS)
 """Of streams with a schedule. Without one there is no start, and views have `first` instead."""
-LARGEST_STATED = 1e300
-"""Stands for an error that has no bound: JSON has no infinity."""
+LARGEST_STATED = 1e300  # stands for an error that has no bound: JSON has no infinity
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +47,6 @@ class ReleaseTable(Sequence[Any]):
             stands for it. A quantile has no std: it is NaN.
         first: The first tick that each number of a view counts.
         marks: What a reader must know besides: a column for each.
-        notes: What is said about each tick, such as that rows were missing.
         clock: The schedule that shows starts in its zone.
         guarantee: The guarantee of the whole stream in one sentence.
         views: Other views of the same ticks, by name.
@@ -100,17 +95,13 @@ class ReleaseTable(Sequence[Any]):
             kept = np.full_like(self.numbers, np.nan)
             kept[row[chosen], :, cell[chosen]] = self.numbers[row[chosen], :, cell[chosen]]
             some = np.unique(row[chosen])
-            return replace(
-                self,
-                ticks=self.ticks[some],
-                starts=None if self.starts is None else [self.starts[place] for place in some.tolist()],
-                numbers=kept[some],
-                first=None if self.first is None else self.first[some],
-                as_of=None if self.as_of is None else self.as_of[some],
-                left=None if self.left is None else self.left[some],
-                notes=None if self.notes is None else [self.notes[place] for place in some.tolist()],
-                views={},
-            )
+            given = {name: vars(self)[name] for name in ("ticks", "starts", "first", "as_of", "left", "notes")}
+            rows: dict[str, Any] = {
+                name: column[some] if isinstance(column, np.ndarray) else [column[place] for place in some.tolist()]
+                for name, column in given.items()
+                if column is not None
+            }
+            return replace(self, numbers=kept[some], views={}, **rows)
         if not isinstance(index, int | np.integer):
             raise ParameterError(
                 f'a row has a number, as in table[0]; for columns, table.to_pandas()["value"]: {index!r:.80}'

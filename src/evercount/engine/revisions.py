@@ -1,6 +1,6 @@
 """Streams that publish a day again as late events come in: errors, releases, and the newest number of each day.
 
-A tick publishes one row with the numbers of the last days, lag by lag (`engine/revised_query.py`). Readers get rows of
+A tick publishes one row with the numbers of the last days, lag by lag (`engine/derived_query.py`). Readers get rows of
 (tick, as_of): the day, and the tick after which the number was published.
 """
 
@@ -16,17 +16,17 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.bounds.laplace_tails import equal_numbers
+from evercount.engine.derived_query import Revisions
 from evercount.engine.error_model import CellStd, ErrorModel, interval_factor
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
-from evercount.engine.revised_query import Revisions
 from evercount.engine.take_views import ValuesAt, view_of
 from evercount.engine.views import View
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.privacy import Budget
 from evercount.queries.base import Query
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.publishing import CellErrors
 
 ONE_DAY = (
     "late = 'revise' protects one event, or what one user does on one day (period = '1d' for ticks of 1d): caps over "
@@ -50,9 +50,7 @@ def day_budget(budget: Budget) -> Budget:
 @dataclass(frozen=True, eq=False)
 class DayErrors(ErrorModel):
     """The errors of the query for one day, and of sums of the newest numbers of several after `released` ticks.
-
-    `factorization` is that of a day: it has as many ticks as there are lags. A sum over days adds independent noise.
-    """
+    `factorization` is that of a day: it has as many ticks as there are lags. A sum over days adds independent noise."""
 
     released: int = 0
 
@@ -62,7 +60,6 @@ class DayErrors(ErrorModel):
         return self.factorization.horizon
 
     def lag_of(self, day: IntArray) -> IntArray:
-        """The lag of the newest number of each day."""
         return np.clip(self.released - day, 0, self.lags - 1)
 
     def difference_errors(self, earlier: IntArray, later: IntArray) -> CellStd:
@@ -116,7 +113,6 @@ class RevisedErrors(ErrorModel):
         return a, b, c
 
     def half_widths(self, level: float) -> FloatArray:
-        """Half the width of each number's interval, one for each output of a tick."""
         lags = self.revisions.lags
         of_day = Releases(1, np.zeros((lags, self.revisions.query.outputs)), self.day, "")
         return of_day._symmetric(level, slice(None)).reshape(-1)
@@ -133,18 +129,6 @@ class RevisedErrors(ErrorModel):
         of_lags = self.day.equal_numbers(np.arange(1, self.revisions.lags + 1))
         fewest = None if of_lags[0] is None else min(number for number in of_lags if number is not None)
         return [fewest] * len(ticks)
-
-
-class RevisedReleases(Releases[FloatArray]):
-    """What ticks of a revised stream publish: in row t, for each of the last days, the number as it is known now."""
-
-    @property
-    def _model(self) -> RevisedErrors:
-        assert isinstance(self._errors, RevisedErrors)
-        return self._errors
-
-    def _symmetric(self, level: float, part: slice) -> FloatArray:
-        return np.tile(self._model.half_widths(level), (len(self.ticks[part]), 1))
 
 
 def newest_spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
@@ -198,10 +182,8 @@ def newest_view(
 
 
 def by_day(table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequence[int] | None]) -> ReleaseTable:
-    """The rows of a revised stream as readers get them: one for each day and the tick after which it was published.
-
-    In the order in which they were published, and those of one tick by day.
-    """
+    """The rows of a revised stream as readers get them: one for each day and the tick after which it was published. In
+    the order in which they were published, and those of one tick by day."""
     assert isinstance(wide, Revisions)
     query, lags = wide.query, wide.lags
     ticks, outputs = table.ticks, query.outputs

@@ -20,8 +20,7 @@ from evercount.factorizations import tick_grid
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise.simulation import insecure_generator, insecure_secret
 from evercount.queries.base import Query
-from evercount.queries.cell_errors import CellErrors
-from evercount.queries.publishing import KeptSums
+from evercount.queries.publishing import CellErrors, KeptSums
 from evercount.queries.top_keys import RankErrors
 
 
@@ -121,6 +120,8 @@ class RunErrors:
 
     def _symmetric(self, level: float, part: slice) -> FloatArray:
         ticks = self.ticks[part]
+        if (half := self._errors.half_widths(level)) is not None:
+            return np.tile(half, (len(ticks), 1))
         counts = [coarse(int(tick) * self._errors.width) for tick in ticks] if self._looks_back else [1] * len(ticks)
         pairs = list(zip(counts, self._equal_numbers(ticks), strict=True))
         factors = {pair: interval_factor(level, self.postprocessed, *pair) for pair in set(pairs)}
@@ -188,19 +189,15 @@ class RunErrors:
 
 SIMULATED_RUNS = 4000
 RUNS_AT_A_TIME = 100
-LONGEST_SIMULATION = 2**17
-"""The largest number of ticks: memory and time grow with it."""
-SEED = 0x5EED
-"""Public, so that a bound is a function of public parameters alone."""
+LONGEST_SIMULATION = 2**17  # the largest number of ticks: memory and time grow with it
+SEED = 0x5EED  # public, so that a bound is a function of public parameters alone
 
 
 def simulated_factor(
     errors: ErrorModel, ticks: int, spread: FloatArray, slack: FloatArray, shape: FloatArray, beta: float
 ) -> float:
-    """The smallest q, up to simulation, with P(|error| ≤ q·shape·spread + slack at all ticks) ≥ 1 − beta.
-
-    It is the upper 99.9 % confidence limit over `SIMULATED_RUNS` runs; infinite where beta is too small for these.
-    """
+    """The smallest q, up to simulation, with P(|error| ≤ q·shape·spread + slack at all ticks) ≥ 1 − beta. It is the
+    upper 99.9 % confidence limit over `SIMULATED_RUNS` runs; infinite where beta is too small for these."""
     query = errors.query
     mixed = errors.pure and query.cells != 1  # a combination of Laplace numbers of several cells has other tails
     if query.outputs != 1 or mixed or not 0 < ticks <= LONGEST_SIMULATION:

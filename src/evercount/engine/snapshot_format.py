@@ -24,24 +24,16 @@ from evercount.errors import SnapshotError
 MAGIC = b"evercount snapshot\n"
 VERSION = 1
 DIGEST_BYTES = 32
-LARGEST_BODY = 1 << 34
-"""Bytes of an unpacked snapshot: a crafted small file must not fill the memory."""
-PIECE = 1 << 20
-"""Bytes that are squeezed at a time, so that a large snapshot is never copied as one."""
+LARGEST_BODY = 1 << 34  # bytes of an unpacked snapshot: a crafted small file must not fill the memory
+PIECE = 1 << 20  # bytes that are squeezed at a time, so that a large snapshot is never copied as one
 SMALL_BODY = 1 << 20
 """Bodies below this many bytes are kept as they are inside the zlib format: squeezing them takes longer than a tick."""
-PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
-"""Types of which a list holds no arrays and no bytes."""
-DTYPES = ("<i8", "<f8", ">i8", ">f8", "|u1")
-"""The kinds of numbers that a snapshot holds; no other is read."""
+PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})  # types of which a list holds no arrays and no bytes
+DTYPES = ("<i8", "<f8", ">i8", ">f8", "|u1")  # the kinds of numbers that a snapshot holds; no other is read
 
 
 def pack(tree: Mapping[str, Any]) -> bytes:
-    """One blob that `unpack` takes apart again.
-
-    >>> unpack(pack({"tick": 3, "sums": np.arange(2), "more": {"raw": b"x"}}))["more"]
-    {'raw': b'x'}
-    """
+    """One blob that `unpack` takes apart again."""
     file = io.BytesIO()
     write(tree, file)
     return file.getvalue()
@@ -52,7 +44,9 @@ def write(tree: Mapping[str, Any], file: IO[bytes]) -> None:
     head = MAGIC + VERSION.to_bytes(2, "big")
     place = file.tell() + len(head)
     file.write(head + bytes(DIGEST_BYTES))
-    parts, digest = _body(tree), hashlib.blake2b(digest_size=DIGEST_BYTES)
+    blocks: list[bytes | memoryview] = []
+    text = json.dumps(_without_blocks(tree, blocks)).encode()
+    parts, digest = [len(text).to_bytes(8, "big"), text, *blocks], hashlib.blake2b(digest_size=DIGEST_BYTES)
     # most of a snapshot is the noise's state, random bits: looking for repetitions in it takes time and finds none
     level = 0 if sum(map(len, parts)) < SMALL_BODY else 1
     squeeze = zlib.compressobj(level, strategy=zlib.Z_HUFFMAN_ONLY)
@@ -71,15 +65,7 @@ def write(tree: Mapping[str, Any], file: IO[bytes]) -> None:
     file.seek(end)
 
 
-def _body(tree: Mapping[str, Any]) -> list[bytes | memoryview]:
-    """The body before it is squeezed: the length of the JSON, the JSON, the blocks."""
-    blocks: list[bytes | memoryview] = []
-    text = json.dumps(_without_blocks(tree, blocks)).encode()
-    return [len(text).to_bytes(8, "big"), text, *blocks]
-
-
 def unpack(blob: bytes) -> dict[str, Any]:
-    """The tree of `pack`, or SnapshotError with the reason."""
     if not isinstance(blob, bytes | bytearray | memoryview):
         raise SnapshotError(f"a snapshot is bytes, got {type(blob).__name__}")
     blob = bytes(blob)
@@ -97,7 +83,10 @@ def unpack(blob: bytes) -> dict[str, Any]:
     ):
         raise SnapshotError("the snapshot is corrupt or truncated: its checksum does not match")
     try:
-        content = _inflated(body)
+        inflater = zlib.decompressobj()
+        content = inflater.decompress(body, LARGEST_BODY)
+        if inflater.unconsumed_tail:
+            raise SnapshotError("the snapshot is larger than any that evercount writes")
         size = int.from_bytes(content[:8], "big")
         tree = _with_blocks(json.loads(content[8 : 8 + size]), content, 8 + size)
     except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -149,11 +138,3 @@ def _array(raw: Any, dtype: str, shape: list[int]) -> AnyArray:
     kind = np.dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64))
     return np.frombuffer(raw[: count * kind.itemsize], dtype=kind, count=count).reshape(shape).copy()
-
-
-def _inflated(body: bytes) -> bytes:
-    inflater = zlib.decompressobj()
-    content = inflater.decompress(body, LARGEST_BODY)
-    if inflater.unconsumed_tail:
-        raise SnapshotError("the snapshot is larger than any that evercount writes")
-    return content

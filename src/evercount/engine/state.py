@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evercount._arrays import AnyArray, FloatArray, IntArray
-from evercount.engine.cell_range import CellRange
+from evercount.engine.derived_query import CellRange
 from evercount.engine.error_model import ErrorModel
+from evercount.engine.given_events import Seen
 from evercount.engine.release import Release, Releases
-from evercount.engine.retry import Seen
-from evercount.engine.revisions import RevisedReleases
 from evercount.engine.user_counting import Counting, UserCaps, UserChanges, enforced_by, guarantee_sentence
 from evercount.errors import HorizonReached, PrecisionReached
 from evercount.factorizations import Factorization
@@ -27,15 +26,12 @@ from evercount.queries.base import Query
 from evercount.queries.discovery_threshold import Thresholds
 from evercount.queries.user_cap import Used, UserState
 
-NUMBERS_AT_A_TIME = 1 << 18
-"""Numbers of a run that are processed at a time: they stay in the processor's cache."""
+NUMBERS_AT_A_TIME = 1 << 18  # numbers of a run that are processed at a time: they stay in the processor's cache
 
 
-NARROW_SUM = 2**62
-"""Running sums below this, in size, are kept as int64: adding noise to them cannot overflow."""
+NARROW_SUM = 2**62  # running sums below this, in size, are kept as int64: adding noise to them cannot overflow
 
-RunningSums = AnyArray
-"""int64, or Python's whole numbers (dtype object) where int64 might not hold a sum."""
+RunningSums = AnyArray  # int64, or Python's whole numbers (dtype object) where int64 might not hold a sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +44,10 @@ class StreamParameters:
     postprocess: tuple[str, ...]
     replay: bool
     errors: ErrorModel
-    thresholds: Thresholds | None = None
-    """When a key becomes public, where nobody listed the keys."""
-    views: tuple[str, ...] = ("running",)
-    """What the noise was chosen for."""
-    during: TimeRange | None = None
-    """The time range whose events it counts."""
-    user_caps: UserCaps | None = None
-    """What is counted of a user, where users are protected."""
+    thresholds: Thresholds | None = None  # when a key becomes public, where nobody listed the keys
+    views: tuple[str, ...] = ("running",)  # what the noise was chosen for
+    during: TimeRange | None = None  # the time range whose events it counts
+    user_caps: UserCaps | None = None  # what is counted of a user, where users are protected
     revise_for: int | None = None
     """For how many ticks each day is published again; None where the past stays as it was published."""
 
@@ -94,18 +86,13 @@ class StreamParameters:
     def releases(self, first_tick: int, rows: Rows, counting: Counting | None) -> Releases:
         sentence = guarantee_sentence(self.budget, enforced_by(self.query, counting), self.replay)
         rows.values.flags.writeable = False  # what is published stays as it is
-        kind_of_releases = Releases if self.revise_for is None else RevisedReleases
-        return kind_of_releases(
-            first_tick, rows.values, self.errors, sentence, self.postprocess, rows.sums, rows.labels
-        )
+        return Releases(first_tick, rows.values, self.errors, sentence, self.postprocess, rows.sums, rows.labels)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Published numbers, shape (ticks, outputs), and the noisy sums behind them where their errors need these.
-
-    Where keys are discovered, `labels` are those of all these ticks, and numbers that a tick does not publish are NaN.
-    """
+    """Published numbers, shape (ticks, outputs), and the noisy sums behind them where their errors need these. Where
+    keys are discovered, `labels` are those of all these ticks, and numbers that a tick does not publish are NaN."""
 
     values: FloatArray
     sums: FloatArray | None
@@ -114,30 +101,23 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class StreamState:
-    """All that changes from tick to tick, but for the noise, which is a function of the tick.
-
-    A step makes a new state and puts it in the place of the old one: a step that fails leaves the old one as it was.
-    Encoders with `Query.in_place` change `encoder` themselves, after all checks; `Stream` then refuses to go on if it
-    was interrupted there.
-    """
+    """All that changes from tick to tick, but for the noise, which is a function of the tick. A step makes a new state
+    and puts it in the place of the old one: a step that fails leaves the old one as it was. Encoders with
+    `Query.in_place` change `encoder` themselves, after all checks; `Stream` then refuses to go on if it was interrupted
+    there."""
 
     tick: int
-    totals: RunningSums
-    """Exact running sums, in grid units."""
+    totals: RunningSums  # exact running sums, in grid units
     encoder: Any
-    highest: FloatArray | None = None
-    """The largest published numbers, for monotone releases."""
+    highest: FloatArray | None = None  # the largest published numbers, for monotone releases
     users: UserState = field(default_factory=dict)
     """What each user has used of the caps in this period, without what `last_users` says. Shared by successive states:
     see `with_users`."""
-    last_users: Mapping[str, Used] = field(default_factory=dict)
-    """Users whose entry the last ticks changed."""
+    last_users: Mapping[str, Used] = field(default_factory=dict)  # users whose entry the last ticks changed
     counting: Counting | None = None
-    last: tuple[Seen, Release] | None = None
-    """What the last step was given and what it released, for a retry."""
+    last: tuple[Seen, Release] | None = None  # what the last step was given and what it released, for a retry
     last_sums: FloatArray | None = None
-    hidden: tuple[int, ...] = ()
-    """Places of published numbers that are not shown any more."""
+    hidden: tuple[int, ...] = ()  # places of published numbers that are not shown any more
 
     @classmethod
     def initial(cls, query: Query) -> StreamState:
@@ -145,25 +125,20 @@ class StreamState:
         return cls(0, zeros, query.initial_state())
 
     def with_users(self) -> StreamState:
-        """The same state with the changes of the last ticks written into `users`.
-
-        Entries are absolute, so writing them twice does no harm; that is why an interruption does none.
-        """
+        """The same state with the changes of the last ticks written into `users`. Entries are absolute, so writing them
+        twice does no harm; that is why an interruption does none."""
         if not self.last_users:
             return self
         self.users.update(self.last_users)
         return replace(self, last_users={})
 
 
-Advanced = tuple[Rows, StreamState]
-"""What ticks publish, and the stream after them."""
+Advanced = tuple[Rows, StreamState]  # what ticks publish, and the stream after them
 
 
 class EncodedTicks(NamedTuple):
-    increments: IntArray
-    """What each tick adds to each cell, in grid units, shape (ticks, cells)."""
-    encoder: Any
-    """The encoder's state after these ticks."""
+    increments: IntArray  # what each tick adds to each cell, in grid units, shape (ticks, cells)
+    encoder: Any  # the encoder's state after these ticks
     users: UserChanges = UserChanges()
 
 
@@ -225,10 +200,8 @@ def _size(numbers: RunningSums) -> int:
 
 
 def _add_up(before: RunningSums, increments: RunningSums, lags: int) -> tuple[RunningSums, RunningSums]:
-    """The running sums of the next ticks, and the last of them; `before` are the sums so far.
-
-    With lags, each day's sums move on by one lag at every tick: the oldest day leaves, and a new one begins with 0.
-    """
+    """The running sums of the next ticks, and the last of them; `before` are the sums so far. With lags, each day's
+    sums move on by one lag at every tick: the oldest day leaves, and a new one begins with 0."""
     if lags > 1:
         sums, cells = increments.copy(), len(before) // lags
         for row in sums:

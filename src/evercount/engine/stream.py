@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from evercount.engine.add_keys import GrowingStream
 from evercount.engine.build import Spec
-from evercount.engine.build_parameters import build_parameters
+from evercount.engine.build_parameters import build_parameters, dump_stream, load_stream
 from evercount.engine.discover import advance_keys
-from evercount.engine.frame_events import plain_events, plain_ticks
+from evercount.engine.given_events import Seen, check_tick, plain_events, plain_ticks, read_again
 from evercount.engine.release import Release, Releases
-from evercount.engine.retry import Seen, check_tick, read_again
 from evercount.engine.snapshot_format import pack, unpack
-from evercount.engine.spend import spend_for
 from evercount.engine.state import EncodedTicks, StreamParameters, StreamState, advance
-from evercount.engine.stored_stream import dump_stream, load_stream
+from evercount.engine.stream_facts import spend_for
 from evercount.engine.user_counting import (
     Capped,
     CappedTicks,
@@ -69,9 +66,9 @@ class Stream(GrowingStream[V_co]):
         postprocess: any of "nonnegative", "integer" and "monotone", for what is published. It never revises the past.
         replay: whether to repeat the noise of another live stream, for an audit. A replay says that it must not be
             published, and gives no snapshot, so that no store can take it.
-        ledger: where the budget is spent when the stream is built (`spend.py`).
+        ledger: where the budget is spent when the stream is built (`stream_facts.spend_for`).
         part: a range of cells. The stream then releases these cells only, with the numbers that the stream of all cells
-            has there: streams of disjoint parts together are that stream (`engine/cell_range.py`).
+            has there: streams of disjoint parts together are that stream (`engine/derived_query.py`).
         views: what will be published, for which the noise is chosen: any of "running" (the total so far, the default),
             "per-tick" (new in each tick) and "last-7" (the last 7 ticks). Part of the declaration: it never changes.
         during: the time range whose events the stream counts; a declaration with a start gives it. It is part of the
@@ -114,8 +111,8 @@ class Stream(GrowingStream[V_co]):
         period_of: PeriodOf | None = None,
         revise_for: int | None = None,
     ) -> None:
-        build = partial(build_parameters, query, budget, horizon, factorization, postprocess, replay, part)
-        parameters = build(views, during, period_of, revise_for=revise_for, secret=secret)
+        given = (query, budget, horizon, factorization, postprocess, replay, part, views, during, period_of)
+        parameters = build_parameters(*given, revise_for=revise_for, secret=secret)
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent
             spend_for(self, ledger, secret)

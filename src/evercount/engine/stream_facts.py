@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from html import escape
 from typing import Any, Generic
@@ -10,16 +12,16 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.engine.error_model import ErrorModel
-from evercount.engine.key_views import discovery_ticks, evidence_at
 from evercount.engine.noise_law import noise_covariance, noise_paths
 from evercount.engine.release import Releases
 from evercount.engine.state import Rows, StreamParameters, StreamState
+from evercount.engine.take_views import discovery_ticks, evidence_at
 from evercount.engine.user_counting import enforced_by, guarantee_sentence
 from evercount.engine.view_widths import RUNNING, view_width
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
-from evercount.noise import NoiseOwner
-from evercount.privacy import Budget, Cost, GuaranteeText, TimeRange, guarantee_text
+from evercount.noise import NoiseOwner, Secret, random_bytes
+from evercount.privacy import Budget, Cost, Entry, GuaranteeText, Ledger, TimeRange, guarantee_text
 from evercount.privacy.guarantee_text import MANUAL
 from evercount.queries.base import Query, V_co
 from evercount.queries.discovery_threshold import Thresholds
@@ -253,3 +255,36 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
             f"horizon={self.horizon}, factorization={self.factorization.name!r}, "
             f"noise={self.noise!r}, tick={self.tick})"
         )
+
+
+def spend_for(stream: StreamFacts, ledger: Ledger, secret: Secret | None) -> Entry:
+    """Record the stream in the ledger, or raise BudgetExceeded.
+
+    A stream spends when it is built, before anything can be released. A crash in between leaves the budget spent and no
+    stream: the safe side. It is not given back, not even to a retry with the same secret: nobody can tell a stream that
+    was lost before its first release from one that was lost after it, and a second one with the same noise over other
+    data would reveal the difference. `Stream.restore` spends nothing: its stream has spent already.
+
+    **Guarantee.** The entry is calibrated as the stream is. Test:
+    `tests/engine/test_stream_ledger.py::test_a_stream_spends_exactly_its_budget`.
+    """
+    if not isinstance(ledger, Ledger):
+        raise ParameterError(f'ledger must be a Ledger, such as Ledger(path="all.ledger"), got {ledger!r:.80}')
+    identifier = identify(stream, secret)
+    return ledger.spend(f"{stream.query.name} {identifier[:12]}", stream.cost, stream=identifier)
+
+
+def identify(stream: StreamFacts, secret: Secret | None) -> str:
+    """The same for two streams with one secret and one declaration, else random; it tells nothing about the secret."""
+    if secret is None:
+        return random_bytes(16).hex()
+    declared = {
+        "query": stream.query.named(),
+        "budget": stream.budget.to_dict(),
+        "horizon": stream.horizon,
+        "factorization": stream.factorization.name,
+        "range": None if stream.during is None else stream.during.key,
+    }
+    key = bytes.fromhex(secret.derive("identifier in a ledger").hex())
+    text = json.dumps(declared, sort_keys=True).encode()
+    return hashlib.blake2b(text, digest_size=16, key=key, person=b"evercount.stream").hexdigest()

@@ -31,11 +31,8 @@ def among(table: ReleaseTable, cells: Sequence[str]) -> ReleaseTable:
 def described(
     table: ReleaseTable, show: Callable[[int], str], hashes: Mapping[int, bytes] | None = None
 ) -> list[dict[str, Any]]:
-    """Each tick as readers of a service get it.
-
-    With the hashes of the release chain the lists end with the last key that the tick shows; without, null stands for
-    keys that are not public.
-    """
+    """Each tick as readers of a service get it. With the hashes of the release chain the lists end with the last key
+    that the tick shows; without, null stands for keys that are not public."""
     said = []
     for place, (tick, numbers) in enumerate(zip(table.ticks.tolist(), table.numbers, strict=True)):
         one: dict[str, Any] = {"tick": tick}

@@ -12,16 +12,14 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_number
 from evercount.errors import ParameterError
 from evercount.queries.base import Query, V_co
-from evercount.queries.cuts.cut_graph import CutGraph, CutValue
-from evercount.queries.cuts.cut_noise import CutNoise
+from evercount.queries.cuts.cut_graph import CutGraph, CutNoise, CutValue
 from evercount.queries.discovered_keys import top_discovered
 from evercount.queries.top_keys import TopKey, supported_keys
 
 if TYPE_CHECKING:
     from evercount.engine.release import Releases
 
-LISTED = 8
-"""Numbers that are shown of a release."""
+LISTED = 8  # numbers that are shown of a release
 
 
 class Release(Generic[V_co]):

@@ -15,13 +15,7 @@ from evercount.errors import ParameterError
 @dataclass(frozen=True, eq=False)
 class TickTotals:
     """Sums per tick and cell of `ticks` consecutive ticks from `first_tick` on, in grid units; cells not listed are 0.
-
-    Entries are in the order of ticks, and entries of one cell add up.
-
-    >>> totals = TickTotals.dense(5, [[1, 0], [0, 7]])
-    >>> totals.rows(6, 7).tolist()
-    [[0, 7]]
-    """
+    Entries are in the order of ticks, and entries of one cell add up."""
 
     first_tick: int
     ticks: int

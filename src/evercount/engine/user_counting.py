@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from evercount.engine.revised_query import Revisions
+from evercount.engine.derived_query import Revisions
 from evercount.errors import InputError, ParameterError
 from evercount.privacy import Budget, Enforced, guarantee_text
 from evercount.privacy.guarantee_text import MANUAL
@@ -64,18 +64,13 @@ def choose_counting(
 class UserChanges(NamedTuple):
     """What some ticks change in the state of users."""
 
-    users: Mapping[str, Used] = {}
-    """The users whose entry changes."""
-    forget: bool = False
-    """Whether all other users are forgotten, because a period is over."""
+    users: Mapping[str, Used] = {}  # the users whose entry changes
+    forget: bool = False  # whether all other users are forgotten, because a period is over
 
 
-Users = Sequence[Iterable[Any]]
-"""Tick by tick, the user of each event."""
-CappedTicks = tuple[Sequence[Any], UserChanges]
-"""The ticks without events beyond the caps of users."""
-PeriodOf = Callable[[int], int]
-"""From a tick to the number of its period."""
+Users = Sequence[Iterable[Any]]  # tick by tick, the user of each event
+CappedTicks = tuple[Sequence[Any], UserChanges]  # the ticks without events beyond the caps of users
+PeriodOf = Callable[[int], int]  # from a tick to the number of its period
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,10 +146,8 @@ class UserCaps:
 
 @dataclass(frozen=True, eq=False)
 class DayCaps(UserCaps):
-    """The caps of a stream whose days are revised: what comes for one day, over all its lags, shares them.
-
-    A tick is a list of lags, and so are its users. A user is known by day and name until the last lag of the day.
-    """
+    """The caps of a stream whose days are revised: what comes for one day, over all its lags, shares them. A tick is a
+    list of lags, and so are its users. A user is known by day and name until the last lag of the day."""
 
     lags: int = 1
 
@@ -187,7 +180,6 @@ class DayCaps(UserCaps):
 
 
 def day_user(day: int, user: str) -> str:
-    """A user on a day, as the state of users names them."""
     return f"{day} {user}" if isinstance(user, str) and user else user
 
 
@@ -212,7 +204,6 @@ def _counted_periods(budget: Budget) -> PeriodOf:
 
 
 def check_users(ticks: Sequence[Any], users: Sequence[Any]) -> None:
-    """Refuse users of a run that are not those of each tick."""
     if len(ticks) != len(users) or any(isinstance(people, str | bytes) for people in users):
         raise InputError(f"users name the users of each of the {len(ticks)} ticks: a sequence of texts for each tick")
 

@@ -7,8 +7,7 @@ import re
 from evercount.errors import UnknownName
 
 RUNNING, PER_TICK = "running", "per-tick"
-Names = tuple[str, ...]
-"""Names of views, or of steps of post-processing."""
+Names = tuple[str, ...]  # names of views, or of steps of post-processing
 LAST = re.compile(r"last-([1-9][0-9]{0,8})")
 
 

@@ -18,10 +18,9 @@ from evercount.engine.error_model import ErrorModel, Part, SpanErrors, interval_
 from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
 from evercount.engine.table_exports import TableExports
 from evercount.errors import ParameterError
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.publishing import CellErrors
 
-QUARTILES = {"lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75}
-"""What a chart of a distribution shows."""
+QUARTILES = {"lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75}  # what a chart of a distribution shows
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +53,13 @@ class View(TableExports):
     values: FloatArray
     _norms: FloatArray
     """Std of each column in units of a cell's std, shape (cells,), or (spans, cells) where spans differ."""
-    _rounding: FloatArray
-    """The most that rounding of a cell by 1 changes each column, in the same shape."""
+    _rounding: FloatArray  # the most that rounding of a cell by 1 changes each column, in the same shape
     _errors: ErrorModel
     guarantee: str
     _later: tuple[Part, ...] = field(default=(), kw_only=True)
     """What cells that joined later contribute, besides `_norms` and `_rounding` of those of the start."""
 
-    _symmetric: ClassVar[bool] = True
-    """Whether an interval reaches as far on both sides."""
+    _symmetric: ClassVar[bool] = True  # whether an interval reaches as far on both sides
 
     def __len__(self) -> int:
         return len(self.values)
@@ -77,7 +74,6 @@ class View(TableExports):
 
     @cached_property
     def _span_errors(self) -> SpanErrors:
-        """The errors of each number, (spans, cells)."""
         return self._errors.span_errors(self.first - 1, self.last, self._parts)
 
     @property
@@ -147,7 +143,6 @@ class View(TableExports):
         )
 
     def _spans_at(self, places: IntArray) -> Self:
-        """The same view of some spans."""
         return replace(self, first=self.first[places], last=self.last[places], values=self.values[places])
 
     def compare(self, one: str, other: str) -> Self:

@@ -38,10 +38,8 @@ class Clock(Protocol):
 def table_texts(
     kind: Kind, tables: Iterable[ReleaseTable], clock: Clock | None = None, *, header: bool = True
 ) -> Iterator[str]:
-    """CSV, JSON lines or one array of JSON, piece by piece. Starts are texts with the offset of the clock's zone.
-
-    A CSV begins with its header, unless an earlier piece has it; labels of cells are as `csv_text` has them.
-    """
+    """CSV, JSON lines or one array of JSON, piece by piece. Starts are texts with the offset of the clock's zone. A CSV
+    begins with its header, unless an earlier piece has it; labels of cells are as `csv_text` has them."""
     before = "[\n" if kind == "json" else ""
     for table in tables:
         columns = {
@@ -130,7 +128,6 @@ def arrow_table(table: ReleaseTable, schema: Any, show: Callable[[int], str] | N
 
 
 def parquet_modules() -> tuple[Any, Any]:
-    """pyarrow and pyarrow.parquet, or MissingExtra."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -138,7 +135,6 @@ def parquet_modules() -> tuple[Any, Any]:
 
 
 def frame_module(name: str) -> Any:
-    """pandas or polars, or MissingExtra."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

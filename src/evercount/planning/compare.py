@@ -40,21 +40,17 @@ OURS = (*BUILT_IN, *PURE, *PURE_ENDLESS)
 LARGEST_OPTIMAL = 64
 """`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
 
-EVERY_TICK = 2**16
-"""A band looks at every tick of spans up to this, and at about this number of ticks of longer ones."""
-SOME_TICKS = 2**12
-"""Ticks of a longer span among which the smallest error is looked for."""
+EVERY_TICK = 2**16  # a band looks at every tick of spans up to this, and at about this number of ticks of longer ones
+SOME_TICKS = 2**12  # ticks of a longer span among which the smallest error is looked for
 
 
 @dataclass(frozen=True)
 class Row:
     """One mechanism: stds are of one published number, in the query's units; of several outputs, the largest.
-
     `worst_std` is never below `std`. `least_std` is the smallest found in the second half of the ticks: far below the
     worst one, the error jumps. `interval95` is the half-width that a stream states at the worst tick, and
     `simultaneous` the largest one that holds for all ticks and outputs together. `mean_std` is the root of the mean
-    square over some hundred evenly spaced ticks. `delta` is 0 for pure mechanisms, whatever was asked for.
-    """
+    square over some hundred evenly spaced ticks. `delta` is 0 for pure mechanisms, whatever was asked for."""
 
     name: str
     delta: float
@@ -79,10 +75,8 @@ class Row:
         return isinstance(self.model.factorization, BinaryTree | Honaker | HonakerFull | PureFactorization)
 
     def band(self, bins: int = 256) -> tuple[list[int], list[float], list[float]]:
-        """(first ticks of the bins and the tick after the last, least std, largest std): for what jumps.
-
-        Up to EVERY_TICK ticks all are looked at, beyond that some hundred of each bin with its roundest ones.
-        """
+        """(first ticks of the bins and the tick after the last, least std, largest std): for what jumps. Up to
+        EVERY_TICK ticks all are looked at, beyond that some hundred of each bin with its roundest ones."""
         last = self.ticks[-1]
         edges = np.unique(np.linspace(1, last + 1, min(bins, last) + 1).astype(np.int64))
         inside = [_inside(a, b, EVERY_TICK // bins) for a, b in pairwise(edges.tolist())]
@@ -98,7 +92,6 @@ class Row:
         return float(_largest_output(self.model, _inside(last // 2 + 1, last + 1, most)).min())
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable: the numbers, without the model."""
         return {part.name: getattr(self, part.name) for part in fields(self) if part.name != "model"}
 
 
@@ -253,9 +246,10 @@ def plan(
             floor = math.nan  # it bounds noise for increments; noise on values is smaller here
     rows = []
     even = np.unique(np.linspace(1, span, 512).astype(np.int64))
-    for label, asked, name, own in _candidates(query, budget, horizon, names, only_values):
+    for label, name, own in _candidates(query, budget, horizon, names, only_values):
         try:
-            model, reserved, state = _model(asked, name, own, horizon)
+            engine = choose_engine(query, own, horizon, name)
+            model, noise = planned_errors(query, own, horizon, engine)
         except ParameterError:
             if names is not None or (own.pure == budget.pure and name in OURS):
                 raise
@@ -278,8 +272,8 @@ def plan(
                 interval95=_half_width(model, worst_tick),
                 simultaneous=_simultaneous(model, span, beta, spread, slack, worst_tick),
                 ratio_to_lower_bound=worst / floor if floor == floor else math.nan,
-                state_bytes=state,
-                numeric_delta=reserved,
+                state_bytes=engine.state_bytes,
+                numeric_delta=noise.numeric_delta,
                 ticks=grid.tolist(),
                 std=std.tolist(),
                 model=model,
@@ -326,7 +320,6 @@ def _suspects(model: ErrorModel, span: int) -> IntArray:
 
 
 def _largest_output(model: ErrorModel, ticks: IntArray) -> FloatArray:
-    """The std of the output that has the largest, at each tick."""
     return np.asarray(model.std(ticks).max(axis=1))
 
 
@@ -352,8 +345,8 @@ def _simultaneous(
 
 def _candidates(
     query: Query, budget: Budget, horizon: int | None, names: tuple[str, ...] | None, only_values: bool
-) -> list[tuple[str, Query, str | None, Budget]]:
-    """(label, query with its method settled, factorization, budget) of every row."""
+) -> list[tuple[str, str, Budget]]:
+    """(label, factorization, budget) of every row."""
     pure = pure_budget(budget)
     if names is None:
         names = (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget, horizon) else ()
@@ -368,11 +361,9 @@ def _candidates(
             elif only_values:
                 gaussian = ("direct",)
             names = (*gaussian, *names[:2])
-    candidates: list[tuple[str, Query, str | None, Budget]] = [
-        (name, query, name, pure if is_pure_name(name) else budget) for name in names
-    ]
+    candidates = [(name, name, pure if is_pure_name(name) else budget) for name in names]
     if "square-root" in names and budget.calibration == "tight" and budget.epsilon < 1 and not budget.pure:
-        candidates.append(("square-root, paper's C", query, "square-root", replace(budget, calibration="paper")))
+        candidates.append(("square-root, paper's C", "square-root", replace(budget, calibration="paper")))
     return candidates
 
 
@@ -383,10 +374,3 @@ def _has_l1(query: Query, budget: Budget, horizon: int | None) -> bool:
     except ParameterError:
         return budget.pure
     return True
-
-
-def _model(query: Query, name: str | None, budget: Budget, horizon: int | None) -> tuple[ErrorModel, float, int]:
-    """(error model with exact noise, numeric δ, bytes of streaming state per cell)."""
-    engine = choose_engine(query, budget, horizon, name)
-    model, noise = planned_errors(query, budget, horizon, engine)
-    return model, noise.numeric_delta, engine.state_bytes

@@ -23,17 +23,12 @@ ONES = tuple(digit * 10**power for power in range(6) for digit in (1, 3))
 class SparseComparison:
     """A sparse counter beside the plain ones. Every bound holds for all ticks together with chance `level`."""
 
-    split: SparsePlan
-    """How a counter by partition shares ε, with its thresholds and segments."""
-    ticks: int
-    """Over how many ticks bounds are compared: the horizon, or those that were asked for where there is none."""
-    method: str
-    """What a `SparseCount` of these parameters does: it takes the least of the bounds."""
+    split: SparsePlan  # how a counter by partition shares ε, with its thresholds and segments
+    ticks: int  # over how many ticks bounds are compared: the horizon, or those that were asked for where there is none
+    method: str  # what a `SparseCount` of these parameters does: it takes the least of the bounds
     level: float
-    bound: float | None
-    """Of the partition into segments with at most `max_ones` events; None where that is unknown."""
-    plain: dict[str, float]
-    """Bounds of plain counters by mechanism, least first."""
+    bound: float | None  # of the partition into segments with at most `max_ones` events; None where that is unknown
+    plain: dict[str, float]  # bounds of plain counters by mechanism, least first
     ones: list[int]
     bounds: list[float]
     """Of the sparse counter, for each of `ones`: promised as max_ones, or (max_ones unknown) come so far."""

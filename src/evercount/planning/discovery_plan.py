@@ -12,18 +12,14 @@ from evercount.engine.noise_choice import REFERENCE_TICKS, check_noise_for, choo
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 
-POINTS = 6
-"""About how many discovery ticks are looked at; one for keys of the day, whose ticks are alike."""
-CHANCES = (0.5, 0.95, 0.999)
-"""Chances for which the needed count is stated."""
+POINTS = 6  # about how many discovery ticks are looked at; one for keys of the day, whose ticks are alike
+CHANCES = (0.5, 0.95, 0.999)  # chances for which the needed count is stated
 
 
 @dataclass(frozen=True)
 class DiscoveryTick:
-    """One discovery tick: its threshold, the counts that are seen with `CHANCES`, and the chances of given counts.
-
-    A key that passed at an earlier tick stays public, so chances are at least these.
-    """
+    """One discovery tick: its threshold, the counts that are seen with `CHANCES`, and the chances of given counts. A
+    key that passed at an earlier tick stays public, so chances are at least these."""
 
     tick: int
     threshold: int
@@ -50,15 +46,7 @@ class DiscoveryPlan:
 def plan_discovery(
     budget: Budget, horizon: int | None, query: Query, counts: Sequence[int] = (), views: Sequence[str] = ()
 ) -> DiscoveryPlan | None:
-    """The thresholds of a stream before it starts; None for queries whose keys are listed.
-
-    >>> from evercount import Budget, DiscoveredKeys
-    >>> planned = plan_discovery(Budget(1.0, 1e-6), 365, DiscoveredKeys(), [50, 200])
-    >>> planned.ticks[-1].tick, planned.ticks[-1].threshold > 50, planned.ticks[-1].visible[0] < 0.01
-    (365, True, True)
-    >>> plan_discovery(Budget(1.0, 1e-6), None, DiscoveredKeys(), views=["per-tick"]).ticks[0].threshold
-    34
-    """
+    """The thresholds of a stream before it starts; None for queries whose keys are listed."""
     names = check_noise_for(query, views)
     query = query.for_views(names)
     if query.discovery is None:

@@ -137,9 +137,6 @@ class ViewPlan:
         return f"<pre>{escape(str(self))}</pre>"
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
         views = list(self.rows[0].stds)
         table = [["noise", "delta", *views, "twice: epsilon"]]
         for row in self.rows:

@@ -19,17 +19,13 @@ from evercount.privacy import Budget
 from evercount.queries import Count, Histogram, Query
 
 MEASURED_CELLS = 20_000
-MEASURED_TICKS = 65
-"""More than the ticks of the longest block of noise: between two blocks the state is smaller."""
+MEASURED_TICKS = 65  # more than the ticks of the longest block of noise: between two blocks the state is smaller
 MEMORY_OF_THE_PROGRAM = 190_000_000
 """Bytes that `release` takes for a small file and few cells: Python, numpy, DuckDB. Large files take up to 600 MB."""
-MEMORY_PER_CELL = 880
-"""Bytes per cell besides the noise: its key in every form, a released row, its text."""
+MEMORY_PER_CELL = 880  # bytes per cell besides the noise: its key in every form, a released row, its text
 COPIES_OF_NORMAL_STATE = 2.5
-COPIES_OF_LAPLACE_STATE = 1.3
-"""How often the noise's state per cell is in memory at once, at most, while it is written."""
-MEMORY_PER_REDRAWN_CELL = 70
-"""Bytes per cell of Laplace noise without a horizon: it is drawn again, not kept."""
+COPIES_OF_LAPLACE_STATE = 1.3  # how often the noise's state per cell is in memory at once, at most, while it is written
+MEMORY_PER_REDRAWN_CELL = 70  # bytes per cell of Laplace noise without a horizon: it is drawn again, not kept
 LEAST_ENDLESS_MEMORY = 295_000_000
 """Bytes while the tables of normal noise without a horizon are built; they do not depend on the cells."""
 MORE_FOR_ENDLESS = 25_000_000
@@ -72,12 +68,7 @@ def release_memory(cells: int, state_bytes: int, pure: bool = False, endless: bo
 
 
 def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Resources:
-    """Measure a stream with the default mechanism; only the number of cells of the query matters.
-
-    >>> from evercount import Budget, Count
-    >>> measure_resources(Count(), Budget(1.0, 1e-9), 100).cells
-    1
-    """
+    """Measure a stream with the default mechanism; only the number of cells of the query matters."""
     sample = min(query.cells, MEASURED_CELLS)
     plain = Budget(budget.epsilon, budget.delta, calibration=budget.calibration)
     stream = Stream(Count() if sample == 1 else Histogram(sample), plain, horizon)

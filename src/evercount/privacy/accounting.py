@@ -1,24 +1,25 @@
-"""To and from `dp_accounting`, whose events and privacy loss distributions other programs use (extra `accounting`)."""
+"""exact_privacy_profile: every (ε, δ) that one mechanism keeps, from one of the two numbers. And the way to and from
+`dp_accounting`, whose events and privacy loss distributions other programs use (extra `accounting`).
+"""
 
 from __future__ import annotations
 
 import importlib
+import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from evercount._arrays import FloatArray
-from evercount._validate import check_delta
+from evercount._validate import check_delta, check_number
 from evercount.errors import MissingExtra, ParameterError
+from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
 from evercount.privacy.composition import Cost
-from evercount.privacy.profile import Costed
 
-GRID = 4096
-"""Values of ε at which a distribution is compared with Gaussian noise; between them its δ is bounded."""
-LEAST_TAIL = 1e-14
-"""What is below this of a distribution's δ is charged as δ: differences of its doubles say no more."""
+GRID = 4096  # values of ε at which a distribution is compared with Gaussian noise; between them its δ is bounded
+LEAST_TAIL = 1e-14  # what is below this of a distribution's δ is charged as δ: differences of its doubles say no more
 
 
 def dp_event(what: Budget | Costed) -> Any:
@@ -47,9 +48,7 @@ def dp_event(what: Budget | Costed) -> Any:
         events: Any = importlib.import_module("dp_accounting.dp_event")
     except ImportError as error:
         raise MissingExtra("an event of dp_accounting", "accounting") from error
-    cost = Cost(what, 0.0) if isinstance(what, Budget) else getattr(what, "cost", None)
-    if not isinstance(cost, Cost):
-        raise ParameterError(f"a privacy event is that of a Budget or a Stream, not of {type(what).__name__}")
+    cost = _cost_of(what, "a privacy event")
     if cost.budget.pure:
         return events.DiscreteLaplaceDpEvent(cost.budget.epsilon, 1)
     return events.GaussianDpEvent(1 / cost.mu)
@@ -107,3 +106,95 @@ def _gaussian(mu: float, epsilons: FloatArray) -> FloatArray:
 
     above, below = log_ndtr(mu / 2 - epsilons / mu), log_ndtr(-mu / 2 - epsilons / mu)
     return np.asarray(np.exp(above) * -np.expm1(np.minimum(epsilons + below - above, 0.0)))
+
+
+MOST_STEPS = 200
+
+
+class Costed(Protocol):
+    """A stream: it knows what it costs."""
+
+    @property
+    def cost(self) -> Cost:
+        """Its budget, and how much of δ no noise pays for."""
+
+
+def exact_privacy_profile(what: Budget | Costed, *, epsilon: float | None = None, delta: float | None = None) -> float:
+    """The least δ at an ε, or the least ε at a δ, of the noise that a budget buys or a stream has.
+
+    **Guarantee.** Of Gaussian noise it is δ(μ, ε) = Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) with the noise's own μ = Δ/σ,
+    rounded up by at most the error of its evaluation (`gaussian.proof.md`, 1 and 3): the exact profile of neighbours
+    that use the sensitivity up, and an upper bound for all. For a stream the price of finite arithmetic is added:
+    (1 + e^ε)·β, which the stream states at its own ε. Of a pure budget it is (e^ε₀ − e^ε)/(e^ε₀ + 1) for ε < ε₀: no
+    mechanism that is ε₀-DP reveals more, and discrete Laplace noise on one number does reveal that much. Tests:
+    tests/privacy/test_privacy_profile.py::test_gaussian_profile_is_the_integral and
+    tests/privacy/test_privacy_profile.py::test_pure_profile_is_that_of_the_discrete_laplace_law.
+
+    Args:
+        what: A budget, for ideal noise that spends it, or a `Stream`.
+        epsilon: Asks for δ at this ε ≥ 0.
+        delta: Asks for ε at this δ, from 0 (pure budgets only) to below 1.
+
+    Returns:
+        The δ, or the ε.
+
+    Raises:
+        ParameterError: Not exactly one of the two is given, or it is outside its range, or a stream's price of finite
+            arithmetic alone exceeds this δ.
+
+    >>> exact_privacy_profile(Budget(1.0, 1e-6), epsilon=1.0) <= 1e-6
+    True
+    >>> round(exact_privacy_profile(Budget(1.0, 1e-6), delta=1e-9), 3)
+    1.318
+    >>> round(exact_privacy_profile(Budget(1.0, 0.0), epsilon=0.5), 4)
+    0.2876
+    """
+    if (epsilon is None) == (delta is None):
+        raise ParameterError("give epsilon, to learn delta, or delta, to learn epsilon: one of them")
+    cost = _cost_of(what, "a privacy profile")
+    if epsilon is not None:
+        asked = check_number("epsilon", epsilon)
+        if asked < 0:
+            raise ParameterError(f"epsilon must be a finite number of at least 0, got {epsilon!r}")
+        return _delta_at(cost, asked)
+    assert delta is not None
+    asked = check_number("delta", delta)
+    if not (0 <= asked < 1 and (asked > 0 or cost.budget.pure)):
+        raise ParameterError(f"delta must lie between 0 and 1, got {delta!r}; 0 is for pure budgets")
+    return _epsilon_at(cost, asked)
+
+
+def _delta_at(cost: Cost, epsilon: float) -> float:
+    budget = cost.budget
+    if budget.pure:
+        if epsilon >= budget.epsilon:
+            return 0.0
+        # (e^ε₀ − e^ε)/(e^ε₀ + 1) without large powers
+        exact = -math.expm1(epsilon - budget.epsilon) / (1 + math.exp(-budget.epsilon))
+        return min(1.0, exact * (1 + 2.0**-50))
+    return min(1.0, (gaussian.delta_upper(cost.mu, epsilon) + cost.leak_at(epsilon)) * (1 + 2.0**-52))
+
+
+def _epsilon_at(cost: Cost, delta: float) -> float:
+    budget = cost.budget
+    if budget.pure:
+        # e^ε = e^ε₀ − δ·(e^ε₀ + 1)
+        inside = 1 - delta * (1 + math.exp(-budget.epsilon))
+        return 0.0 if inside <= 0 else max(0.0, (budget.epsilon + math.log(inside)) * (1 + 2.0**-50) + 2.0**-50)
+    epsilon = 0.0
+    for _ in range(MOST_STEPS):  # the price grows with ε, and ε with the price
+        left = delta - cost.leak_at(epsilon)
+        if left <= 0:
+            raise ParameterError(f"finite arithmetic alone costs more than delta={delta!r} here: ask for a larger one")
+        again = gaussian.epsilon_of(cost.mu, left * (1 - 2.0**-50))
+        if again <= epsilon:
+            return epsilon
+        epsilon = again * (1 + 2.0**-50)
+    raise ParameterError(f"finite arithmetic costs nearly all of delta={delta!r} here: ask for a larger one")
+
+
+def _cost_of(what: Budget | Costed, name: str) -> Cost:
+    cost = Cost(what, 0.0) if isinstance(what, Budget) else getattr(what, "cost", None)
+    if not isinstance(cost, Cost):
+        raise ParameterError(f"{name} is that of a Budget or a Stream, not of {type(what).__name__}")
+    return cost

@@ -43,28 +43,18 @@ class Room(NamedTuple):
 
 @dataclass(frozen=True)
 class Account:
-    """What streams may spend of each kind, whatever the order.
+    """What streams may spend of each kind, whatever the order."""
 
-    Args:
-        epsilon: the ε of the total, at which leaks are counted.
-        mu: √Σμ² of streams that count as their noise.
-        leak: Σ of what those leak.
-        plain_epsilon: Σε of streams that count as their promise.
-        plain_delta: Σδ of those.
-    """
-
-    epsilon: float
-    mu: float
-    leak: float
-    plain_epsilon: float
-    plain_delta: float
+    epsilon: float  # the ε of the total, at which leaks are counted
+    mu: float  # √Σμ² of streams that count as their noise
+    leak: float  # σ of what those leak
+    plain_epsilon: float  # σε of streams that count as their promise
+    plain_delta: float  # σδ of those
 
     def room_after(self, costs: Iterable[Cost], outside: Iterable[Cost] = ()) -> Room | None:
-        """What these leave, in exact arithmetic; None if one of them did not fit.
-
-        A stream counts as its noise where that fits, else as its promise. That is decided when its turn comes, from
-        what was declared before it, and never again. `outside` are streams over other time ranges.
-        """
+        """What these leave, in exact arithmetic; None if one of them did not fit. A stream counts as its noise where
+        that fits, else as its promise. That is decided when its turn comes, from what was declared before it, and never
+        again. `outside` are streams over other time ranges."""
         room = Room(Fraction(self.mu) ** 2, *map(Fraction, (self.leak, self.plain_epsilon, self.plain_delta)))
         for cost in outside:
             price = Fraction(cost.outside_at(self.epsilon))
@@ -128,10 +118,8 @@ class Filter:
             self.accounts = (noise,)
 
     def admits(self, costs: Sequence[Cost]) -> bool:
-        """Whether the last of these may be declared after the others. One alone may take everything.
-
-        A person of a chain is in several of its streams, so one account must hold all of these.
-        """
+        """Whether the last of these may be declared after the others. One alone may take everything. A person of a
+        chain is in several of its streams, so one account must hold all of these."""
         meetings = meetings_of(costs)
         if not any(cost.chain for cost in costs):
             return all(self._holds(meeting) for meeting in meetings)

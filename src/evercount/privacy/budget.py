@@ -388,7 +388,6 @@ class Budget:
 
 
 def _least(*numbers: int | None) -> int | None:
-    """The least of the numbers that are given."""
     return min((number for number in numbers if number is not None), default=None)
 
 

@@ -18,15 +18,13 @@ from evercount._validate import check_delta, check_number
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
-from evercount.privacy.time_range import MANUAL, TimeRange, lies_in_one_range, met_at_once
+from evercount.privacy.guarantee_text import MANUAL
+from evercount.privacy.time_range import TimeRange, lies_in_one_range, met_at_once
 
-_ROUNDING = 2.0**-49
-"""Relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)."""
-_SLACK = 1e-11
-"""What the largest μ leaves free of δ, which is more than the evaluation's own error."""
+_ROUNDING = 2.0**-49  # relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)
+_SLACK = 1e-11  # what the largest μ leaves free of δ, which is more than the evaluation's own error
 LEAST_DELTA = 2.0**-1022
-_ROUNDS = 64
-"""Steps of the search for ε; with numerical errors below δ/2 four are enough."""
+_ROUNDS = 64  # steps of the search for ε; with numerical errors below δ/2 four are enough
 
 
 @dataclass(frozen=True)
@@ -314,9 +312,7 @@ def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Meeting = NO
 
 def numeric_at(numeric: float, own: float, epsilon: float) -> float:
     """A numerical δ that was computed at the ε `own`, restated at a larger `epsilon`: (1 + e^ε)/(1 + e^own) as much.
-
-    Rounded up; never less than it was (`mechanisms/exact/exact_noise.proof.md`, theorem).
-    """
+    Rounded up; never less than it was (`mechanisms/exact/exact_noise.proof.md`, theorem)."""
     if not numeric or epsilon <= own:
         return numeric
     ratio = math.exp(min(epsilon - own, 700.0)) * (1 + math.exp(-epsilon)) / (1 + math.exp(-own))  # without overflow

@@ -82,14 +82,8 @@ def _evaluate(mu: float, epsilon: float) -> _Evaluated:
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """δ(μ, ε), the smallest δ of the Gaussian mechanism with Δ/σ = `mu`; the nearest value.
-
-    Stable for δ down to the smallest normal double (2e-308); below that it returns 0.0. To claim privacy, use
-    `delta_upper`.
-
-    >>> round(delta_of(mu=1.0, epsilon=1.0), 4)
-    0.1269
-    """
+    """δ(μ, ε), the smallest δ of the Gaussian mechanism with Δ/σ = `mu`; the nearest value. Stable for δ down to the
+    smallest normal double (2e-308); below that it returns 0.0. To claim privacy, use `delta_upper`."""
     return math.exp(_evaluate(check_positive("mu", mu), _at_least_zero(epsilon)).log_delta)
 
 
@@ -211,9 +205,7 @@ def _at_least_tight(calibration: str, multiplier: float, epsilon: float, delta: 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:
     """Where `excess` changes sign, on the side where it is ≤ 0. The caller then steps further, to cover rounding.
-
-    Bisection, because it needs no smoothness and ends at neighbouring doubles after about 60 evaluations.
-    """
+    Bisection, because it needs no smoothness and ends at neighbouring doubles after about 60 evaluations."""
     low_is_negative = excess(low) <= 0
     while low < (middle := low + 0.5 * (high - low)) < high and high - low > _MACHINE_EPSILON * abs(middle):
         if (excess(middle) <= 0) == low_is_negative:

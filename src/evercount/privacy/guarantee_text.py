@@ -24,7 +24,7 @@ evercount, by the time of the event and not by when it is counted (`engine/revis
 
 
 MANUAL = "manual"
-"""The declared tick length of a stream without a schedule, whose ticks are just ticks."""
+"""The declared tick length of a stream that is closed by hand: no clock says which events a tick counts."""
 _UNITS = {"ms": "millisecond", "s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week"}
 
 
@@ -57,16 +57,12 @@ class GuaranteeText:
 class _Words:
     """How one unit and adjacency is spoken of."""
 
-    protected: str
-    """To follow "protect"."""
-    changed: str
-    """What the neighbour is, to follow "what it would be"."""
+    protected: str  # to follow "protect"
+    changed: str  # what the neighbour is, to follow "what it would be"
     question: str
     compared: str
-    shown: str
-    """What neighbours have in common, so what stays visible; empty where nothing does."""
-    unit: str
-    """What is protected, as a sentence and what follows from it for a person."""
+    shown: str  # what neighbours have in common, so what stays visible; empty where nothing does
+    unit: str  # what is protected, as a sentence and what follows from it for a person
 
 
 def guarantee_text(budget: Budget, enforced: Enforced = "evercount", tick: str = MANUAL) -> GuaranteeText:
@@ -139,10 +135,8 @@ def successor_text(cost: Cost) -> str:
 
 
 def guess_chance(budget: Budget) -> float:
-    """The largest chance of a right guess which of two equally likely cases holds: (e^ε + δ)/(1 + e^ε).
-
-    It follows from a total variation of at most (e^ε − 1 + 2δ)/(e^ε + 1).
-    """
+    """The largest chance of a right guess which of two equally likely cases holds: (e^ε + δ)/(1 + e^ε). It follows from
+    a total variation of at most (e^ε − 1 + 2δ)/(e^ε + 1)."""
     away = math.exp(-budget.epsilon)
     return min(1.0, (1 + budget.delta * away) / (1 + away))
 
@@ -310,30 +304,20 @@ def _sentence(budget: Budget, words: _Words) -> str:
 
 
 def _not_protected(budget: Budget, enforced: Enforced, words: _Words, within: str) -> tuple[str, ...]:
-    several = (
-        "Many events of one person taken together. For two events the guarantee is only about half as strong, and so "
-        "on."
-        if budget.unit == "event"
-        else "A person with several ids, taken together. For two ids the guarantee is only about half as strong, and "
-        "so on."
-    )
-    lasting = (
-        f"What one id does over a longer time, taken together. For two such times ({within}) the guarantee is only "
-        "about half as strong, and so on."
-        if within
-        else ""
-    )
+    half = "the guarantee is only about half as strong, and so on."
+    several = f"A person with several ids, taken together. For two ids {half}"
+    if budget.unit == "event":
+        several = f"Many events of one person taken together. For two events {half}"
+    lasting = f"What one id does over a longer time, taken together. For two such times ({within}) {half}"
     promised = (
         "Ids for which more is counted than the caller promised: only the caller has checked that there are none."
-        if budget.unit == "user" and enforced == "caller"
-        else ""
     )
     items = (
         "Facts about everyone. If the numbers show that a disease spreads in a region, that is learned about all who "
         "live there, in the data or not.",
         several,
-        lasting,
-        promised,
+        lasting if within else "",
+        promised if budget.unit == "user" and enforced == "caller" else "",
         words.shown,
         "What is public anyway: the list of cells, the times of publication, and that these statistics exist.",
         "The operator. Events are collected and added up before the noise; the guarantee is about what is published.",

@@ -276,7 +276,6 @@ class Ledger:
             raise BudgetExceeded(self._refusal(earlier, entry))
 
     def _check_names(self, name: str, stream: str) -> None:
-        """Refuse a name or a stream that the ledger has already."""
         for entry in self._entries:
             if stream and entry.stream == stream:
                 raise ParameterError(
@@ -300,7 +299,6 @@ class Ledger:
         return self._filter.remaining([entry.cost for entry in self._entries], pure or self.total.pure, during)
 
     def _refusal(self, earlier: list[Cost], entry: Entry) -> str:
-        """Why an entry does not fit, and what would."""
         total, cost = self.total, entry.cost
         if total.pure and not cost.budget.pure:
             return (

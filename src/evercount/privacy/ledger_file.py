@@ -72,7 +72,6 @@ class LedgerFile:
 
     @property
     def closed(self) -> bool:
-        """Whether the lock was given back."""
         return self._handle < 0
 
     def _open(self, adopt: bool, wait: bool) -> None:
@@ -87,8 +86,7 @@ class LedgerFile:
                     "spent. Put the ledger back; if it is lost, all of its budget counts as spent"
                 )
             return
-        self._load(content)
-        self._check_head(adopt)
+        self._check_head(self._load(content), adopt)
 
     def _lock(self, handle: int, wait: bool) -> None:
         try:
@@ -115,8 +113,9 @@ class LedgerFile:
             chain.update(part)
         return chain.digest()
 
-    def _load(self, content: bytes) -> None:
-        self._link, self._length = START, 0
+    def _load(self, content: bytes) -> list[str]:
+        """Read the lines; their links."""
+        known = []
         for number, line in enumerate(content.splitlines(keepends=True)):
             if not line.endswith(b"\n"):
                 break  # a crash in the middle of a line, if the head agrees
@@ -135,7 +134,9 @@ class LedgerFile:
                     "Put the ledger back as it was; if it is lost, all of its budget counts as spent"
                 )
             self.records.append(record)
+            known.append(link.hex())
             self._length += len(line)
+        return known
 
     def _check_first(self, record: dict[str, Any]) -> None:
         if record.get("format") != LEDGER_FORMAT or record.get("version") != FILE_VERSION:
@@ -164,10 +165,9 @@ class LedgerFile:
         with replaced(self.head) as file:
             file.write(_canonical({**body, "seal": seal}) + b"\n")
 
-    def _check_head(self, adopt: bool) -> None:
+    def _check_head(self, known: list[str], adopt: bool) -> None:
         """Refuse a file that is not the one of its head, or older; `adopt` does not excuse entries that are missing."""
         way_out = "If this is the only copy, and nothing was spent from another, accept it: Ledger(path=…, adopt=True)"
-        known = self._links()
         try:
             head = self._read_head()
         except StoreError as error:
@@ -209,13 +209,6 @@ class LedgerFile:
         if not hmac.compare_digest(seal, self._hash(b"head", _canonical(body))):
             raise StoreError(f"the head {self.head} of the ledger was changed")
         return body
-
-    def _links(self) -> list[str]:
-        link, links = START, []
-        for record in self.records:
-            link = self._hash(link, _canonical(record))
-            links.append(link.hex())
-        return links
 
     def _cut(self) -> None:
         """Drop the piece of a line that a crash left: it was never recorded."""
@@ -275,7 +268,6 @@ class LedgerFile:
         self._length += len(content)
 
     def close(self) -> None:
-        """Give the lock back."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

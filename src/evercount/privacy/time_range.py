@@ -13,9 +13,6 @@ from typing import Any
 from evercount.errors import ParameterError
 from evercount.privacy.budget import Budget
 
-MANUAL = "manual"
-"""The ticks of a stream that is closed by hand: no clock says which events it counts."""
-
 
 @dataclass(frozen=True)
 class TimeRange:
@@ -72,11 +69,9 @@ class TimeRange:
 
 
 def lies_in_one_range(budget: Budget) -> bool:
-    """Whether one protected unit has all its events in one of two disjoint ranges with the same periods.
-
-    An event has, and so has what a person does within one period. A person has not: they come back next year (with the
-    caps of a chain of streams that costs no more, see `composition.meetings_of`).
-    """
+    """Whether one protected unit has all its events in one of two disjoint ranges with the same periods. An event has,
+    and so has what a person does within one period. A person has not: they come back next year (with the caps of a
+    chain of streams that costs no more, see `composition.meetings_of`)."""
     return budget.unit == "event" or budget.period is not None
 
 

@@ -13,7 +13,6 @@ from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.discovered_keys import DiscoveredKeys
 from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
-from evercount.queries.episodes import Episodes
 from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
 from evercount.queries.graphs.forests import Components, Matching, MinCut, SpanningForest
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
@@ -23,40 +22,12 @@ from evercount.queries.occupancy import Occupancy
 from evercount.queries.prefix import PrefixQuery, register_encoder
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
-from evercount.queries.substrings import Substrings
+from evercount.queries.words import Episodes, Substrings
 
-QUERIES: dict[str, type[Query]] = {
-    kind.name: kind
-    for kind in (
-        Count,
-        Sum,
-        Average,
-        Histogram,
-        TopK,
-        DiscoveredKeys,
-        Rollup,
-        Marginals,
-        Quantiles,
-        DistinctUsers,
-        ActiveUsers,
-        Occupancy,
-        Substrings,
-        Episodes,
-        Cuts,
-        Edges,
-        Triangles,
-        KStars,
-        DegreeHistogram,
-        DegreeSequence,
-        HighDegree,
-        MinCut,
-        MinDegree,
-        SpanningForest,
-        Components,
-        Matching,
-        PrefixQuery,
-    )
-}
+_ALL: list[type[Query]] = [Count, Sum, Average, Histogram, TopK, DiscoveredKeys, Rollup, Marginals, Quantiles]
+_ALL += [DistinctUsers, ActiveUsers, Occupancy, Substrings, Episodes, Cuts, Edges, Triangles, KStars, DegreeHistogram]
+_ALL += [DegreeSequence, HighDegree, MinCut, MinDegree, SpanningForest, Components, Matching, PrefixQuery]
+QUERIES: dict[str, type[Query]] = {kind.name: kind for kind in _ALL}
 """Every query that can be built from its name and parameters (snapshots, services, commands)."""
 
 NOT_QUERIES = {

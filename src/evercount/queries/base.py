@@ -20,7 +20,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name
 from evercount.errors import InputError, ParameterError
 from evercount.privacy import Budget
-from evercount.queries.capabilities import Adjacency
+from evercount.queries.capabilities import Adjacency as Adjacency
 from evercount.queries.publishing import SUMS, Publishing
 from evercount.queries.sensitivities import Sensitivities
 from evercount.queries.top_keys import RankErrors, TopKey, top_keys
@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     V_co = _TypeVar("V_co", covariant=True, default=Any)
 else:
     V_co = TypeVar("V_co", covariant=True)
-
-__all__ = [
-    "ADJACENCIES",
-    "LARGEST_TOTAL",
-    "Adjacency",
-    "Query",
-    "V_co",
-    "check_distinct",
-    "is_replace",
-    "listed_events",
-]
 
 ADJACENCIES = get_args(Adjacency)
 

@@ -28,8 +28,7 @@ Groups = tuple[IntArray, IntArray, IntArray]
 class EventNumber:
     """A tick is its number of events, and no sequence of them: events have nothing but their time."""
 
-    most: int | None
-    """The declared largest number of events of a tick; None where nothing is declared."""
+    most: int | None  # the declared largest number of events of a tick; None where nothing is declared
 
 
 def _events(tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
@@ -42,23 +41,20 @@ class Rows:
 
     columns: tuple[str, ...] = ()
     """Which columns an event needs besides its time: "key", "value", "user", or "levels" (one for each level)."""
-    levels: int = 0
-    """How many columns name an event."""
+    levels: int = 0  # how many columns name an event
     list_keys: Callable[[], tuple[Sequence[str], bool]] | None = None
     """Gives the keys in the order of their cells, and whether others go to one more cell."""
     range: tuple[float, float, float] | None = None
     """Lowest and highest legal value, and the grid that it is rounded to."""
     bins: tuple[float, float, int] | None = None
     """Where the value of a row chooses its cell: (lowest value, width of a bin, number of bins)."""
-    repeats: bool = False
-    """Where rows name users: whether a second row of the same user and key in a tick matters."""
+    repeats: bool = False  # where rows name users: whether a second row of the same user and key in a tick matters
     totals: Callable[[IntArray, IntArray, IntArray, IntArray], Groups] = _events
     """From groups of rows, (tick, cell of the key or 0, number of rows, sum of values in grid units), to (tick, cell,
     total in grid units)."""
 
     @property
     def keyed(self) -> bool:
-        """Whether a column, or several, name a key."""
         return self.list_keys is not None
 
     @property
@@ -79,8 +75,7 @@ class Rows:
 class Capabilities:
     """What a query offers besides its running sums; None where it does not."""
 
-    name: ClassVar[str]
-    """The name by which commands, services and snapshots know the query."""
+    name: ClassVar[str]  # the name by which commands, services and snapshots know the query
 
     @property
     def discovery(self) -> DiscoveredKeys | None:

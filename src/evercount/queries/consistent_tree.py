@@ -19,24 +19,15 @@ class ConsistentTree:
     Every node of a level with a weight w > 0 has a cell, which holds w times the node's count. All cells have
     independent noise of one variance. `estimate` is the least-squares estimate of all nodes from all cells.
 
-    Args:
-        children: for each level but the last, the number of children of each node, in order; every node has one.
-        weights: one whole number for each level; the last is at least 1.
-
     **Guarantee.** `estimate` is linear in the cells, leaves counts as they are where there is no noise, and adds up; no
     other such linear map has a smaller variance at any node. `variances` and `covariance` are those of its results in
     units of a cell's variance. Proof: `rollup.proof.md`. Test:
     tests/queries/test_consistent_tree.py::test_two_passes_are_the_dense_least_squares.
-
-    >>> tree = ConsistentTree(children=((2,),), weights=(1, 1))  # a total and two parts
-    >>> tree.estimate(np.asarray([[9.0, 4.0, 2.0]])).tolist()
-    [[8.0, 5.0, 3.0]]
-    >>> tree.variances.round(3).tolist()
-    [0.667, 0.667, 0.667]
     """
 
+    # for each level but the last, the number of children of each node, in order; every node has one
     children: tuple[tuple[int, ...], ...]
-    weights: tuple[int, ...]
+    weights: tuple[int, ...]  # one whole number for each level; the last is at least 1
 
     def __post_init__(self) -> None:
         if len(self.weights) != len(self.children) + 1 or self.weights[-1] < 1 or min(self.weights) < 0:
@@ -49,17 +40,14 @@ class ConsistentTree:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The number of nodes of each level."""
         return (1, *(sum(numbers) for numbers in self.children))
 
     @property
     def leaves(self) -> int:
-        """The number of leaves."""
         return self.sizes[-1]
 
     @property
     def nodes(self) -> int:
-        """The number of nodes of all levels together."""
         return sum(self.sizes)
 
     @property
@@ -97,16 +85,6 @@ class ConsistentTree:
         return levels
 
     # -- from leaves to cells ----------------------------------------------------------------------------------------
-
-    def cell_totals(self, leaves: IntArray) -> IntArray:
-        """What counts of the leaves, shape (ticks, leaves), add to the cells, shape (ticks, cells)."""
-        level = np.asarray(leaves, dtype=np.int64)
-        parts = [level * self.weights[-1]]
-        for starts, weight in zip(reversed(self._starts), reversed(self.weights[:-1]), strict=True):
-            level = np.add.reduceat(level, starts, axis=1)
-            if weight:
-                parts.insert(0, level * weight)
-        return np.concatenate(parts, axis=1)
 
     def cells_of_leaves(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
         """(cells, weights) of each leaf, shape (leaves, levels with a cell): what one event in it changes."""
@@ -228,18 +206,12 @@ class ConsistentTree:
 @dataclass(frozen=True, eq=False)
 class Forest:
     """Trees that count different leaves of one hierarchy, with the same weights: those of the first paths, and for each
-    joining those of the paths that joined. A node that several trees have is published as the sum of its estimates.
-
-    It offers what a query asks of a `ConsistentTree`. An event that moves from one tree to another changes every level
-    of both, so no level has one node only.
-
-    Args:
-        trees: the trees.
-        places: for each tree, where each of its nodes is published.
-    """
+    joining those of the paths that joined. A node that several trees have is published as the sum of its estimates. It
+    offers what a query asks of a `ConsistentTree`. An event that moves from one tree to another changes every level of
+    both, so no level has one node only."""
 
     trees: tuple[ConsistentTree, ...]
-    places: tuple[IntArray, ...]
+    places: tuple[IntArray, ...]  # for each tree, where each of its nodes is published
 
     @property
     def weights(self) -> tuple[int, ...]:

@@ -13,8 +13,7 @@ from evercount._validate import check_count, check_name, check_number, check_pos
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.capabilities import EventNumber, Groups, Rows
-from evercount.queries.cell_errors import CellErrors, Limits, fieller_interval
-from evercount.queries.publishing import Change, KeptSums, Publishing
+from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, Publishing, fieller_interval
 
 MOST_UNITS = 2**20
 """Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to be refused."""
@@ -169,32 +168,26 @@ class Sum(Query[float]):
     """
 
     name = "sum"
+    cells = 1
+    grid = 1.0
     labels = ("sum",)
     spelled_in_1_0: ClassVar[Mapping[str, str]] = {"low": "lo", "high": "hi"}
 
     def __init__(self, low: float = 0.0, high: float = 1.0, grid: float = 1.0) -> None:
         self.low, self.high = check_number("low", low), check_number("high", high)
-        self._grid = check_positive("grid", grid)
+        self.grid = check_positive("grid", grid)
         check_range(low, high)
         self._low, self._high = round(low / grid), round(high / grid)
-        if max(abs(self._low * self._grid - self.low), abs(self._high * self._grid - self.high)) > 1e-9 * self._grid:
+        if max(abs(self._low * self.grid - self.low), abs(self._high * self.grid - self.high)) > 1e-9 * self.grid:
             raise ParameterError(f"low={low} and high={high} must be whole multiples of grid={grid}")
         if max(abs(self._low), abs(self._high)) > MOST_UNITS:
             raise ParameterError(f"grid={grid} is too fine for [{low}, {high}]: an event may add at most 2^20 units")
 
-    @property
-    def cells(self) -> int:
-        return 1
-
-    @property
-    def grid(self) -> float:
-        return self._grid
-
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        return float((self._largest_change(adjacency) * self._grid) ** 2)
+        return float((self._largest_change(adjacency) * self.grid) ** 2)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        return float(self._largest_change(adjacency) * self._grid)
+        return float(self._largest_change(adjacency) * self.grid)
 
     def _largest_change(self, adjacency: Adjacency) -> int:
         """The most that one event changes the sum, in grid units."""
@@ -205,22 +198,20 @@ class Sum(Query[float]):
         return self._low >= 0
 
     def _units(self, events: Any) -> IntArray:
-        """The events' values in grid units."""
-        return np.rint(values_inside(events, self.low, self.high) / self._grid).astype(np.int64)
+        return np.rint(values_inside(events, self.low, self.high) / self.grid).astype(np.int64)
 
     @property
     def rows(self) -> Rows:
-        return Rows(("value",), range=(self.low, self.high, self._grid), totals=self._totals_of_rows)
+        return Rows(("value",), range=(self.low, self.high, self.grid), totals=self._totals_of_rows)
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
-        """The values of the rows."""
         return tick, cell, units
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         return np.asarray([self._units(events).sum()], dtype=np.int64), state
 
     def parameters(self) -> dict[str, Any]:
-        return {"low": self.low, "high": self.high, "grid": self._grid}
+        return {"low": self.low, "high": self.high, "grid": self.grid}
 
 
 class Average(Sum):
@@ -254,29 +245,26 @@ class Average(Sum):
     ) -> None:
         super().__init__(low, high, grid)
         check_name("kind of average", per, ("tick", "event"))
-        if per == "event" and 1 / self._grid != round(1 / self._grid):
+        if per == "event" and 1 / self.grid != round(1 / self.grid):
             raise ParameterError(f"per='event' needs a grid that divides 1, got {grid}")
         self.per = per
         self._mid = (self._low + self._high) // 2
         self._farthest = max(self._high - self._mid, self._mid - self._low)
-        self._one = round(1 / self._grid)
-
-    @property
-    def cells(self) -> int:
-        return 2 if self.per == "event" else 1
+        self._one = round(1 / self.grid)
+        self.cells = 2 if per == "event" else 1
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         if self.per == "tick":
             return super().squared_sensitivity(adjacency)
         absent = self._farthest**2 + self._one**2
         units = absent if adjacency == "add-remove" else max(absent, (self._high - self._low) ** 2)
-        return float(units * self._grid**2)
+        return float(units * self.grid**2)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         if self.per == "tick":
             return super().l1_sensitivity(adjacency)
         absent = self._farthest + self._one
-        return float((absent if adjacency == "add-remove" else max(absent, self._high - self._low)) * self._grid)
+        return float((absent if adjacency == "add-remove" else max(absent, self._high - self._low)) * self.grid)
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         if self.per == "tick":
@@ -308,10 +296,9 @@ class Average(Sum):
 
     def _per_event(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         events = np.maximum(noisy[:, 1], 1.0)
-        return np.clip(self._mid * self._grid + noisy[:, 0] / events, self.low, self.high)[:, np.newaxis]
+        return np.clip(self._mid * self.grid + noisy[:, 0] / events, self.low, self.high)[:, np.newaxis]
 
     def _average_between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
-        """The average over those ticks."""
         ticks = max(later - earlier, 1)
         return (later * high - earlier * low) / ticks, np.ones(1) / ticks
 
@@ -321,7 +308,7 @@ class Average(Sum):
     def _output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
         """The factor from the std of a cell to that of the ratio at the published values."""
         events = np.maximum(sums[:, 1:2], 1.0)
-        return np.asarray(np.sqrt(1 + (values - self._mid * self._grid) ** 2) / events)
+        return np.asarray(np.sqrt(1 + (values - self._mid * self.grid) ** 2) / events)
 
     def _interval(self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float) -> Limits:
         """Fieller's interval of the ratio.
@@ -330,12 +317,12 @@ class Average(Sum):
         grid, with probability at least `level`. Proof: `averages.proof.md`. Test:
         tests/queries/test_queries_averages.py::test_intervals_of_averages_per_event_hold.
         """
-        mid = self._mid * self._grid
+        mid = self._mid * self.grid
         if errors.pure:  # the mixed sum of two Laplace noises has no quantile here: each noise by itself
             normal, linear = np.zeros_like(errors.spread), errors.half(level, 2)
         else:
             normal, linear = errors.factor(level) * errors.spread, errors.slack + errors.step
-        least, most = self._low * self._grid - mid, self._high * self._grid - mid
+        least, most = self._low * self.grid - mid, self._high * self.grid - mid
         low, high = fieller_interval(sums[:, :1], sums[:, 1:], normal, linear, least, most)
         return np.minimum(low + mid, values), np.maximum(high + mid, values)
 

@@ -18,11 +18,10 @@ from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Budget
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, is_replace
 from evercount.queries.capabilities import Rows
-from evercount.queries.cell_errors import CellErrors, Limits
 from evercount.queries.discovery_threshold import Reach, Thresholds
 from evercount.queries.histogram import OTHER
 from evercount.queries.key_counts import KeyCounts
-from evercount.queries.publishing import Change, KeptSums, Publishing
+from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, Publishing
 from evercount.queries.sensitivities import bounded
 from evercount.queries.top_keys import TopKey
 from evercount.text_rules import escaped, fault
@@ -30,10 +29,8 @@ from evercount.text_rules import escaped, fault
 TOTAL = "total"
 RESERVED = (TOTAL, OTHER)
 """Labels of the first two cells. Events may name them as keys: they count in the total and are never listed."""
-PER_TICK = "per-tick"
-"""The only view of a stream of keys of the day."""
-LONGEST_KEY = 200
-"""Characters of a key."""
+PER_TICK = "per-tick"  # the only view of a stream of keys of the day
+LONGEST_KEY = 200  # characters of a key
 CLEAR = 2.0
 """A key is clearly above its threshold when its noisy count exceeds it by this many stds plus half an interval."""
 
@@ -81,8 +78,7 @@ class DiscoveredKeys(Query[FloatArray]):
     outputs = len(RESERVED)
     labels = RESERVED
     refuses_by_itself: ClassVar[bool] = True
-    first_names: ClassVar[tuple[str, ...]] = ("",)
-    """The total's noise has the empty name, which no key has."""
+    first_names: ClassVar[tuple[str, ...]] = ("",)  # the total's noise has the empty name, which no key has
     _own_ticks: bool = False
 
     def __init__(self, every: int = 1, minimum: int = 1, share: float = 0.5) -> None:
@@ -225,10 +221,8 @@ class DiscoveredKeys(Query[FloatArray]):
         return np.where(clear, np.maximum(low, self.minimum), float(self.minimum))
 
     def _between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
-        """The changes of the total and of keys that were public at both ticks, NaN for all others.
-
-        `other` is the change of the total less those of the keys that are shown.
-        """
+        """The changes of the total and of keys that were public at both ticks, NaN for all others. `other` is the
+        change of the total less those of the keys that are shown."""
         self.publishing.check_views("between: ", None)
         change = high - low
         weight = np.where(np.isnan(change), np.nan, 1.0)
@@ -242,13 +236,10 @@ class KnownKeys(Query[FloatArray]):
     """The cells that S of a `DiscoveredKeys` speaks of, over a few keys: for the audit of its sensitivity."""
 
     name: ClassVar[str] = "discovered-keys"
+    cells = 0
 
     def __init__(self, of: DiscoveredKeys, keys: Sequence[str]) -> None:
-        self._of, self._keys = of, tuple(keys)
-
-    @property
-    def cells(self) -> int:
-        return 1 + len(self._keys)
+        self._of, self._keys, self.cells = of, tuple(keys), 1 + len(keys)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         return self._of.squared_sensitivity(adjacency)

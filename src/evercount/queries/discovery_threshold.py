@@ -13,25 +13,17 @@ from evercount.errors import ParameterError
 from evercount.privacy import Budget
 from evercount.queries.sensitivities import bounded
 
-MARGIN = 1e-9
-"""Relative head-room over the rounding of norms and tails."""
+MARGIN = 1e-9  # relative head-room over the rounding of norms and tails
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What one protected unit can bring into the counts that are compared with thresholds.
+    """What one protected unit can bring into the counts that are compared with thresholds."""
 
-    Args:
-        events: the most events of one key in one tick.
-        keys: the most keys in one tick.
-        ticks: the most ticks.
-        total: the most events in all of them.
-    """
-
-    events: int
-    keys: int
-    ticks: int
-    total: int
+    events: int  # the most events of one key in one tick
+    keys: int  # the most keys in one tick
+    ticks: int  # the most ticks
+    total: int  # the most events in all of them
 
     @classmethod
     def of(cls, budget: Budget, horizon: int | None, own_ticks: bool) -> Reach:
@@ -60,16 +52,6 @@ class Reach:
 class Thresholds:
     """The threshold of every discovery tick.
 
-    Args:
-        minimum: the true count from which a key is compared with the threshold at all.
-        every: discovery ticks are the multiples of this.
-        horizon: the number of ticks, or None.
-        reach: what one protected unit can have.
-        delta: δ₂, the probability with which all discovery ticks together may list a key because of one unit alone.
-        std: from ticks to the std of a cell's noise before it is rounded, in events.
-        own_ticks: whether each tick compares its own counts, of which a unit changes those of `reach.ticks` ticks only,
-            instead of running totals. Then every tick has the same threshold, for ever.
-
     **Guarantee.** However the events of a unit are spread over keys, the probability that at some discovery tick a key
     reaches its threshold whose count without the unit is below `minimum` is at most `delta`. Proof:
     `discovered_keys.proof.md`, Lemmas 2 and 8. Assumption: noise is normal of this std, rounded to the nearest whole
@@ -78,12 +60,14 @@ class Thresholds:
     tests/queries/test_discovered_law.py::test_a_key_of_one_person_is_listed_with_at_most_delta_2.
     """
 
-    minimum: int
-    every: int
-    horizon: int | None
-    reach: Reach
-    delta: float
-    std: Callable[[IntArray], FloatArray]
+    minimum: int  # the true count from which a key is compared with the threshold at all
+    every: int  # discovery ticks are the multiples of this
+    horizon: int | None  # the number of ticks, or None
+    reach: Reach  # what one protected unit can have
+    delta: float  # δ₂, the probability with which all discovery ticks together may list a key because of one unit alone
+    std: Callable[[IntArray], FloatArray]  # from ticks to the std of a cell's noise before it is rounded, in events
+    # whether each tick compares its own counts, of which a unit changes those of `reach.ticks` ticks only, instead of
+    # running totals. Then every tick has the same threshold, for ever
     own_ticks: bool = False
     _known: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
@@ -98,10 +82,8 @@ class Thresholds:
         return tick % self.every == 0
 
     def share(self, tick: int) -> float:
-        """The part of δ₂ that a discovery tick has: equal parts of a horizon, else δ₂/(j(j+1)) for the j-th.
-
-        With own ticks all of it: `reach` counts the ticks.
-        """
+        """The part of δ₂ that a discovery tick has: equal parts of a horizon, else δ₂/(j(j+1)) for the j-th. With own
+        ticks all of it: `reach` counts the ticks."""
         if self.own_ticks:
             return self.delta
         if self.horizon is not None:
@@ -136,10 +118,8 @@ class Thresholds:
         return float(self.std(np.asarray([tick]))[0])
 
     def visible(self, count: int, tick: int) -> float:
-        """The chance that a key with this true count passes the threshold at the last discovery tick up to `tick`.
-
-        A key that passed earlier is public already, so the chance that it is public is at least this.
-        """
+        """The chance that a key with this true count passes the threshold at the last discovery tick up to `tick`. A
+        key that passed earlier is public already, so the chance that it is public is at least this."""
         last = tick // self.every * self.every
         if last < 1 or count < self.minimum:
             return 0.0

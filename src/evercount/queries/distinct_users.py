@@ -15,26 +15,21 @@ from evercount.queries.base import Adjacency, Query, is_replace, listed_events
 from evercount.queries.capabilities import Rows
 from evercount.queries.histogram import Histogram
 
-ONLY = ""
-"""The one key of a stream without keys."""
+ONLY = ""  # the one key of a stream without keys
 LONGEST_USER = 256
 TOTAL = "total"
 
-Seen = dict[str, list[str]]
-"""The keys under which each user has been counted. As sensitive as the events."""
+Seen = dict[str, list[str]]  # the keys under which each user has been counted. As sensitive as the events.
 
 
 class UserQuery(Query):
     """What queries share whose events name their users, and keys where there are some; one user may have any number."""
 
     in_place = True
-    each_tick: ClassVar[bool] = False
-    """Whether users count anew in each tick: S and Δ₁ are then those of one tick."""
+    each_tick: ClassVar[bool] = False  # whether users count anew in each tick: S and Δ₁ are then those of one tick
     refuses_by_itself: ClassVar[bool] = True
-    _legal: Mapping[str, int]
-    """The keys that an event may name."""
-    _keyed: bool
-    """Whether an event is a pair (user, key), and not a user alone."""
+    _legal: Mapping[str, int]  # the keys that an event may name
+    _keyed: bool  # whether an event is a pair (user, key), and not a user alone
 
     def __init__(self, keys: Sequence[str] | None) -> None:
         if isinstance(keys, int):
@@ -85,7 +80,6 @@ class UserQuery(Query):
         return pairs
 
     def users_of(self, events: Iterable[Any]) -> list[str]:
-        """Whose events these are."""
         return [user for user, _ in self._pairs(events)]
 
     def check_events(self, events: Iterable[Any]) -> None:
@@ -127,6 +121,8 @@ class DistinctUsers(UserQuery):
     """
 
     name: ClassVar[str] = "distinct-users"
+    cells = 0
+    labels: tuple[str, ...] = ()
     monotone = True
 
     def __init__(self, keys: Sequence[str] | None = None, max_keys: int = 1, total: bool = False) -> None:
@@ -137,19 +133,12 @@ class DistinctUsers(UserQuery):
             raise ParameterError(f"max_keys={max_keys} is more than the {len(self._index)} keys")
         if not isinstance(total, bool) or (total and (self._keys is None or TOTAL in self._keys)):
             raise ParameterError(f"total is true or false; it goes with keys, none of them called {TOTAL!r}")
-        self._total = total
+        self._total, self.cells = total, len(self._index) + total
+        self.labels = ("users",) if self._keys is None else (*((TOTAL,) * total), *self._keys)
 
     @property
     def order_matters(self) -> bool:
         return self._most < len(self._index)
-
-    @property
-    def cells(self) -> int:
-        return len(self._index) + self._total
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return ("users",) if self._keys is None else ((TOTAL, *self._keys) if self._total else self._keys)
 
     @property
     def rows(self) -> Rows:
@@ -163,7 +152,6 @@ class DistinctUsers(UserQuery):
         return one + 2.0 * self._total
 
     def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
-        """S for one user with any number of events: see the class."""
         each = {(False, False): 1, (True, False): 2, (False, True): 2, (True, True): 5}
         return float(each[is_replace(adjacency), period] * (self._most + self._total))
 
@@ -249,7 +237,6 @@ class ActiveUsers(DistinctUsers):
         return other if is_replace(adjacency) else alone
 
     def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
-        """S of one tick for one user with any number of events: see the class."""
         return float(self._most * (1 + is_replace(adjacency)))
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:

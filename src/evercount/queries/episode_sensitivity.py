@@ -12,7 +12,7 @@ See `episodes.proof.md`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import comb, factorial
@@ -27,10 +27,8 @@ APART: dict[int, tuple[tuple[int, ...], ...]] = {
 """Length → the three lists of `apart`, where the automaton takes from a second to ten minutes; for any alphabet.
 Test: tests/queries/test_queries_episodes.py::test_stored_tables_are_computed_again."""
 
-LONGEST_JOINT = 3
-"""Longest episodes whose Σ(P+N) the automaton finds; longer ones take Lemma 3."""
-LONGEST_EXACT = max(APART)
-"""Longest episodes that the automaton handles, by stored results; longer ones take Lemma 7."""
+LONGEST_JOINT = 3  # longest episodes whose Σ(P+N) the automaton finds; longer ones take Lemma 3
+LONGEST_EXACT = max(APART)  # longest episodes that the automaton handles, by stored results; longer ones take Lemma 7
 
 
 def episode_sensitivity(letters: int, longest: int, replace: bool, weights: Sequence[int] | None = None) -> int:
@@ -39,9 +37,6 @@ def episode_sensitivity(letters: int, longest: int, replace: bool, weights: Sequ
     Guarantee. Theorem 6 of `episodes.proof.md`. Tests:
     tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration, ::test_known_maxima_are_met,
     ::test_automaton_matches_single_episodes and ::test_weighted_sensitivity_by_enumeration.
-
-    >>> episode_sensitivity(2, 3, replace=False), episode_sensitivity(2, 3, replace=False, weights=(1, 1, 2))
-    (11, 32)
     """
     return max(_squared(letters, longest, changed, weights) for changed in _changed(letters, replace))
 
@@ -53,10 +48,7 @@ def _changed(letters: int, replace: bool) -> tuple[int, ...]:
 
 def _squared(letters: int, longest: int, changed: int, weights: Sequence[int] | None) -> int:
     exact = min(longest, LONGEST_EXACT)
-    total = sum(
-        comb(letters - changed, free) * _group_bound(exact, free, changed)
-        for free in range(min(exact - 1, letters - changed) + 1)
-    )
+    total = _over_groups(letters, exact, changed, _group_bound)
     total += sum(_by_types(letters, length, changed) for length in range(LONGEST_EXACT + 1, longest + 1))
     if weights is None:
         return total
@@ -68,10 +60,13 @@ def _one_length(letters: int, length: int, changed: int) -> int:
     """Bound of Σ(P²+N²) over the episodes of exactly this length."""
     if length > LONGEST_EXACT:
         return _by_types(letters, length, changed)
-    return sum(
-        comb(letters - changed, free) * _own_bound(length, free, changed)
-        for free in range(min(length - 1, letters - changed) + 1)
-    )
+    return _over_groups(letters, length, changed, _own_bound)
+
+
+def _over_groups(letters: int, length: int, changed: int, bound: Callable[[int, int, int], int]) -> int:
+    """Σ of a bound over all groups of episodes; those alike up to a renaming are counted."""
+    most = min(length - 1, letters - changed)
+    return sum(comb(letters - changed, free) * bound(length, free, changed) for free in range(most + 1))
 
 
 @cache
@@ -113,8 +108,7 @@ def _joint_absolute(letters: int, lengths: tuple[int, ...], changed: int) -> int
 # -- long episodes: Lemma 7 --------------------------------------------------------------------------------------
 
 Pairs = tuple[tuple[int, int], ...]
-Levels = tuple[Pairs, Pairs, Pairs]
-"""For the levels −1, 0 and 1: the largest (rises, falls) of walks that end there."""
+Levels = tuple[Pairs, Pairs, Pairs]  # for the levels −1, 0 and 1: the largest (rises, falls) of walks that end there
 START: Levels = ((), ((0, 0),), ())
 
 
@@ -157,9 +151,7 @@ def _visit(levels: Levels, kind: int) -> Levels:
 @cache
 def _group_bound(longest: int, free: int, changed: int) -> int:
     """Bound of Σ(P²+N²) over the episodes of length ≤ `longest` whose unchanged letters form one set of size `free`.
-
-    The letters 0 … changed−1 are the changed ones (x, and y), the next `free` are the others.
-    """
+    The letters 0 … changed−1 are the changed ones (x, and y), the next `free` are the others."""
     if free >= longest:
         return 0  # such an episode would have no changed letter in it
     if longest == 1:
@@ -199,9 +191,7 @@ def _group(length: int, free: int, changed: int) -> Iterator[Word]:
 @cache
 def apart(length: int) -> tuple[tuple[int, ...], ...]:
     """Sums over episodes, each by itself, of the largest P²+N²; entry f: f other letters, in a fixed order of arrival.
-
-    Three lists: episodes with one x (x removed); with several x (x removed); with several of x and y (x to y).
-    """
+    Three lists: episodes with one x (x removed); with several x (x removed); with several of x and y (x to y)."""
     once, removed, replaced = ([0] * length for _ in range(3))
     for word in _patterns(length):
         letters = max(word) + 1
@@ -328,8 +318,4 @@ def _spread(bits: int) -> int:
 
 
 def _squares(packed: int) -> int:
-    total = 0
-    while packed:
-        total += (packed & 15) ** 2
-        packed >>= 4
-    return total
+    return sum((packed >> place & 15) ** 2 for place in range(0, packed.bit_length(), 4))

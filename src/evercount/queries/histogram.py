@@ -64,8 +64,9 @@ class Histogram(Query[FloatArray]):
     """
 
     name: ClassVar[str] = "histogram"
+    cells = 0
     single = False
-    _k = 1
+    k = 1  # how many keys `top` returns by default
 
     def __init__(
         self,
@@ -92,16 +93,12 @@ class Histogram(Query[FloatArray]):
         self._added = _checked_keys([*(self._keys or ()), *added], unknown == OTHER)[known:] if len(added) else ()
         self._known = known
         self._other = known if unknown == OTHER else -1
-        self._cells = known + (unknown == OTHER) + len(self._added)
-        require_fits(self._cells, "this histogram", "Use fewer keys, or group rare keys under one.")
+        self.cells = known + (unknown == OTHER) + len(self._added)
+        require_fits(self.cells, "this histogram", "Use fewer keys, or group rare keys under one.")
         self._most = check_count("max_keys_per_event", max_keys_per_event)
-        if self._most > self._cells:
-            raise ParameterError(f"max_keys_per_event={self._most} is more than the {self._cells} cells: use fewer")
+        if self._most > self.cells:
+            raise ParameterError(f"max_keys_per_event={self._most} is more than the {self.cells} cells: use fewer")
         self._weights = None if weights is None else KeyWeights.of(weights, self.labels)
-
-    @property
-    def cells(self) -> int:
-        return self._cells
 
     @cached_property
     def labels(self) -> Sequence[str]:
@@ -116,9 +113,9 @@ class Histogram(Query[FloatArray]):
         return self._sensitivity(adjacency, 1)
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
-        touched, factor = min(self._most, self._cells), 1
+        touched, factor = min(self._most, self.cells), 1
         if is_replace(adjacency):
-            touched, factor = (touched, 2**power) if self._removals else (min(2 * self._most, self._cells), 1)
+            touched, factor = (touched, 2**power) if self._removals else (min(2 * self._most, self.cells), 1)
         return factor * (float(touched) if self._weights is None else self._weights.largest(touched, power))
 
     @property
@@ -137,14 +134,9 @@ class Histogram(Query[FloatArray]):
             **more,
         }
 
-    @property
-    def k(self) -> int:
-        """How many keys `top` returns by default."""
-        return self._k
-
     def top(self, values: FloatArray, errors: RankErrors, k: int | None = None, level: float = 0.95) -> list[TopKey]:
         k = self._checked_k(self.k if k is None else k)
-        known = np.flatnonzero(np.arange(self._cells) != self._other)
+        known = np.flatnonzero(np.arange(self.cells) != self._other)
         cells = errors.cells.at((slice(None), known))
         labels = [self.labels[cell] for cell in known.tolist()]
         return top_keys(labels, values[known], replace(errors, cells=cells), k, level)
@@ -163,7 +155,7 @@ class Histogram(Query[FloatArray]):
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         """Here the cell `other` comes last."""
         if self._added and self._unknown == OTHER:
-            place = np.asarray([*range(self._known), *range(self._known + 1, self._cells), self._known])
+            place = np.asarray([*range(self._known), *range(self._known + 1, self.cells), self._known])
             cell = place[cell]
         return tick, cell, events if self._weights is None else events * self._weights.cells[cell]
 
@@ -179,7 +171,6 @@ class Histogram(Query[FloatArray]):
         return counts if self._weights is None else counts * self._weights.cells, state
 
     def _counts(self, events: Any) -> IntArray:
-        """How many events of a tick name each cell."""
         if isinstance(events, np.ndarray) and self._keys is None and events.ndim == 1 and events.dtype.kind in "iu":
             return self._count(self._integer_cells(events))
         listed = listed_events(events)
@@ -210,7 +201,7 @@ class Histogram(Query[FloatArray]):
         return array, state
 
     def _count(self, cells: npt.NDArray[np.intp]) -> IntArray:
-        return np.bincount(cells, minlength=self._cells).astype(np.int64, copy=False)
+        return np.bincount(cells, minlength=self.cells).astype(np.int64, copy=False)
 
     def _integer_cells(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
         if keys.dtype != np.int64:  # narrow types could not hold the number of the cell `other`
@@ -257,7 +248,7 @@ class Histogram(Query[FloatArray]):
             return None
         owners = np.repeat(np.arange(len(events)), sizes)
         # a key twice, or several unknown keys, in one event
-        return cells if len(np.unique(owners * self._cells + cells)) == len(cells) else None
+        return cells if len(np.unique(owners * self.cells + cells)) == len(cells) else None
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -265,14 +256,11 @@ class Histogram(Query[FloatArray]):
         return {key: cell for cell, key in enumerate(self.labels) if cell != self._other}
 
     def _encode_one_by_one(self, events: list[Any]) -> IntArray:
-        cells: list[int] = []
-        signs: list[int] = []
+        row = np.zeros(self.cells, np.int64)
         for number, event in enumerate(events):
-            change = self._change(number, event)
-            cells.extend(change.keys())
-            signs.extend(change.values())
-        where, sign = np.asarray(cells, dtype=np.intp), np.asarray(signs, dtype=np.int64)
-        return self._count(where[sign > 0]) - self._count(where[sign < 0])
+            for cell, sign in self._change(number, event).items():
+                row[cell] += sign
+        return row
 
     def _change(self, number: int, event: Any) -> dict[int, int]:
         """The cells that one event changes, each by −1 or +1 (or by 0, for `other`)."""
@@ -296,7 +284,6 @@ class Histogram(Query[FloatArray]):
         return change
 
     def _signs_by_key(self, number: int, event: Any) -> dict[Any, int]:
-        """The event as key → sign, with distinct keys."""
         if isinstance(event, Mapping):
             if not self._removals:
                 raise EventRefused(number, "maps keys to signs; that needs removals=True")
@@ -316,14 +303,12 @@ class Histogram(Query[FloatArray]):
         return {event: 1} if isinstance(event, str | Integral) else self._no_key(number, event)
 
     def _cell(self, number: int, key: Any) -> int:
-        if self._keys is None:
-            if isinstance(key, bool) or not isinstance(key, Integral):
-                self._no_key(number, key)
-            cell = int(key) if 0 <= key < self._known else self._other
-        else:
-            if not isinstance(key, str):
-                self._no_key(number, key)
+        if isinstance(key, bool) or not isinstance(key, Integral if self._keys is None else str):
+            self._no_key(number, key)
+        if self._keys is not None:
             cell = self._index.get(key, self._other)
+        else:
+            cell = int(key) if 0 <= key < self._known else self._other
         if cell < 0:
             raise self._unknown_key(number, key)
         return cell
@@ -386,10 +371,10 @@ class TopK(Histogram):
         unknown: Literal["refuse", "other"] = "refuse",
     ) -> None:
         super().__init__(keys, max_keys_per_event, removals, unknown)
-        self._k = self._checked_k(k)
+        self.k = self._checked_k(k)
 
     def with_keys(self, keys: Sequence[Any]) -> Histogram:
         raise ParameterError("'top-k' keeps its keys: declare a histogram, whose largest keys `Release.top` gives, too")
 
     def parameters(self) -> dict[str, Any]:
-        return {**super().parameters(), "k": self._k}
+        return {**super().parameters(), "k": self.k}

@@ -10,34 +10,27 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 
+ARRAYS = ("counts", "listed", "since", "evidence")
+
 
 @dataclass(frozen=True, eq=False)
 class KeyCounts:
-    """Counts after some tick, and what was encoded of the ticks after it.
+    """Counts after some tick, and what was encoded of the ticks after it. What a step does, it does to a copy
+    (`opened`), so that the old one stays true if the step fails. Only `rare` is shared, because it is large: it lacks
+    the counts in `changed`, which are absolute, so writing them twice does no harm."""
 
-    What a step does, it does to a copy (`opened`), so that the old one stays true if the step fails. Only `rare` is
-    shared, because it is large: it lacks the counts in `changed`, which are absolute, so writing them twice does no
-    harm.
-    """
-
-    rare: dict[str, int] = field(default_factory=dict)
-    """Counts below the minimum, without those in `changed`."""
-    changed: dict[str, int] = field(default_factory=dict)
-    """Rare keys that the last ticks changed; 0: no longer rare."""
+    rare: dict[str, int] = field(default_factory=dict)  # counts below the minimum, without those in `changed`
+    changed: dict[str, int] = field(default_factory=dict)  # rare keys that the last ticks changed; 0: no longer rare
     keys: list[str] = field(default_factory=list)
     """Keys that have reached the minimum, in the order in which they did; those of one tick by their names."""
-    place: dict[str, int] = field(default_factory=dict)
-    """Where each of `keys` stands."""
-    counts: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-    """The counts of `keys`."""
+    place: dict[str, int] = field(default_factory=dict)  # where each of `keys` stands
+    counts: IntArray = field(default_factory=lambda: np.empty(0, np.int64))  # the counts of `keys`
     listed: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     """The places of public keys, in the order in which they became public."""
-    since: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-    """The ticks at which they became public."""
+    since: IntArray = field(default_factory=lambda: np.empty(0, np.int64))  # the ticks at which they became public
     evidence: FloatArray = field(default_factory=lambda: np.empty(0))
     """How many stds their noisy counts were above the threshold at the last discovery tick."""
-    pending: tuple[Mapping[str, int], ...] = ()
-    """What each tick that was encoded and not released adds to each key."""
+    pending: tuple[Mapping[str, int], ...] = ()  # what each tick that was encoded and not released adds to each key
 
     @classmethod
     def shown(cls, keys: list[str], tick: int) -> KeyCounts:
@@ -48,7 +41,6 @@ class KeyCounts:
 
     @property
     def public(self) -> list[str]:
-        """The keys that are public, in the order in which they became so."""
         return [self.keys[place] for place in self.listed.tolist()]
 
     def settled(self) -> KeyCounts:
@@ -122,29 +114,17 @@ class KeyCounts:
             "rare": _texts(settled.rare),
             "rare counts": np.fromiter(settled.rare.values(), np.int64, len(settled.rare)),
             "keys": _texts(settled.keys),
-            "counts": settled.counts,
-            "listed": settled.listed,
-            "since": settled.since,
-            "evidence": settled.evidence,
+            **{name: vars(settled)[name] for name in ARRAYS},
         }
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> KeyCounts:
-        """The counts of `dump`."""
         keys = _split(data["keys"])
         rare = dict(zip(_split(data["rare"]), data["rare counts"].tolist(), strict=True))
         if len(keys) != len(data["counts"]) or len(data["listed"]) != len(data["since"]):
             raise ValueError("the counts of keys are inconsistent")
-        return cls(
-            rare,
-            {},
-            keys,
-            dict(zip(keys, range(len(keys)), strict=True)),
-            data["counts"],
-            data["listed"],
-            data["since"],
-            data["evidence"],
-        )
+        place = {key: number for number, key in enumerate(keys)}
+        return cls(rare, {}, keys, place, **{name: data[name] for name in ARRAYS})
 
 
 def _texts(keys: Iterable[str]) -> Any:

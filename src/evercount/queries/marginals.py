@@ -23,8 +23,7 @@ from evercount.text_rules import check_public_text
 
 EVERY = "*"
 MOST_COLUMNS = 6
-Part = tuple[int, ...]
-"""Some columns, by their numbers from 0, rising."""
+Part = tuple[int, ...]  # some columns, by their numbers from 0, rising
 
 
 class Marginals(TableQuery):
@@ -58,6 +57,8 @@ class Marginals(TableQuery):
     """
 
     name: ClassVar[str] = "marginals"
+    cells = 0
+    labels: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -77,13 +78,12 @@ class Marginals(TableQuery):
         if prod(self._sizes) < 2:
             raise ParameterError("marginals need a column of at least two values; for one number use Count")
         self._index = [{value: place for place, value in enumerate(column)} for column in self._columns]
-        labels = tuple(label for part in self._parts for label in self._labelled(part))
-        if len(set(labels)) < len(labels):
+        self.cells = sum(map(self._number, self._tables))
+        self.labels = tuple(label for part in self._parts for label in self._labelled(part))
+        if len(set(self.labels)) < len(self.labels):
             raise ParameterError(f"two numbers would have one label: rename values such as {EVERY!r} or {TOTAL!r}")
-        self._labels = labels
 
     def _number(self, part: Iterable[int]) -> int:
-        """How many cells a table of these columns has."""
         return prod(self._sizes[column] for column in part)
 
     def _labelled(self, part: Part) -> Iterable[str]:
@@ -93,16 +93,8 @@ class Marginals(TableQuery):
         return map(SEPARATOR.join, product(*values))
 
     @property
-    def cells(self) -> int:
-        return sum(map(self._number, self._tables))
-
-    @property
     def outputs(self) -> int:
-        return len(self._labels)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self._labels
+        return len(self.labels)
 
     @property
     def _tables_of_events(self) -> Iterable[tuple[int, int]]:
@@ -111,7 +103,6 @@ class Marginals(TableQuery):
     # -- from events to increments -----------------------------------------------------------------------------------
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
-        """The number of each event's combination of values."""
         places = np.empty((len(events), self.depth), np.intp)
         for number, event in enumerate(events):
             if not isinstance(event, list | tuple) or len(event) != self.depth:

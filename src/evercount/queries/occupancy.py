@@ -59,6 +59,8 @@ class Occupancy(UserQuery):
     """
 
     name: ClassVar[str] = "occupancy"
+    cells = 0
+    labels: tuple[str, ...] = ()
     order_matters = True
     publishing = PUBLISHED
     starts_empty: ClassVar[bool] = False  # whoever is inside when a successor starts comes in again: old data
@@ -72,15 +74,8 @@ class Occupancy(UserQuery):
         self._most = None if max_events is None else check_count("max_events", max_events)
         if self._most is not None and self._most > MOST_EVENTS:
             raise ParameterError(f"max_events is at most {MOST_EVENTS}, got {max_events}")
-        self._touched = min(2, len(self._index))
-
-    @property
-    def cells(self) -> int:
-        return len(self._index)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return ("inside",) if self._keys is None else self._keys
+        self.cells, self.labels = len(self._index), self._keys or ("inside",)
+        self._touched = min(2, self.cells)
 
     @property
     def rows(self) -> Rows:

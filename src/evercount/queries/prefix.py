@@ -108,6 +108,8 @@ class PrefixQuery(Query):
     """
 
     name: ClassVar[str] = "prefix"
+    cells = 0
+    grid = 1.0
 
     def __init__(
         self,
@@ -121,30 +123,22 @@ class PrefixQuery(Query):
         self._function = _registered(encode) if isinstance(encode, str) else encode
         if not callable(self._function):
             raise ParameterError(f"encode must be a function or the name of a registered one, not {encode!r:.80}.")
-        self._cells = check_count("cells", cells)
-        require_fits(self._cells, "this query", "Use fewer cells.")
+        self.cells = check_count("cells", cells)
+        require_fits(self.cells, "this query", "Use fewer cells.")
         if not isinstance(sensitivity, Mapping) or not sensitivity:
             raise ParameterError("sensitivity must map 'add-remove', 'replace' or both to S, e.g. {'replace': 2}.")
         self._sensitivity: dict[str, float] = {}
         for adjacency, squared in sensitivity.items():
             check_name("adjacency", adjacency, ADJACENCIES)
             self._sensitivity[adjacency] = check_positive(f"the sensitivity for {adjacency}", squared)
-        self._grid = check_positive("grid", grid)
+        self.grid = check_positive("grid", grid)
         try:
             self._initial = json.loads(json.dumps(state))
         except (TypeError, ValueError) as error:
             raise ParameterError(f"state must be a JSON value: {error}.") from error
-        if labels is not None and (isinstance(labels, str) or len(labels) != self._cells):
-            raise ParameterError(f"labels must be a list of {self._cells} strings, one per cell.")
+        if labels is not None and (isinstance(labels, str) or len(labels) != self.cells):
+            raise ParameterError(f"labels must be a list of {self.cells} strings, one per cell.")
         self._labels = None if labels is None else tuple(check_public_text("the label", label) for label in labels)
-
-    @property
-    def cells(self) -> int:
-        return self._cells
-
-    @property
-    def grid(self) -> float:
-        return self._grid
 
     @property
     def labels(self) -> Sequence[str]:
@@ -166,7 +160,7 @@ class PrefixQuery(Query):
         `prefix.proof.md`, "Pure privacy". Test: tests/queries/test_l1_sensitivity.py::test_prefix_query_from_its_s.
         """
         squared = self.squared_sensitivity(adjacency)
-        return min(math.sqrt(2 * self._cells * squared), squared / self._grid) * (1 + 2.0**-50)
+        return min(math.sqrt(2 * self.cells * squared), squared / self.grid) * (1 + 2.0**-50)
 
     def initial_state(self) -> Any:
         return copy.deepcopy(self._initial)
@@ -187,8 +181,8 @@ class PrefixQuery(Query):
 
     def _checked(self, vector: Any) -> IntArray:
         array = np.asarray(vector)
-        if array.shape != (self._cells,):
-            raise InputError(f"the encoder returned shape {array.shape} where ({self._cells},) is declared")
+        if array.shape != (self.cells,):
+            raise InputError(f"the encoder returned shape {array.shape} where ({self.cells},) is declared")
         if array.dtype.kind == "f":
             if not np.isfinite(array).all() or (array != np.rint(array)).any():
                 raise InputError("the encoder returned a number that is not whole; choose a finer grid and round")
@@ -201,9 +195,9 @@ class PrefixQuery(Query):
     def parameters(self) -> dict[str, Any]:
         return {
             "encode": _name_of(self._function),
-            "cells": self._cells,
+            "cells": self.cells,
             "sensitivity": dict(self._sensitivity),
-            "grid": self._grid,
+            "grid": self.grid,
             "state": copy.deepcopy(self._initial),
             "labels": None if self._labels is None else list(self._labels),
         }

@@ -109,9 +109,8 @@ class Quantiles(TreeQuery):
     @cached_property
     def _parts(self) -> FloatArray:
         """g of `rollup.proof.md`, shape (levels below the root, bins): the part of each r in the number below an edge.
-
-        Row ℓ−1 belongs to the node of level ℓ that holds the edge: β where it is a left child, 1 − β where a right one.
-        """
+        Row ℓ−1 belongs to the node of level ℓ that holds the edge: β where it is a left child, 1 − β where a right
+        one."""
         edge = np.arange(1, self.bins + 1)
         rows = []
         for level in range(1, self.height + 1):

@@ -83,10 +83,8 @@ class TableQuery(Query):
 
 
 class TreeQuery(TableQuery):
-    """Queries whose cells are the nodes of a public tree, and whose events fall into one leaf each; see `TableQuery`.
-
-    A table is a level of the tree.
-    """
+    """Queries whose cells are the nodes of a public tree, and whose events fall into one leaf each; see `TableQuery`. A
+    table is a level of the tree."""
 
     tree: ConsistentTree | Forest
 
@@ -136,6 +134,7 @@ class Rollup(TreeQuery):
     """
 
     name: ClassVar[str] = "rollup"
+    labels: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -170,18 +169,14 @@ class Rollup(TreeQuery):
             self._leaf |= {path: len(self._leaf) + leaf for leaf, path in enumerate(nodes[-1])}
             trees.append(ConsistentTree(_children(nodes), chosen))
             places.append(np.asarray([place.setdefault(label, len(place)) for label in labels]))
-        self._labels = tuple(place)
+        self.labels = tuple(place)
         self.tree = trees[0] if len(trees) == 1 else Forest(tuple(trees), tuple(places))
         if trees[0].leaves < 2:
             raise ParameterError("a rollup needs at least two leaves; for one number use Count")
 
     @property
     def outputs(self) -> int:
-        return self.tree.nodes
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self._labels
+        return len(self.labels)
 
     @cached_property
     def publishing(self) -> Publishing:
@@ -217,7 +212,6 @@ class Rollup(TreeQuery):
 
     @property
     def _other(self) -> tuple[str, ...] | None:
-        """The path of unknown ones."""
         return (OTHER,) * self.depth if self._unknown == OTHER else None
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
@@ -239,11 +233,7 @@ class Rollup(TreeQuery):
 
 
 def path_key(path: Sequence[str]) -> str:
-    """One text for one path: each name after its length in bytes, so that no two paths share a text.
-
-    >>> path_key(("Tyrol", "Hall"))
-    '5:Tyrol4:Hall'
-    """
+    """One text for one path: each name after its length in bytes, so that no two paths share a text."""
     return "".join(f"{len(name.encode())}:{name}" for name in path)
 
 

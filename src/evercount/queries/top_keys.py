@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.publishing import CellErrors
 
 
 class TopKey(NamedTuple):
@@ -39,18 +39,13 @@ class TopKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RankErrors:
-    """Errors of the numbers to select from.
+    """Errors of the numbers to select from."""
 
-    Attributes:
-        cells: Spread and slack of each number, shape (1, numbers).
-        count: Over how many numbers intervals must hold at once: these, or those of all ticks where a published number
-            is the largest so far.
-        independent: Whether the noise of the numbers is independent, of the same law, and normal.
-    """
-
-    cells: CellErrors
+    cells: CellErrors  # spread and slack of each number, shape (1, numbers)
+    # over how many numbers intervals must hold at once: these, or those of all ticks where a published number is the
+    # largest so far
     count: int
-    independent: bool
+    independent: bool  # whether the noise of the numbers is independent, of the same law, and normal
 
 
 def top_keys(labels: list[str], values: FloatArray, errors: RankErrors, k: int, level: float) -> list[TopKey]:
@@ -102,14 +97,9 @@ def supported_keys(
 
 
 def range_tail(numbers: int, apart: float) -> float:
-    """P(largest − smallest > apart) for this number of independent standard normals.
-
-    The integral n·∫φ(z)·(Φ(z) − Φ(z − apart))^(n−1) dz by the trapezoid rule, which is exact to about 1e-13 here;
-    never less than 1e-12, and never more than the union bound over all pairs.
-
-    >>> round(range_tail(2, 1.96 * 2**0.5), 3)
-    0.05
-    """
+    """P(largest − smallest > apart) for this number of independent standard normals. The integral n·∫φ(z)·(Φ(z) − Φ(z −
+    apart))^(n−1) dz by the trapezoid rule, which is exact to about 1e-13 here; never less than 1e-12, and never more
+    than the union bound over all pairs."""
     from scipy.special import ndtr
 
     if apart <= 0 or numbers < 2:

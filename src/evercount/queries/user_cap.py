@@ -22,28 +22,19 @@ from evercount.privacy import Budget
 class Used(NamedTuple):
     """What one user has used of the caps, in one period. As sensitive as the events: keep it where they are kept."""
 
-    events: int = 0
-    """Events that were counted."""
-    ticks: int = 0
-    """Ticks in which an event came."""
-    tick: int = 0
-    """The last of them."""
-    here: int = 0
-    """Events that were counted in it."""
+    events: int = 0  # events that were counted
+    ticks: int = 0  # ticks in which an event came
+    tick: int = 0  # the last of them
+    here: int = 0  # events that were counted in it
 
 
 NOTHING = Used()
-UserState = dict[str, Used]
-"""What each user has used in the period of the last tick; JSON-serialisable."""
+UserState = dict[str, Used]  # what each user has used in the period of the last tick; JSON-serialisable
 
 
 @dataclass(frozen=True)
 class Caps:
-    """What is counted of one user id in one period: three numbers, None where there is no such cap.
-
-    >>> Caps(per_tick=2, ticks=1).room(NOTHING, 5)
-    2
-    """
+    """What is counted of one user id in one period: three numbers, None where there is no such cap."""
 
     events: int | None = None
     per_tick: int | None = None
@@ -118,16 +109,12 @@ def cap_per_user(
     `user_cap.proof.md`, Lemma 1. Assumption: a user id belongs to one person, and each person has one. Test:
     tests/queries/test_user_cap.py::test_neighbours_differ_by_what_is_touched.
     """
-    pairs = []
-    for number, pair in enumerate(events):
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise EventRefused(number, "must be a pair (user, event)")
-        user, event = pair
+    pairs = list(events)
+    for number, (user, _) in enumerate(pairs):
         if not isinstance(user, str):  # 7 and "7" would be one user before a snapshot and two after it
             raise EventRefused(number, f"has a user who must be a string, not {type(user).__name__}")
         if not user:
             raise EventRefused(number, "has an empty user, which names nobody: leave it out")
-        pairs.append((user, event))
     kept = []
     changes: UserState = {}
     for user, event in pairs:
@@ -149,9 +136,6 @@ def last_turns(user: IntArray, time: IntArray, order: IntArray) -> IntArray:
     of its own user's events alone: `user_cap.proof.md`, Order. Tests:
     tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
     tests/files/test_cap_users.py::test_caps_are_those_of_plain_python.
-
-    >>> last_turns(np.array([0, 0, 0, 1]), np.array([5, 5, 4, 5]), np.array([1, 1, 9, 1])).tolist()
-    [3, 3, 1, 1]
     """
     if not len(user):
         return np.empty(0, np.int64)

@@ -10,10 +10,10 @@ import numpy as np
 
 from evercount.declarations.tick_marks import with_marks
 from evercount.declarations.view_names import QUANTILE, check_views, newest_spans, view_table
-from evercount.engine.key_views import needed_columns
 from evercount.engine.notebook_chart import without_trend
 from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
 from evercount.engine.table_ticks import described
+from evercount.engine.take_views import needed_columns
 from evercount.engine.view_widths import PER_TICK, RUNNING
 from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError

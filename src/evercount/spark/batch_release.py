@@ -19,8 +19,8 @@ from evercount.declarations.cautions import declared_text
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
 from evercount.declarations.view_names import shown_tables
-from evercount.engine.cell_range import can_be_cut, cut_cells
 from evercount.engine.close_ticks import close_ticks
+from evercount.engine.derived_query import can_be_cut, cut_cells
 from evercount.engine.release_table import LEVEL
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modules

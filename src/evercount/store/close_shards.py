@@ -14,8 +14,8 @@ import numpy as np
 from sqlalchemy import Connection, Row, insert, select, update
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.engine.cell_range import can_be_cut, cut_cells
 from evercount.engine.close_ticks import close_ticks
+from evercount.engine.derived_query import can_be_cut, cut_cells
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError, StoreError

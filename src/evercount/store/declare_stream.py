@@ -13,8 +13,8 @@ from sqlalchemy import insert
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.same_stream import changed_noise, declares_again
 from evercount.declarations.schedule import SECOND, instant_of
-from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
+from evercount.engine.stream_facts import identify
 from evercount.errors import BudgetExceeded, Conflict, ParameterError, TooLarge
 from evercount.noise import Secret
 from evercount.store import schema

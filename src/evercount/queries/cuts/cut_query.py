@@ -15,8 +15,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name, check_positive, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError, TooLarge
 from evercount.queries.base import Adjacency, Query, is_replace
-from evercount.queries.cuts.cut_graph import CutGraph
-from evercount.queries.cuts.cut_noise import CutNoise
+from evercount.queries.cuts.cut_graph import CutGraph, CutNoise
 
 MOST_VERTICES = 2**31
 

@@ -11,14 +11,11 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 
-EIGENVECTORS = 8
-"""Eigenvectors of the Laplacian whose orders of the vertices are swept."""
+EIGENVECTORS = 8  # eigenvectors of the Laplacian whose orders of the vertices are swept
 
-RANDOM_STARTS = 32
-"""Random combinations of these eigenvectors that are rounded to a cut, as starts of the local search."""
+RANDOM_STARTS = 32  # random combinations of these eigenvectors that are rounded to a cut, as starts of the local search
 
-STARTS = 48
-"""Candidates with the smallest objective that the local search starts from."""
+STARTS = 48  # candidates with the smallest objective that the local search starts from
 
 
 def objective(weights: FloatArray, sides: FloatArray, sparsity: bool) -> FloatArray:
@@ -92,10 +89,8 @@ def low_eigenvectors(weights: FloatArray, number: int) -> tuple[FloatArray, Floa
 
 
 def local_search(weights: FloatArray, sides: FloatArray, sparsity: bool) -> FloatArray:
-    """Move single vertices to the other side while that lowers the objective; always the vertex that helps most.
-
-    All cuts, one row each, are searched at once, each by itself.
-    """
+    """Move single vertices to the other side while that lowers the objective; always the vertex that helps most. All
+    cuts, one row each, are searched at once, each by itself."""
     n = len(weights)
     signs = 2.0 * sides - 1.0
     pull = signs @ weights

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
-from evercount.queries.graphs.edge_rules import StreamKind
+from evercount.queries.graphs.edge_rules import GraphState, StreamKind
 from evercount.queries.graphs.forests import Components, Matching, MinCut, SpanningForest
 from evercount.queries.graphs.graph_query import GraphQuery
-from evercount.queries.graphs.graph_state import GraphState
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 
 __all__ = [

@@ -10,10 +10,8 @@ from evercount.queries.base import Adjacency
 
 @dataclass(frozen=True)
 class ProjectedChange:
-    """What one update changes in a cell where the stable projection runs: rises and falls for add-remove.
-
-    For replace both sums are at most `either`.
-    """
+    """What one update changes in a cell where the stable projection runs: rises and falls for add-remove. For replace
+    both sums are at most `either`."""
 
     rises: int
     falls: int
@@ -22,13 +20,10 @@ class ProjectedChange:
 
 @dataclass(frozen=True)
 class ChangeBound:
-    """What one update changes in each of `cells` cells: rises sum to ≤ up, falls to ≤ down (or vice versa).
-
-    `swap` bounds P² + N² when one update is replaced by another or by none; None stands for the general
-    2(up + down)². `ceiling` is the range of a function that only rises or only falls: then P, N ≤ ceiling.
-    `kept` holds where the stable projection runs; None stands for its general rule, which reads a `swap` of 2M² as
-    P, N ≤ M.
-    """
+    """What one update changes in each of `cells` cells: rises sum to ≤ up, falls to ≤ down (or vice versa). `swap`
+    bounds P² + N² when one update is replaced by another or by none; None stands for the general 2(up + down)².
+    `ceiling` is the range of a function that only rises or only falls: then P, N ≤ ceiling. `kept` holds where the
+    stable projection runs; None stands for its general rule, which reads a `swap` of 2M² as P, N ≤ M."""
 
     up: int
     down: int
@@ -38,10 +33,8 @@ class ChangeBound:
     kept: ProjectedChange | None = None
 
     def squared(self, replaced: bool, projected: ChangeBound | None = None) -> int:
-        """Bound on Σ (P² + N²) over these cells; see ``graphs.proof.md``, sections 2 to 4.
-
-        `projected` is the bound of an inserted edge where the stable projection runs.
-        """
+        """Bound on Σ (P² + N²) over these cells; see ``graphs.proof.md``, sections 2 to 4. `projected` is the bound of
+        an inserted edge where the stable projection runs."""
         if projected is not None:
             rises, falls = self._project(replaced, projected)
             bound = rises**2 + falls**2
@@ -81,10 +74,8 @@ class ChangeBound:
 
 @dataclass(frozen=True)
 class ValueChangeBound:
-    """How far values of graphs that differ in one or two edges are apart: squared, summed over cells.
-
-    `one`: Y and Y + e. `exchanged`: Y + e and Y + f. `both`: Y − f and Y + e, with e and f different edges.
-    """
+    """How far values of graphs that differ in one or two edges are apart: squared, summed over cells. `one`: Y and Y +
+    e. `exchanged`: Y + e and Y + f. `both`: Y − f and Y + e, with e and f different edges."""
 
     one: int
     exchanged: int

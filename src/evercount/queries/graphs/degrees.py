@@ -14,9 +14,8 @@ from evercount._arrays import FloatArray
 from evercount._validate import check_whole, require_fits
 from evercount.queries.base import Adjacency, V_co
 from evercount.queries.graphs.change_bounds import ChangeBound, ProjectedChange, ValueChangeBound, alternating_bound
-from evercount.queries.graphs.edge_rules import StreamKind
+from evercount.queries.graphs.edge_rules import SignedTracker, StreamKind, Tracker
 from evercount.queries.graphs.graph_query import GraphQuery, OneStepQuery
-from evercount.queries.graphs.graph_state import Tracker
 from evercount.queries.publishing import Publishing
 
 
@@ -27,7 +26,7 @@ def _falling(values: FloatArray) -> FloatArray:
     return np.asarray(isotonic_regression(values, increasing=False).x)
 
 
-class _DegreeTracker(Tracker):
+class _DegreeTracker(SignedTracker):
     """Cell j counts the vertices of degree ≥ first + j."""
 
     __slots__ = ("degree", "first")
@@ -36,19 +35,12 @@ class _DegreeTracker(Tracker):
         self.degree: defaultdict[int, int] = defaultdict(int)
         self.first = first
 
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
+    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
         for vertex in (u, v):
-            self.degree[vertex] += 1
-            self._pass(self.degree[vertex], 1, row)
-
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        for vertex in (u, v):
-            self._pass(self.degree[vertex], -1, row)
-            self.degree[vertex] -= 1
-
-    def _pass(self, degree: int, by: int, row: list[int]) -> None:
-        if 0 <= degree - self.first < len(row):
-            row[degree - self.first] += by
+            self.degree[vertex] += by
+            passed = self.degree[vertex] + (by < 0) - self.first
+            if 0 <= passed < len(row):
+                row[passed] += by
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -178,7 +170,7 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         return self.vertices
 
 
-class _MinDegreeTracker(Tracker):
+class _MinDegreeTracker(SignedTracker):
     """How many vertices have each degree; the smallest one with a vertex moves by one step at a time."""
 
     __slots__ = ("count", "degree", "least")
@@ -188,13 +180,7 @@ class _MinDegreeTracker(Tracker):
         self.count: defaultdict[int, int] = defaultdict(int, {0: vertices})
         self.least = 0
 
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        self._move(u, v, 1, row)
-
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        self._move(u, v, -1, row)
-
-    def _move(self, u: int, v: int, by: int, row: list[int]) -> None:
+    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
         before = self.least
         for vertex in (u, v):
             self.count[self.degree[vertex]] -= 1
@@ -222,7 +208,7 @@ class MinDegree(OneStepQuery):
         return _MinDegreeTracker(self.vertices)
 
 
-class _SequenceTracker(Tracker):
+class _SequenceTracker(SignedTracker):
     """Cell i is the (i+1)-th largest degree; `at_least[d]` vertices have degree ≥ d."""
 
     __slots__ = ("at_least", "degree")
@@ -231,17 +217,12 @@ class _SequenceTracker(Tracker):
         self.degree: defaultdict[int, int] = defaultdict(int)
         self.at_least: defaultdict[int, int] = defaultdict(int, {0: vertices})
 
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
+    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
         for vertex in (u, v):
-            self.degree[vertex] += 1
-            row[self.at_least[self.degree[vertex]]] += 1
-            self.at_least[self.degree[vertex]] += 1
-
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        for vertex in (u, v):
-            self.at_least[self.degree[vertex]] -= 1
-            row[self.at_least[self.degree[vertex]]] -= 1
-            self.degree[vertex] -= 1
+            self.degree[vertex] += by
+            passed = self.degree[vertex] + (by < 0)
+            row[self.at_least[passed] - (by < 0)] += by
+            self.at_least[passed] += by
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -288,12 +269,10 @@ class DegreeSequence(GraphQuery[FloatArray]):
 
 
 def _degree_bound(stream: StreamKind, tau: int, top: int, cells: int = 1) -> ChangeBound:
-    """ChangeBound of the number of vertices of degree ≥ tau when no degree exceeds `top`; proof, section 6.
-
-    A vertex that loses one edge of the stream is counted differently exactly while its degree is at the edge of
-    tau. It enters that time once and leaves it once; it enters with the changed update itself if tau is the first
-    degree to pass, and never leaves it if tau is the last.
-    """
+    """ChangeBound of the number of vertices of degree ≥ tau when no degree exceeds `top`; proof, section 6. A vertex
+    that loses one edge of the stream is counted differently exactly while its degree is at the edge of tau. It enters
+    that time once and leaves it once; it enters with the changed update itself if tau is the first degree to pass, and
+    never leaves it if tau is the last."""
     # where the projection runs, two other vertices are counted differently, too: those of the edges that come
     others = 2 if tau == top else 4
     kept = ProjectedChange(others, 4, others + (2 if tau == 1 else 4))
@@ -307,11 +286,9 @@ def _degree_bound(stream: StreamKind, tau: int, top: int, cells: int = 1) -> Cha
 
 
 def _turns(query: GraphQuery[V_co], taus: Sequence[tuple[int, int]]) -> float | None:
-    """S for replace where the Gram matrix falls, of (tau, number of cells that are alike); proof, section 6.
-
-    The ends of the old and of the new edge are taken in pairs, one of each. A pair changes a cell by −1, 0 or 1 at any
-    time. Its rises and its falls sum to 2 at most, or to 1 where tau is the first or the last degree.
-    """
+    """S for replace where the Gram matrix falls, of (tau, number of cells that are alike); proof, section 6. The ends
+    of the old and of the new edge are taken in pairs, one of each. A pair changes a cell by −1, 0 or 1 at any time. Its
+    rises and its falls sum to 2 at most, or to 1 where tau is the first or the last degree."""
     if query.stream == "mixed":
         return None
     total, top = 0, query.degree_bound

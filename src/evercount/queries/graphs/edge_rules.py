@@ -16,38 +16,32 @@ never do; the service takes them unless a declaration asks for refusals.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from typing import Any, Literal, NamedTuple, cast
 
 from evercount.errors import EventRefused, InputError, ParameterError
-from evercount.queries.graphs.graph_state import Edge, GraphState
 
 StreamKind = Literal["insert", "delete", "ignore-duplicates", "ignore-absent", "mixed"]
-Update = tuple[int, int, int]
-"""Smaller vertex, larger vertex, weight: 1 where edges have none, -1 where the edge goes."""
+Update = tuple[int, int, int]  # smaller vertex, larger vertex, weight: 1 where edges have none, -1 where the edge goes
 
 
 class StartGraph(NamedTuple):
     """The public graph before the first tick."""
 
-    edges: dict[Edge, int]
-    """The edges that count, with their weights."""
-    dropped: set[Edge]
-    """Edges that an enforced degree drops."""
+    edges: dict[Edge, int]  # the edges that count, with their weights
+    dropped: set[Edge]  # edges that an enforced degree drops
     largest_degree: int
 
 
 class TickUpdates(NamedTuple):
     """What the updates of one tick change."""
 
-    updates: list[Update]
-    """The updates that count."""
-    dropped: list[Edge]
-    """Edges that an enforced degree drops, or dropped edges that go."""
-    load: dict[int, int]
-    """The new loads of vertices (`GraphState.load`)."""
+    updates: list[Update]  # the updates that count
+    dropped: list[Edge]  # edges that an enforced degree drops, or dropped edges that go
+    load: dict[int, int]  # the new loads of vertices (`GraphState.load`)
 
 
 @dataclass(frozen=True)
@@ -195,3 +189,71 @@ class EdgeRules:
 
 def _refusal(number: int, event: Any, reason: str) -> EventRefused:
     return EventRefused(number, f"is {event!r:.80} and {reason}", "update")
+
+
+Edge = tuple[int, int]  # smaller vertex, larger vertex
+
+
+class Tracker(ABC):
+    """One function of a graph, kept up to date edge by edge; changes are added to `row`, one entry per cell."""
+
+    @abstractmethod
+    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
+        """Add the edge and its effect."""
+
+    @abstractmethod
+    def remove(self, u: int, v: int, row: list[int]) -> None:
+        """Take the edge away and add the effect of that."""
+
+    def close_tick(self, row: list[int]) -> None:  # noqa: B027 - doing nothing is right for most
+        """Add effects that are computed once per tick."""
+
+
+class SignedTracker(Tracker):
+    """A tracker to which an edge that goes is one that comes, with the other sign."""
+
+    @abstractmethod
+    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
+        """Add the edge (1) or take it away (-1), with the effect of that."""
+
+    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
+        self.change(u, v, 1, row)
+
+    def remove(self, u: int, v: int, row: list[int]) -> None:
+        self.change(u, v, -1, row)
+
+
+@dataclass(slots=True)
+class GraphState:
+    """The encoder's memory: the edges that count, those projected away, and the load of every vertex."""
+
+    tracker: Tracker
+    edges: dict[Edge, int] = field(default_factory=dict)
+    dropped: set[Edge] = field(default_factory=set)
+    load: dict[int, int] = field(default_factory=dict)
+    """Arrivals at a vertex when the degree is enforced, else its degree; only kept if there is a maximum."""
+
+
+class UnionFind:
+    """Sets of vertices that are joined and never split; every vertex starts alone."""
+
+    __slots__ = ("parent",)
+
+    def __init__(self) -> None:
+        self.parent: dict[int, int] = {}
+
+    def find(self, vertex: int) -> int:
+        """The vertex that stands for the set of this one."""
+        parent = self.parent
+        while (above := parent.get(vertex, vertex)) != vertex:
+            parent[vertex] = parent.get(above, above)  # path halving
+            vertex = parent[vertex]
+        return vertex
+
+    def join(self, u: int, v: int) -> bool:
+        """Join the two sets; True if they were two."""
+        u, v = self.find(u), self.find(v)
+        if u == v:
+            return False
+        self.parent[max(u, v)] = min(u, v)
+        return True

@@ -18,18 +18,15 @@ import numpy as np
 from evercount._validate import check_whole, require_fits
 from evercount.queries.base import Adjacency
 from evercount.queries.cuts.extreme_cuts import objective, stoer_wagner_cuts
-from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound
-from evercount.queries.graphs.edge_rules import StreamKind
+from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound, alternating_bound
+from evercount.queries.graphs.edge_rules import SignedTracker, StreamKind, Tracker, UnionFind
 from evercount.queries.graphs.graph_query import GraphQuery, OneStepQuery
-from evercount.queries.graphs.graph_state import Tracker, UnionFind
 from evercount.queries.graphs.maximum_matching import MatchingTracker
 
 
 class _ForestTracker(Tracker):
     """Cost of a minimum spanning forest; with `components`, whose edges all weigh 1, the number of components instead.
-
-    The whole graph is kept only if edges are to be removed.
-    """
+    The whole graph is kept only if edges are to be removed."""
 
     __slots__ = ("components", "graph", "sets", "shrunk", "sign", "tree")
 
@@ -204,7 +201,7 @@ class Matching(GraphQuery[float]):
         most = self._largest_value()
         if stream == "delete":
             return [ChangeBound(most, most - 1, swap=most**2 + (most - 1) ** 2)]
-        return [ChangeBound(most, most, swap=2 * most**2, ceiling=most)]
+        return [alternating_bound(most)]
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 8."""
@@ -224,7 +221,7 @@ class Matching(GraphQuery[float]):
         return int(self.start_values[0]) if self.deletes else self.vertices // 2
 
 
-class _MinCutTracker(Tracker):
+class _MinCutTracker(SignedTracker):
     """The matrix of edges; the cut is searched once per tick, and not while some vertex has no edge."""
 
     __slots__ = ("matrix", "value")
@@ -233,11 +230,8 @@ class _MinCutTracker(Tracker):
         self.matrix = np.zeros((vertices, vertices))
         self.value = 0
 
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        self.matrix[u, v] = self.matrix[v, u] = 1.0
-
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        self.matrix[u, v] = self.matrix[v, u] = 0.0
+    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
+        self.matrix[u, v] = self.matrix[v, u] = float(by > 0)
 
     def close_tick(self, row: list[int]) -> None:
         value = 0

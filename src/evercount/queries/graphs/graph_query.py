@@ -26,8 +26,15 @@ from evercount.queries.graphs.change_bounds import (
     alternating_bound,
     alternating_sensitivity,
 )
-from evercount.queries.graphs.edge_rules import EdgeRules, StartGraph, StreamKind, TickUpdates
-from evercount.queries.graphs.graph_state import Edge, GraphState, Tracker
+from evercount.queries.graphs.edge_rules import (
+    Edge,
+    EdgeRules,
+    GraphState,
+    StartGraph,
+    StreamKind,
+    TickUpdates,
+    Tracker,
+)
 from evercount.queries.publishing import Publishing
 
 NO_VIEWS = "a statistic of a graph is not a sum over ticks; in Python, Releases.between has its change with its error"
@@ -123,7 +130,6 @@ class GraphQuery(Query[V_co]):
 
     @property
     def deletes(self) -> bool:
-        """Whether edges only go, from a public start."""
         return self.rules.deletes
 
     # -- what a subclass says ----------------------------------------------------------------------------------
@@ -302,25 +308,20 @@ class GraphQuery(Query[V_co]):
             self.rules.parse(number, event, weighted, signed=self.stream == "mixed")
 
     def _read_updates(self, state: GraphState, events: Any) -> TickUpdates:
-        """Validate a tick and say what it changes. Changes nothing."""
         return self.rules.read_tick(state, events)
 
     @cached_property
     def rules(self) -> EdgeRules:
-        """What is legal in this stream."""
         return EdgeRules(self.vertices, self.stream, self.max_degree, self.enforce_degree, self.weight_limit)
 
     @cached_property
     def start_graph(self) -> StartGraph:
-        """The public graph before the first tick."""
         return self.rules.read_start(self.initial_edges)
 
 
 class OneStepQuery(GraphQuery[float]):
-    """A number in 0..largest degree that only rises, or only falls, and that one edge changes by one at most.
-
-    The share of one edge is 0 or 1 and may come and go with later edges, as for `Matching`.
-    """
+    """A number in 0..largest degree that only rises, or only falls, and that one edge changes by one at most. The share
+    of one edge is 0 or 1 and may come and go with later edges, as for `Matching`."""
 
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """It never exceeds the largest degree; without an edge that the stream brings it stays below that."""

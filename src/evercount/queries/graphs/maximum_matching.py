@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator
 
-from evercount.queries.graphs.graph_state import Edge, Tracker, UnionFind
+from evercount.queries.graphs.edge_rules import Edge, Tracker, UnionFind
 
 
 class MatchingTracker(Tracker):
-    """The graph, a maximum matching of it (`mate`), and the alternating forest that shows that it is maximum.
-
-    Every free vertex is the root of a tree. Outer vertices are those that an alternating path of even length joins to
-    their root; only their edges are searched. Components are those of all edges that ever came.
-    """
+    """The graph, a maximum matching of it (`mate`), and the alternating forest that shows that it is maximum. Every
+    free vertex is the root of a tree. Outer vertices are those that an alternating path of even length joins to their
+    root; only their edges are searched. Components are those of all edges that ever came."""
 
     __slots__ = (
         "base",
@@ -38,22 +36,16 @@ class MatchingTracker(Tracker):
     def __init__(self) -> None:
         self.neighbours: defaultdict[int, set[int]] = defaultdict(set)
         self.mate: dict[int, int] = {}
-        self.root: dict[int, int] = {}
-        """Of a vertex in the forest: the free vertex of its tree."""
-        self.members: dict[int, list[int]] = {}
-        """Of a root: the vertices of its tree."""
+        self.root: dict[int, int] = {}  # of a vertex in the forest: the free vertex of its tree
+        self.members: dict[int, list[int]] = {}  # of a root: the vertices of its tree
         self.outer: set[int] = set()
         self.parent: dict[int, int] = {}
         """Of an inner vertex: the outer vertex that reached it; inside a blossom, the next vertex around it."""
-        self.base: dict[int, int] = {}
-        """Of an outer vertex in a shrunken blossom: the blossom's base."""
-        self.blossom: dict[int, list[int]] = {}
-        """Of a base: the other vertices of its blossom."""
-        self.used: set[Edge] = set()
-        """Edges that the forest rests on: without one of them its tree is searched again."""
+        self.base: dict[int, int] = {}  # of an outer vertex in a shrunken blossom: the blossom's base
+        self.blossom: dict[int, list[int]] = {}  # of a base: the other vertices of its blossom
+        self.used: set[Edge] = set()  # edges that the forest rests on: without one of them its tree is searched again
         self.components = UnionFind()
-        self.free: dict[int, int] = {}
-        """Of a component: the number of its free vertices."""
+        self.free: dict[int, int] = {}  # of a component: the number of its free vertices
         self.waiting: dict[int, deque[tuple[int, Collection[int]]]] = {}
         """Of a component: outer vertices, each with those of its neighbours that are still to be looked at.
 
@@ -95,7 +87,6 @@ class MatchingTracker(Tracker):
                 self.free[self.components.find(vertex)] -= 1
 
     def _join(self, u: int, v: int) -> None:
-        """Join the components of two vertices."""
         one, two = self.components.find(u), self.components.find(v)
         if self.components.join(one, two):
             free = self.free.pop(one, 0) + self.free.pop(two, 0)

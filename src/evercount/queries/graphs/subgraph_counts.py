@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from math import comb
 from typing import Any, ClassVar, cast
 
@@ -14,17 +15,21 @@ from evercount._validate import check_whole
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL
 from evercount.queries.graphs.change_bounds import ChangeBound, ProjectedChange, ValueChangeBound
-from evercount.queries.graphs.edge_rules import StreamKind, TickUpdates, Update
+from evercount.queries.graphs.edge_rules import (
+    Edge,
+    GraphState,
+    SignedTracker,
+    StreamKind,
+    TickUpdates,
+    Tracker,
+    Update,
+)
 from evercount.queries.graphs.graph_query import GraphQuery
-from evercount.queries.graphs.graph_state import Edge, GraphState, Tracker
 
 
-class _EdgeTracker(Tracker):
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        row[0] += 1
-
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        row[0] -= 1
+class _EdgeTracker(SignedTracker):
+    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
+        row[0] += by
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,7 +58,7 @@ class Edges(GraphQuery[float]):
         return comb(self.vertices, 2)
 
 
-class _CappedTracker(Tracker):
+class _CappedTracker(SignedTracker):
     """A tracker of subgraphs that also knows in how many of them an edge lies."""
 
     @abstractmethod
@@ -64,12 +69,9 @@ class _CappedTracker(Tracker):
 @dataclass(frozen=True, eq=False, repr=False)
 class _SubgraphCount(GraphQuery[float]):
     """A count of small subgraphs, with an optional promise that no edge ever lies in more than `max_per_edge` of them.
+    A tick after which, or within which, the promise is broken is refused."""
 
-    A tick after which, or within which, the promise is broken is refused.
-    """
-
-    subgraphs: ClassVar[str]
-    """What is counted, for messages."""
+    subgraphs: ClassVar[str]  # what is counted, for messages
 
     max_per_edge: int | None = field(default=None, kw_only=True)
 
@@ -114,13 +116,13 @@ class _SubgraphCount(GraphQuery[float]):
         done: list[Update] = []
         broken = None
         for u, v, sign in updates:
-            (tracker.insert(u, v, 1, [0]) if sign > 0 else tracker.remove(u, v, [0]))
+            tracker.change(u, v, sign, [0])
             done.append((u, v, sign))
             if sign > 0 and tracker.most_near(u, v) > cast(int, self.max_per_edge):
                 broken = (u, v)
                 break
         for u, v, sign in reversed(done):
-            (tracker.remove(u, v, [0]) if sign > 0 else tracker.insert(u, v, 1, [0]))
+            tracker.change(u, v, -sign, [0])
         if broken is not None:
             raise refusal(
                 f"{where}the edge {broken} would bring an edge into more than max_per_edge={self.max_per_edge} "
@@ -137,10 +139,8 @@ class _SubgraphCount(GraphQuery[float]):
 
 
 class _TriangleTracker(_CappedTracker):
-    """Adjacency sets: an edge closes as many triangles as its ends have neighbours in common.
-
-    With `counted` it also knows in how many triangles each edge lies.
-    """
+    """Adjacency sets: an edge closes as many triangles as its ends have neighbours in common. With `counted` it also
+    knows in how many triangles each edge lies."""
 
     __slots__ = ("neighbours", "per_edge")
 
@@ -148,30 +148,17 @@ class _TriangleTracker(_CappedTracker):
         self.neighbours: defaultdict[int, set[int]] = defaultdict(set)
         self.per_edge: dict[Edge, int] | None = {} if counted else None
 
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        at_u, at_v = self.neighbours[u], self.neighbours[v]
-        closed = at_u & at_v
-        row[0] += len(closed)
-        at_u.add(v)
-        at_v.add(u)
+    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
+        self.neighbours[u] ^= {v}  # it comes or goes
+        self.neighbours[v] ^= {u}
+        closed = self.neighbours[u] & self.neighbours[v]
+        row[0] += by * len(closed)
         if self.per_edge is not None:
-            self.per_edge[u, v] = len(closed)
-            self._count(u, v, closed, 1, self.per_edge)
-
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        at_u, at_v = self.neighbours[u], self.neighbours[v]
-        at_u.remove(v)
-        at_v.remove(u)
-        opened = at_u & at_v
-        row[0] -= len(opened)
-        if self.per_edge is not None:
-            del self.per_edge[u, v]
-            self._count(u, v, opened, -1, self.per_edge)
-
-    def _count(self, u: int, v: int, third: set[int], by: int, per_edge: dict[Edge, int]) -> None:
-        for w in third:
-            for end in (u, v):
-                per_edge[(end, w) if end < w else (w, end)] += by
+            self.per_edge.pop((u, v), None)
+            if by > 0:
+                self.per_edge[u, v] = len(closed)
+            for w, end in product(closed, (u, v)):
+                self.per_edge[(end, w) if end < w else (w, end)] += by
 
     def most_near(self, u: int, v: int) -> int:
         per_edge = cast(dict[Edge, int], self.per_edge)
@@ -226,21 +213,12 @@ class _StarTracker(_CappedTracker):
         self.gain = gain
         self.neighbours: defaultdict[int, set[int]] | None = defaultdict(set) if counted else None
 
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        for vertex in (u, v):
-            row[0] += self.gain[self.degree[vertex]]
-            self.degree[vertex] += 1
-        if self.neighbours is not None:
-            self.neighbours[u].add(v)
-            self.neighbours[v].add(u)
-
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        for vertex in (u, v):
-            self.degree[vertex] -= 1
-            row[0] -= self.gain[self.degree[vertex]]
-        if self.neighbours is not None:
-            self.neighbours[u].remove(v)
-            self.neighbours[v].remove(u)
+    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
+        for vertex, other in ((u, v), (v, u)):
+            self.degree[vertex] += by
+            row[0] += by * self.gain[self.degree[vertex] - (by > 0)]
+            if self.neighbours is not None:
+                self.neighbours[vertex] ^= {other}  # it comes or goes
 
     def most_near(self, u: int, v: int) -> int:
         # a further edge at u raises the number of every edge at u, most where the other end has the largest degree
