@@ -24,8 +24,7 @@ from evercount.noise import Secret
 from evercount.text_rules import finite
 
 LEAST_RUNS = 40
-THRESHOLDS = 33
-"""Quantiles of the training runs that are tried as thresholds."""
+THRESHOLDS = 33  # quantiles of the training runs that are tried as thresholds
 
 Statistic = Callable[[FloatArray], FloatArray]
 Statistics = dict[str, Statistic]

@@ -17,10 +17,8 @@ from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.queries.base import Adjacency, Query
 
-ENOUGH_PAIRS = 200_000
-"""Up to this many pairs `check` tries all of them; above, it searches at random."""
-ABSENT: Final = object()
-"""Default of `noop`: a removed event leaves nothing behind."""
+ENOUGH_PAIRS = 200_000  # up to this many pairs `check` tries all of them; above, it searches at random
+ABSENT: Final = object()  # default of `noop`: a removed event leaves nothing behind
 
 
 @dataclass(frozen=True)

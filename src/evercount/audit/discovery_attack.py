@@ -23,8 +23,7 @@ from evercount.privacy import Budget
 from evercount.queries.base import Query
 
 Ticks = Sequence[Sequence[str]]
-Seen = list[dict[str, float]]
-"""What each tick publishes, by label."""
+Seen = list[dict[str, float]]  # what each tick publishes, by label
 Program = Callable[[Ticks, Secret], Seen]
 PERSON = "the key of one person"
 

@@ -25,14 +25,10 @@ from evercount.sparse.budget_split import plan_sparse
 from evercount.sparse.sparse_count import SparseCount
 from evercount.sparse.sparse_plan import SparsePlan
 
-TOLERANCE = 1e-7
-"""Of log-ratios: they come from sums of doubles."""
-LEAST_P = 1e-6
-"""A program whose draws have a smaller p-value does not follow its law."""
-LOST = 1e-13
-"""Probability of threshold noise that is left out, on either side."""
-COMMON = 1e-9
-"""Rarer outcomes are left out: what is cut off could matter for them."""
+TOLERANCE = 1e-7  # of log-ratios: they come from sums of doubles
+LEAST_P = 1e-6  # a program whose draws have a smaller p-value does not follow its law
+LOST = 1e-13  # probability of threshold noise that is left out, on either side
+COMMON = 1e-9  # rarer outcomes are left out: what is cut off could matter for them
 
 Law = Mapping[Hashable, float]
 

@@ -27,10 +27,8 @@ from evercount.local.messages import unpack
 from evercount.noise import Secret
 from evercount.privacy import Budget
 
-WORD = 2**64
-"""A client keeps its bit by a uniform number below this."""
-CLIENTS = 40
-"""GenProt clients, each with candidates of its own, whose laws are computed."""
+WORD = 2**64  # a client keeps its bit by a uniform number below this
+CLIENTS = 40  # GenProt clients, each with candidates of its own, whose laws are computed
 
 Encoder = Callable[[HierarchyPlan, int, int, int, int], Hashable]
 

@@ -17,8 +17,7 @@ from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.sensitivities import bounded
 
-SEARCHED = 4000
-"""Pairs that the sensitivity search tries."""
+SEARCHED = 4000  # pairs that the sensitivity search tries
 CHANGED = "changed user"
 
 

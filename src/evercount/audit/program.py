@@ -18,8 +18,7 @@ from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.histogram import OTHER
 
-Data = tuple[tuple[Any, ...], ...]
-"""Ticks of events. Where users are protected, an event is a pair (user, event)."""
+Data = tuple[tuple[Any, ...], ...]  # ticks of events. Where users are protected, an event is a pair (user, event).
 
 RANGE_TOLERANCE = 1e-7
 """Relative: a difference of releases farther than this from the range of L cannot be hidden by any noise."""

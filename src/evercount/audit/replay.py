@@ -16,8 +16,7 @@ from evercount.audit.program import Data, Program
 from evercount.errors import InputError
 from evercount.noise import Secret
 
-TOLERANCE = 1e-9
-"""Relative: a promise counts as broken only beyond what rounding can explain."""
+TOLERANCE = 1e-9  # relative: a promise counts as broken only beyond what rounding can explain
 
 Pair = tuple[Data, Data]
 Progress = Callable[[int], None]

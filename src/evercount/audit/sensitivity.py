@@ -26,8 +26,7 @@ __all__ = ["Claim", "Finding", "SensitivityReport", "Universe", "audit_sensitivi
 
 Factorizations = FloatArray | Sequence[FloatArray] | Mapping[str, FloatArray]
 
-TOLERANCE = 1e-9
-"""Relative: a claim counts as beaten only if it is exceeded by more than rounding can explain."""
+TOLERANCE = 1e-9  # relative: a claim counts as beaten only if it is exceeded by more than rounding can explain
 NEGATIVE = " (Gram matrix has negative entries: no claim can rest on S)"
 
 

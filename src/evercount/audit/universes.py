@@ -41,8 +41,7 @@ class Universe:
     replace_by_absent: bool = False
     tick: Callable[[Sequence[Any]], Any] = list
     distinct: bool = False
-    same: Callable[[Any], Any] | None = None
-    """Where `replace` changes only a part of an event: the part that stays."""
+    same: Callable[[Any], Any] | None = None  # where `replace` changes only a part of an event: the part that stays
     replaced_ticks: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...] = ()
     """Ticks of several events and what they become when one event is replaced, where single events show nothing."""
 

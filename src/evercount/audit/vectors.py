@@ -25,8 +25,7 @@ from evercount.privacy import Budget
 from evercount.queries import Count, Histogram, Query, Sum
 
 KEY = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
-RELATIVE = 1e-9
-"""Floats that special functions enter may differ by this much between platforms; whole numbers may not."""
+RELATIVE = 1e-9  # floats that special functions enter may differ by this much between platforms; whole numbers may not
 
 
 def noise_vectors() -> dict[str, Any]:

@@ -123,5 +123,4 @@ def _statements() -> dict[str, Statement]:
     return statements
 
 
-STATEMENTS: dict[str, Statement] = _statements()
-"""Every statement by name, in the order of the paper."""
+STATEMENTS: dict[str, Statement] = _statements()  # every statement by name, in the order of the paper

@@ -18,26 +18,21 @@ from typing import NamedTuple
 
 from evercount.errors import MissingExtra
 
-ORIGINS = ("EWR", "JFK", "LGA")
-"""The three airports of New York."""
+ORIGINS = ("EWR", "JFK", "LGA")  # the three airports of New York
 DAYS = 365
 TIME_ZONE = "America/New_York"
-MISSING = "NA"
-"""How the data writes a number or a name that it does not have."""
+MISSING = "NA"  # how the data writes a number or a name that it does not have
 
 
 class Flight(NamedTuple):
     """One scheduled departure."""
 
-    time: str
-    """Scheduled departure as wall time of `TIME_ZONE`, ISO 8601."""
+    time: str  # scheduled departure as wall time of `TIME_ZONE`, ISO 8601
     origin: str
     dest: str
     carrier: str
-    aircraft: str
-    """Tail number; `unknown` where the data has none."""
-    delay: str
-    """Minutes by which the departure was late, negative if early; empty where the flight was cancelled."""
+    aircraft: str  # tail number; `unknown` where the data has none
+    delay: str  # minutes by which the departure was late, negative if early; empty where the flight was cancelled
 
 
 def flights() -> Iterator[Flight]:

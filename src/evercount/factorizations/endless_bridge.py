@@ -22,8 +22,7 @@ from evercount.factorizations.bridge_table import ENDLESS, Design
 from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization, node_variance
 from evercount.factorizations.laplace_bridge import NARROW, UNITS, Bridge
 
-GROWTH = 16
-"""An epoch ends at this many times the tick where the one before ended; also the branching inside an epoch."""
+GROWTH = 16  # an epoch ends at this many times the tick where the one before ended; also the branching inside an epoch
 ENDS = np.asarray([0, *(GROWTH**epoch for epoch in range(1, len(ENDLESS) + 1))])
 """Epoch e holds the ticks ENDS[e] + 1 … ENDS[e + 1]."""
 

@@ -16,8 +16,7 @@ from evercount.factorizations.blas_threads import blas_threads
 from evercount.factorizations.dense import Matrices
 
 LARGEST_OPTIMAL_HORIZON = 1024  # more ticks are refused: the matrices and the iteration would take too long
-OPTIMALITY_GAP = 1e-5
-"""The iteration ends when the upper and the lower bound of γ₂ differ by at most this fraction."""
+OPTIMALITY_GAP = 1e-5  # the iteration ends when the upper and the lower bound of γ₂ differ by at most this fraction
 OVER_RELAXATION = 1.9
 """Over-relaxation of the fixed-point step p ← diag|S|: half as many steps; from about 2.3 on it diverges."""
 ANDERSON_POINTS = 6

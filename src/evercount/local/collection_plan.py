@@ -22,17 +22,12 @@ from evercount.privacy import Budget
 
 Form = Literal["one-counter", "two-counter"]
 
-UNIT = 2**20
-"""R is rounded to multiples of 1/UNIT."""
+UNIT = 2**20  # R is rounded to multiples of 1/UNIT
 MOST_BUCKETS = 4096
-MOST_CLIENTS = 2**47
-"""Sums of this many 16-bit entries fit 64 bits."""
-LARGEST_ENTRY = 32767
-"""An entry of a message is a signed 16-bit number."""
-MISS = 40 * math.log(2)
-"""An honest message falls outside the server's ball with probability below 2^−40."""
-HEADROOM = 1e-12
-"""Relative: square roots and products of doubles are rounded up by this much, on the private side."""
+MOST_CLIENTS = 2**47  # sums of this many 16-bit entries fit 64 bits
+LARGEST_ENTRY = 32767  # an entry of a message is a signed 16-bit number
+MISS = 40 * math.log(2)  # an honest message falls outside the server's ball with probability below 2^−40
+HEADROOM = 1e-12  # relative: square roots and products of doubles are rounded up by this much, on the private side
 VERSION = 1
 MAGIC = b"eL"
 

@@ -27,8 +27,7 @@ from evercount.local.message_server import MessageServer, check_plan
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
 
-NUMBERS = 2**63
-"""The number of a client lies from 0 to below this."""
+NUMBERS = 2**63  # the number of a client lies from 0 to below this
 
 
 def choose(plan: GenProtPlan, probabilities: IntArray, secret: Secret) -> int:

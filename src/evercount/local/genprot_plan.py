@@ -22,11 +22,9 @@ from evercount.local.estimate import LocalEstimate
 from evercount.privacy import Budget
 
 Rule = Literal["best", "paper"]
-BITS = 53
-"""Bit probabilities are whole multiples of 2^−53."""
+BITS = 53  # bit probabilities are whole multiples of 2^−53
 MOST_CANDIDATES = 64
-VERSION = 1
-"""The version of plans, candidates and dumps."""
+VERSION = 1  # the version of plans, candidates and dumps
 _PERSON = b"evercount.gprot"
 
 

@@ -27,10 +27,8 @@ from evercount.local.risk_function import RiskFunction
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
 
-MESSAGE = struct.Struct(">BIB")
-"""Level (from 1), number of the Hadamard coefficient, bit."""
-RANDOM = struct.Struct("<QII")
-"""What a client draws: whether it keeps its bit, the coefficient, and the level."""
+MESSAGE = struct.Struct(">BIB")  # level (from 1), number of the Hadamard coefficient, bit
+RANDOM = struct.Struct("<QII")  # what a client draws: whether it keeps its bit, the coefficient, and the level
 FAN_OUTS = (2, 4, 8, 16)
 
 

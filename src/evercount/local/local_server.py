@@ -13,8 +13,7 @@ from evercount.local.estimate import LocalEstimate, make_estimate
 from evercount.local.message_server import MessageServer
 from evercount.local.messages import inside, unpack
 
-BATCH = 4096
-"""Unpacked messages that are checked and added at a time."""
+BATCH = 4096  # unpacked messages that are checked and added at a time
 
 
 class LocalServer(MessageServer):

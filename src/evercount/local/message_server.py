@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
 
-FORMAT = 1
-"""The version of dumps."""
+FORMAT = 1  # the version of dumps
 
 
 def check_plan(plan: object, kind: type) -> None:

@@ -36,8 +36,7 @@ class RiskFunction(ABC):
     def raw_slopes(self) -> FloatArray:
         """2F̂ − 1 at the ends 0, 1/w, …, 1 of the buckets, as it was estimated: the slope of the risk."""
 
-    std: FloatArray
-    """Std of each entry of the estimate."""
+    std: FloatArray  # std of each entry of the estimate
 
     def band(self, level: float = 0.95) -> FloatArray:
         """Half widths: with probability `level` all entries of the estimate lie within them, by the normal law.

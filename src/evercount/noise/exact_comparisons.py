@@ -10,11 +10,9 @@ from functools import lru_cache
 
 from evercount.noise.prf import Expansion
 
-GUARD = 32
-"""Bits of precision beyond the random bits that a decision has read."""
+GUARD = 32  # bits of precision beyond the random bits that a decision has read
 
-BITS_PER_READ = 128
-"""How many more random bits are read when a decision is still open."""
+BITS_PER_READ = 128  # how many more random bits are read when a decision is still open
 
 
 def exp_minus(numerator: int, shift: int, bits: int) -> tuple[int, int]:

@@ -12,11 +12,9 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, UIntArray
 from evercount.errors import ParameterError, TooLarge
 
-FRACTION_BITS = 128
-"""Every exact normal is an integer multiple of 2^−FRACTION_BITS."""
+FRACTION_BITS = 128  # every exact normal is an integer multiple of 2^−FRACTION_BITS
 
-MOST_NUMBERS = 2**31
-"""A request for more numbers at once is refused: about 50 GB would be written."""
+MOST_NUMBERS = 2**31  # a request for more numbers at once is refused: about 50 GB would be written
 
 
 def as_integer(name: str, value: SupportsIndex) -> int:
@@ -50,14 +48,10 @@ class Normals:
     array([[-1.5]])
     """
 
-    sign: npt.NDArray[np.int8]
-    """+1 or −1."""
-    integer: npt.NDArray[np.int64]
-    """⌊|z|⌋."""
-    fraction_hi: UIntArray
-    """The upper 64 fractional bits."""
-    fraction_lo: UIntArray
-    """The lower 64 fractional bits."""
+    sign: npt.NDArray[np.int8]  # +1 or −1
+    integer: npt.NDArray[np.int64]  # ⌊|z|⌋
+    fraction_hi: UIntArray  # the upper 64 fractional bits
+    fraction_lo: UIntArray  # the lower 64 fractional bits
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -23,8 +23,7 @@ class NoiseOwner:
     are not seen; the store's lock keeps them out. Tests: tests/engine/test_one_noise_owner.py.
     """
 
-    _owner_noun: ClassVar[str]
-    """What an owner is called in messages."""
+    _owner_noun: ClassVar[str]  # what an owner is called in messages
 
     _process: int = 0
     _closed: bool = False

@@ -29,19 +29,13 @@ EXACT_NOISE_LABEL = "evercount/noise/exact/1"
 SEQUENCE = "evercount/noise/sequence/1"
 """The label of the key of a `NormalSequence`: none of its blocks is also a block of other noise."""
 
-NAMED = "evercount/noise/named/1"
-"""The label of the AES key of noise that belongs to names instead of numbered cells."""
-NAMES = "evercount/noise/names/1"
-"""The label of the key with which names are hashed."""
+NAMED = "evercount/noise/named/1"  # the label of the AES key of noise that belongs to names instead of numbered cells
+NAMES = "evercount/noise/names/1"  # the label of the key with which names are hashed
 
-DRAWS = 2**48
-"""Draws are numbered below this."""
-CELLS = 2**32
-"""Cells are numbered below this."""
-ATTEMPTS = 2**16
-"""Attempts of one draw and cell are numbered below this."""
-BLOCK_BYTES = 16
-"""The size of an AES block."""
+DRAWS = 2**48  # draws are numbered below this
+CELLS = 2**32  # cells are numbered below this
+ATTEMPTS = 2**16  # attempts of one draw and cell are numbered below this
+BLOCK_BYTES = 16  # the size of an AES block
 
 
 def counter(draw: int, cell: int, attempt: int, index: int) -> bytes:

@@ -28,8 +28,7 @@ class Totals:
     repetitions: int
     absolute: FloatArray  # Σ |error| at each tick
     running: FloatArray  # Σ of max_{s≤t} |error_s|
-    each: FloatArray
-    """Per repetition, summed: rows mean_t |error|/std and max_t |error|; columns Σ and Σ of squares."""
+    each: FloatArray  # per repetition, summed: rows mean_t |error|/std and max_t |error|; columns Σ and Σ of squares
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})

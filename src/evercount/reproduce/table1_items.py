@@ -34,8 +34,7 @@ class Case:
     query: Query
     events: list[Any]
     paper_bound: Callable[[float], float]
-    bound: Callable[[float, float], float]
-    """Corrected bound of the square-root mechanism from (multiplier, S)."""
+    bound: Callable[[float, float], float]  # corrected bound of the square-root mechanism from (multiplier, S)
     claimed: float  # the squared sensitivity S that the paper uses
     adjacency: Adjacency = "replace"
     measure: Callable[[FloatArray], float] = lambda errors: float(np.abs(errors).max())

@@ -32,10 +32,8 @@ from evercount.sparse.sparse_plan import (
     up_to_power,
 )
 
-SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-"""Parts of ε for the partition that are tried; the counter has the rest."""
-REFERENCE_TICKS = 2**20
-"""Ticks at which ways of counting without a horizon are compared."""
+SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # parts of ε for the partition that are tried; the counter has the rest
+REFERENCE_TICKS = 2**20  # ticks at which ways of counting without a horizon are compared
 METHODS = ("partition", "plain", "constant")
 """Ways of counting: a counter over private segments, a counter over ticks, and max_ones/2 without any data."""
 

@@ -29,10 +29,8 @@ from evercount.noise.laplace_sampler import ExactLaplace
 from evercount.sparse.budget_split import make_counter, plan_sparse
 from evercount.sparse.sparse_plan import SparsePlan, up_to_power
 
-TICKS_AHEAD = 1 << 12
-"""Ticks whose noise is drawn at a time."""
-LARGEST_COUNT = 2**53
-"""Counts are exact as doubles below this."""
+TICKS_AHEAD = 1 << 12  # ticks whose noise is drawn at a time
+LARGEST_COUNT = 2**53  # counts are exact as doubles below this
 
 
 @dataclass(frozen=True)
