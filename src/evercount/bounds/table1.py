@@ -26,11 +26,8 @@ def _psi(T: int) -> float:
 
 def _worst_std(T: int, multiplier: float, S: float) -> float:
     """Std at the last tick, which is the worst: multiplier·√S·c_T²."""
-    return (
-        check_positive("multiplier", multiplier)
-        * math.sqrt(check_positive("S", S))
-        * float(landau(check_count("T", T)))
-    )
+    root = math.sqrt(check_positive("S", S))
+    return check_positive("multiplier", multiplier) * root * float(landau(check_count("T", T)))
 
 
 def vector_error(T: int, multiplier: float, S: float, cells: int, beta: float = 1 / 3) -> float:
@@ -62,12 +59,8 @@ def histogram(T: int, multiplier: float, S: float, u: int, beta: float = 1 / 3) 
 
 def graph_function_paper(T: int, multiplier: float, gamma: float = 1.0) -> float:
     """The paper's row: C·Ψ(T)·Γ·√ln(6T), Γ the l2-sensitivity of the differences (1 in the table); not private."""
-    return (
-        check_positive("multiplier", multiplier)
-        * _psi(T)
-        * check_positive("gamma", gamma)
-        * simultaneous_paper_two_thirds(T)
-    )
+    scale = check_positive("multiplier", multiplier) * _psi(T) * check_positive("gamma", gamma)
+    return scale * simultaneous_paper_two_thirds(T)
 
 
 def graph_function(T: int, multiplier: float, S: float, beta: float = 1 / 3) -> float:

@@ -194,11 +194,6 @@ class LocalPlan:
         return math.ceil(self._largest_norm / (1 << self.shift) + math.sqrt(self.w))
 
     @cached_property
-    def radius_squared(self) -> float:
-        """The square of `radius`, exact."""
-        return float(self.radius**2)
-
-    @cached_property
     def ratio(self) -> FloatArray:
         """N/2^m, the std of the noise in entries, as an array without axes: exact, and quick for numpy to take."""
         return np.asarray(math.ldexp(self.scale, -self.shift))
@@ -248,12 +243,10 @@ class LocalPlan:
     @cached_property
     def left(self) -> FloatArray:
         """First column of L = M·R^{-1} in real units (Toeplitz, lower triangular)."""
+        from scipy.linalg import solve_toeplitz
+
         r = self.factor / UNIT
-        inverse = np.zeros(self.w)
-        inverse[0] = 1 / r[0]
-        for k in range(1, self.w):
-            inverse[k] = -(r[1 : k + 1] @ inverse[k - 1 :: -1]) / r[0]
-        return np.cumsum(inverse)
+        return np.asarray(solve_toeplitz((r, np.append(r[:1], np.zeros(self.w - 1))), np.ones(self.w)))
 
     def prefix(self, vector: FloatArray) -> FloatArray:
         """L·vector: noisy numbers of values up to the end of each bucket.
@@ -278,16 +271,12 @@ class LocalPlan:
         return np.clip(np.ceil(np.asarray(values, np.float64) * self.w), 1, self.w).astype(np.int64)
 
 
+_known_plan = lru_cache(maxsize=64, typed=True)(LocalPlan)  # typed: True must not find the plan of 1.0
+
+
 def shared_plan(epsilon: float, delta: float, n: int, form: Form, buckets: int | None) -> LocalPlan:
     """One plan object for all clients and servers of equal parameters in a process: its numbers are computed once."""
     try:
-        hash((epsilon, delta, n, form, buckets))
-    except TypeError:  # a list, say: the plan itself refuses it, and says why
+        return _known_plan(epsilon, delta, n, form, buckets)
+    except TypeError:  # a list, say, has no hash: the plan itself refuses it, and says why
         return LocalPlan(epsilon, delta, n, form, buckets)
-    return _shared_plan(epsilon, delta, n, form, buckets)
-
-
-# typed: True must not find the plan of 1.0
-@lru_cache(maxsize=64, typed=True)
-def _shared_plan(epsilon: float, delta: float, n: int, form: Form, buckets: int | None) -> LocalPlan:
-    return LocalPlan(epsilon, delta, n, form, buckets)

@@ -121,7 +121,7 @@ class GenProtServer(MessageServer):
         self.plan = plan
         self._sums = np.zeros(plan.shape.w + 1)
 
-    def add(self, number: object, message: object) -> None:
+    def add(self, number: object, message: object) -> None:  # type: ignore[override]
         """Add the message of the client with this number, or count it as rejected and raise MessageRejected.
 
         Args:
@@ -156,14 +156,7 @@ class GenProtServer(MessageServer):
         return self.plan.poison_bound
 
     def estimate(self) -> LocalEstimate:
-        """The estimate from all accepted messages: unbiased for rule="best", nearly so for rule="paper".
-
-        Returns:
-            The estimate, with its errors.
-
-        Raises:
-            InputError: No message was accepted yet.
-        """
+        """The estimate from all accepted messages: unbiased for rule="best", nearly so for rule="paper"."""
         if not self.accepted:
             raise InputError("no message was accepted yet: there is nothing to estimate")
         plan, shape = self.plan, self.plan.shape

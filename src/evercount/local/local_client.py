@@ -227,7 +227,7 @@ def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
             rounded[place] = (units >> 127 + plan.shift) + 1 >> 1  # ⌊t + ½⌋ = ⌊(⌊2t⌋ + 1)/2⌋
     for part in plan.parts:
         vector = rounded[part]
-        if vector.dot(vector) > plan.radius_squared:
+        if vector.dot(vector) > plan.radius**2:
             rounded[:] = 0.0
     return rounded.astype(ENTRY).tobytes()
 
