@@ -40,7 +40,7 @@ def test_a_wrong_std_is_caught() -> None:
     std = engine.row_norms(np.arange(1, 513))
     noise = np.concatenate([one_batch(engine, 500, seed) for seed in range(40)], axis=1)
     for factor, good in ((1.0, True), (1.02, False)):
-        mean, error = Simulation("planted", std, measure(noise * factor, std)).mean_normalised
+        mean, error = measure("planted", noise * factor, std).mean_normalised
         assert (abs(mean - HALF_NORMAL) < SIGMAS * error) == good
 
 

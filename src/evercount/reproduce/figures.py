@@ -12,14 +12,8 @@ from evercount.plotting import MOST_PLOTTED_TICKS, label_lines, panels
 
 __all__ = ["COLOURS", "finish", "panels", "plain_marks", "powers", "thin"]
 
-COLOURS: Mapping[str, str] = dict(
-    zip(
-        ("balanced", "binary-tree", "normalized", "unbounded", "honaker-full", "square-root", "honaker", "true"),
-        PALETTE,
-        strict=True,
-    ),
-    optimal="#000000",
-)
+_DRAWN = ("balanced", "binary-tree", "normalized", "unbounded", "honaker-full", "square-root", "honaker", "true")
+COLOURS: Mapping[str, str] = dict(zip(_DRAWN, PALETTE, strict=True), optimal="#000000")
 """One colour per mechanism, the same in every figure."""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from evercount.factorizations import BUILT_IN, FACTORIZATIONS
@@ -51,6 +53,9 @@ class Result:
     """Name → a function that draws; called only where matplotlib is installed."""
 
 
+Run: TypeAlias = Callable[[Parameters, Context], Result]
+
+
 @dataclass(frozen=True, eq=False)
 class Item:
     """One figure, table or remark of the paper.
@@ -62,9 +67,9 @@ class Item:
     name: str
     title: str
     shows: str
-    run: Callable[[Parameters, Context], Result]
-    full: Parameters = field(default_factory=dict)
-    quick: Parameters = field(default_factory=dict)
+    full: Parameters
+    quick: Parameters
+    run: Run
 
     def parameters(self, quick: bool = False, repetitions: int | None = None) -> dict[str, Any]:
         chosen = {**self.full, **self.quick} if quick else dict(self.full)
@@ -73,3 +78,10 @@ class Item:
         if "registered" in chosen:
             chosen["registered"] = sorted(FACTORIZATIONS.keys() - set(BUILT_IN))
         return chosen
+
+
+def item(
+    name: str, title: str, shows: str, full: Parameters, quick: Parameters = MappingProxyType({})
+) -> Callable[[Run], Item]:
+    """Makes a function the item of this name."""
+    return partial(Item, name, title, shows, full, quick)

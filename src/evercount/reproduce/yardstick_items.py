@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from evercount.planning.dense_optimum import distances
 from evercount.privacy import Budget
-from evercount.reproduce.item import Context, Item, Parameters, Result, Row
+from evercount.reproduce.item import Context, Parameters, Result, Row, item
 
-VIEWS = (
-    ("per-tick",),
-    ("last-7",),
-    ("running",),
-    ("per-tick", "last-7"),
-    ("per-tick", "running"),
-    ("per-tick", "last-7", "running"),
-)
+SPANS = ("per-tick", "last-7", "running")
+VIEWS = (*((span,) for span in SPANS), SPANS[:2], SPANS[::2], SPANS)
 UNITS: dict[str, dict[str, Any]] = {
     "event": {},
     "person, 7 ticks": {"unit": "user", "max_per_tick": 1, "max_ticks": 7},
@@ -25,6 +20,15 @@ UNITS: dict[str, dict[str, Any]] = {
 GOAL = 0.05
 
 
+def _listed(stds: Iterable[float]) -> str:
+    return " / ".join(f"{std:.2f}" for std in stds)
+
+
+@item(
+    "yardstick", "Defaults beside the dense optimum",
+    "Not in the paper: the least worst std that any factorization has for the same views and unit, with a certificate.",
+    {"horizon": 365, "units": list(UNITS), "registered": []}, {"horizon": 24, "units": ["event"]},
+)  # fmt: skip
 def yardstick(parameters: Parameters, context: Context) -> Result:
     """The best Gaussian mechanism of each case, and the default, over the certified least."""
     rows: list[Row] = []
@@ -34,25 +38,15 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
         found, best, one = distances(Budget(1.0, 1e-6, **UNITS[unit]), T, views, own=parameters["registered"])
         gaussian = next(each for each in found if each.delta and each.name not in parameters["registered"])
         chosen = next(each for each in found if each.chosen)
-        rows.append(
-            {
-                "unit": unit,
-                "views": ", ".join(views),
-                "Gaussian": gaussian.name,
-                "worst std": " / ".join(f"{std:.2f}" for std in gaussian.stds),
-                "least alone": " / ".join(f"{one * least:.2f}" for least in best.alone),
-                "above the least, %": round(100 * gaussian.above, 1),
-                "best matrices found, %": round(100 * best.gap, 1),
-                "default": f"{chosen.name}, delta={chosen.delta:g}",
-                "its worst std": " / ".join(f"{std:.2f}" for std in chosen.stds),
-                "default above the least, %": round(100 * chosen.above, 1),
-                **{
-                    f"{each.name} above the least, %": round(100 * each.above, 1)
-                    for each in found
-                    if each.name in parameters["registered"]
-                },
-            }
-        )
+        own = [each for each in found if each.name in parameters["registered"]]
+        rows.append({
+            "unit": unit, "views": ", ".join(views), "Gaussian": gaussian.name, "worst std": _listed(gaussian.stds),
+            "least alone": _listed(one * least for least in best.alone),
+            "above the least, %": round(100 * gaussian.above, 1), "best matrices found, %": round(100 * best.gap, 1),
+            "default": f"{chosen.name}, delta={chosen.delta:g}", "its worst std": _listed(chosen.stds),
+            "default above the least, %": round(100 * chosen.above, 1),
+            **{f"{each.name} above the least, %": round(100 * each.above, 1) for each in own},
+        })  # fmt: skip
     findings = []
     for kind in ("event", "person"):
         if some := [row for row in rows if row["unit"].startswith(kind)]:
@@ -65,13 +59,3 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
     return Result(
         {"distances": rows}, findings, "ours: how far the Gaussian defaults are from what no factorization can beat"
     )
-
-
-YARDSTICK = Item(
-    "yardstick",
-    "Defaults beside the dense optimum",
-    "Not in the paper: the least worst std that any factorization has for the same views and unit, with a certificate.",
-    yardstick,
-    {"horizon": 365, "units": list(UNITS), "registered": []},
-    {"horizon": 24, "units": ["event"]},
-)
