@@ -127,9 +127,6 @@ def attack(
     )  # fmt: skip
 
 
-# -- statistics ----------------------------------------------------------------------------------------------------
-
-
 def _statistics(
     sides: list[FloatArray], difference: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int
 ) -> Statistics:
@@ -190,9 +187,6 @@ def lowest_bits(values: FloatArray) -> FloatArray:
     integer = np.abs(mantissa * 2.0**53).astype(np.int64)
     lowest = np.where(integer == 0, 1, integer & -integer)
     return np.where(integer == 0, 1024.0, np.log2(lowest.astype(np.float64)) + exponent - 53)
-
-
-# -- judging -------------------------------------------------------------------------------------------------------
 
 
 def _judge(candidates: Statistics, sides: list[FloatArray], claim: Claim, confidence: float) -> dict[str, Any]:

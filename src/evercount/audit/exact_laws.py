@@ -118,9 +118,6 @@ def draws_p_value(law: Law, draw: Callable[[int], Hashable], draws: int) -> floa
     return float(chi2.sf(statistic, max(1, freedom)))
 
 
-# -- the sparse counter ----------------------------------------------------------------------------------------------
-
-
 def closing_law(plan: SparsePlan, counts: Sequence[int]) -> dict[Hashable, float]:
     """P(every pattern of closings) of a partition over its first ticks, summed over the noise of thresholds."""
     a, b = plan.threshold_epsilon, plan.tick_epsilon

@@ -74,8 +74,6 @@ class PairSearch:
         drawn = [tuple(sorted(self.draw.choices(range(self.ticks), k=self.length))) for _ in range(MOST_PLACEMENTS)]
         return [tuple(int(tick) for tick in spread), *drawn]
 
-    # -- every pair --------------------------------------------------------------------------------------------
-
     def enumerate(self, budget: int, progress: Progress | None = None) -> bool:
         """Try every pair; False, with nothing tried, if there are more than `budget`."""
         if len(self.world.events) ** self.length > 1000 * budget:
@@ -161,8 +159,6 @@ class PairSearch:
             return None
         return rows
 
-    # -- random search -----------------------------------------------------------------------------------------
-
     def climb(self, budget: int, progress: Progress | None) -> None:
         """Random pairs, each improved by small changes until that has not helped for a while."""
         while self.pairs < budget:
@@ -226,8 +222,6 @@ class PairSearch:
             elif kind == "move":
                 steps.insert(self.draw.randrange(len(steps)), steps.pop(place))
         return tuple(pair[0] for pair in steps), tuple(pair[1] for pair in steps)
-
-    # -- judging -----------------------------------------------------------------------------------------------
 
     def _offer(self, one: Steps, other: Steps, rows: IntArray, changed: IntArray, count: bool = True) -> None:
         self.pairs += count

@@ -40,9 +40,6 @@ def vector_error(T: int, multiplier: float, S: float, cells: int, beta: float = 
     return _worst_std(T, multiplier, S) * simultaneous_quantile(T * check_count("cells", cells), beta)
 
 
-# -- histograms ------------------------------------------------------------------------------------------------
-
-
 def histogram_paper(T: int, multiplier: float, b: int, u: int) -> float:
     """The paper's row: C·Ψ(T)·√(b·ln(6uT)); its S = b is wrong for the replace adjacency."""
     T, b, u = check_count("T", T), check_count("b", b), check_count("u", u)
@@ -54,9 +51,6 @@ def histogram(T: int, multiplier: float, S: float, u: int, beta: float = 1 / 3) 
     return vector_error(T, multiplier, S, u, beta)
 
 
-# -- graph functions -------------------------------------------------------------------------------------------
-
-
 def graph_function_paper(T: int, multiplier: float, gamma: float = 1.0) -> float:
     """The paper's row: C·Ψ(T)·Γ·√ln(6T), Γ the l2-sensitivity of the differences (1 in the table); not private."""
     scale = check_positive("multiplier", multiplier) * _psi(T) * check_positive("gamma", gamma)
@@ -66,9 +60,6 @@ def graph_function_paper(T: int, multiplier: float, gamma: float = 1.0) -> float
 def graph_function(T: int, multiplier: float, S: float, beta: float = 1 / 3) -> float:
     """The corrected row: S = max Σ(P² + N²) of the difference sequence, f_1 − f_0 included."""
     return vector_error(T, multiplier, S, 1, beta)
-
-
-# -- substrings and episodes -----------------------------------------------------------------------------------
 
 
 def words(U: int, length: int) -> int:
@@ -114,9 +105,6 @@ def episodes(T: int, multiplier: float, S: float, U: int, length: int, beta: flo
     return vector_error(T, multiplier, S, words(U, length), beta)
 
 
-# -- cuts ------------------------------------------------------------------------------------------------------
-
-
 def cuts_paper(T: int, multiplier: float, s: int, p: int) -> float:
     """The paper's row: 3C·|S|·Ψ(T)·√((|S|+|P|)·ln(|S|+|P|)·ln(6T)), for every cut (S, P) with these sizes."""
     s, p = check_count("s", s), check_count("p", p)
@@ -153,9 +141,6 @@ def all_cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: 
         raise ParameterError(f"a cut of sizes {s} and {p} does not fit into {n} nodes.")
     log_count = math.log(check_count("T", T)) + n * math.log(3)
     return cut_std(T, multiplier, S, s, p) * simultaneous_quantile_of_log(log_count, beta)
-
-
-# -- local learning --------------------------------------------------------------------------------------------
 
 
 def local_learning_paper(epsilon: float, n: int, half_multiplier: float) -> float:

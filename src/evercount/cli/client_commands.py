@@ -85,9 +85,6 @@ def note(
     typer.echo(f"noted on ticks {made['first']} to {made['last']} of {stream}", err=True)
 
 
-# -- tail -------------------------------------------------------------------------------------------------------------
-
-
 def tail(
     stream: StreamName,
     url: Url = DEFAULT_URL,
@@ -144,9 +141,6 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
         except httpx.TransportError:
             pass
         pause = min(LONGEST_PAUSE, 2 * pause or 0.5)
-
-
-# -- push -------------------------------------------------------------------------------------------------------------
 
 
 def push(
@@ -280,9 +274,6 @@ def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
         size += len(line.encode()) + 1
     if batch:
         yield batch
-
-
-# -- tokens -----------------------------------------------------------------------------------------------------------
 
 
 @tokens.command()

@@ -299,9 +299,6 @@ def _print_discovery(discovery: DiscoveryPlan) -> None:
     )
 
 
-# -- sparse-count ----------------------------------------------------------------------------------------------------
-
-
 def _print_sparse(sparse: SparseComparison) -> None:
     split = sparse.split
     known = "max_ones unknown" if split.max_ones is None else f"max_ones={split.max_ones}"

@@ -55,8 +55,6 @@ class Covariance:
         self._tables: list[FloatArray] = []
         self._kept: dict[int, FloatArray] = {}
 
-    # -- queries -------------------------------------------------------------------------------------------------
-
     def variances(self, ticks: IntArray) -> FloatArray:
         """Var(noise_t) for 1-based ticks; each is a function of its tick alone, whatever else is asked for.
 
@@ -102,8 +100,6 @@ class Covariance:
             at = tick
             values[tick] = float(factors @ self._after(tick)[:-1, :-1] @ factors) + fresh
         return np.asarray([values[tick] for tick in earlier.tolist()])
-
-    # -- runs of blocks ------------------------------------------------------------------------------------------
 
     def _table(self, run: int) -> FloatArray:
         """Per block of a run: four points, the exact variances there, and Newton's divided differences, (3, 4)."""
@@ -184,8 +180,6 @@ class Covariance:
                 differences[:, order:] = np.diff(differences[:, order - 1 :], axis=1) / apart
             tables[same, 2, :size] = differences
         return tables
-
-    # -- evolution -----------------------------------------------------------------------------------------------
 
     def _after(self, tick: int) -> FloatArray:
         """Moments after `tick` ticks, computed from the last knot that is not later."""

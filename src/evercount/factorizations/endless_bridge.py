@@ -86,8 +86,6 @@ class EndlessBridge(PureFactorization):
         narrow = math.sqrt(2) / rate * float(self.row_norms([1])[0]) < NARROW
         return EndlessBridge(integers=True) if narrow else self
 
-    # -- epochs ----------------------------------------------------------------------------------------------------
-
     def epochs(self, ticks: npt.ArrayLike) -> IntArray:
         """The epoch that holds each tick."""
         at = self._check_ticks(ticks)
@@ -119,8 +117,6 @@ class EndlessBridge(PureFactorization):
         """The epochs, their trees, the precision of α and the numbers that fix the shares."""
         arrays = [array for epoch in range(len(ENDLESS)) for array in self.bridge(epoch).public_parameters()]
         return (ENDS.astype(np.float64), *arrays)
-
-    # -- the contract of a factorization ---------------------------------------------------------------------------
 
     @property
     def state_bytes(self) -> int:

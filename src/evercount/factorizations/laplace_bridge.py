@@ -98,8 +98,6 @@ class Bridge(PureFactorization):
         narrow = math.sqrt(2) / rate * float(self.row_norms([1])[0]) < NARROW
         return Bridge(self.horizon, self._design, integers=True) if narrow else self
 
-    # -- shares and coefficients -----------------------------------------------------------------------------------
-
     def _parts(self, level: int, index: IntArray) -> FloatArray:
         """The part of what is left that each child of these blocks takes, shape (blocks, k)."""
         k = self.branching[level]
@@ -190,8 +188,6 @@ class Bridge(PureFactorization):
     def top_shares(self) -> IntArray:
         """Shares of the nodes of the highest level, in UNITS."""
         return np.asarray(self._split(0, self._top()).shares[0])
-
-    # -- the contract of a factorization ----------------------------------------------------------------------------
 
     @property
     def state_bytes(self) -> int:
@@ -325,8 +321,6 @@ class Bridge(PureFactorization):
         size = self._size[level]
         start = (node - self._offset[level]) * size
         return start + 1, start + size
-
-    # -- noise ---------------------------------------------------------------------------------------------------------
 
     def noise(
         self, first: int, count: int, draw: DrawShares, memory: Memory | None = None

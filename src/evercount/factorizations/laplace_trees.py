@@ -55,8 +55,6 @@ class DigitTree(PureFactorization):
         self.column_norm = math.sqrt(levels) * (1 + 1e-9)
         self.name = f"pure-tree-{base}" if balanced else ("pure-binary" if base == 2 else f"pure-plain-{base}")
 
-    # -- digits and walks ------------------------------------------------------------------------------------------
-
     def _index(self, ticks: IntArray, level: int) -> IntArray:
         """t / k^level with its lower digits cut off."""
         size = self.base**level
@@ -107,8 +105,6 @@ class DigitTree(PureFactorization):
 
             total += below(self.horizon + offset + 1) - below(offset)
         return total
-
-    # -- the contract of a factorization -----------------------------------------------------------------------------
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """√weight: the std at t is that of a node times this."""
@@ -194,8 +190,6 @@ class DigitTree(PureFactorization):
             first, last = self.interval(node)
             right[i, first - 1 : last] = 1.0
         return left, right
-
-    # -- noise -------------------------------------------------------------------------------------------------------
 
     def noise(self, first: int, count: int, draw: Draw, top: tuple[int, IntArray] | None = None) -> IntArray:
         """Noise of ticks first … first+count−1 (1-based), shape (count, cells). Each node is drawn at most once.

@@ -110,8 +110,6 @@ class LocalPlan:
         if self.scale >= 2**31:
             raise TooLarge(f"noise for epsilon={self.epsilon:g} is too large for the message format; use more epsilon")
 
-    # -- sizes -----------------------------------------------------------------------------------------------------
-
     @cached_property
     def w(self) -> int:
         """Number of buckets of [0, 1]."""
@@ -132,8 +130,6 @@ class LocalPlan:
     def parts(self) -> tuple[slice, ...]:
         """Where the vector of each counter lies in a message."""
         return tuple(slice(start, start + self.w) for start in range(0, self.entries, self.w))
-
-    # -- noise -----------------------------------------------------------------------------------------------------
 
     @cached_property
     def factor(self) -> IntArray:
@@ -171,8 +167,6 @@ class LocalPlan:
     def sigma(self) -> float:
         """Std of the noise on R·e_j, in real units."""
         return self.scale / UNIT
-
-    # -- the message -----------------------------------------------------------------------------------------------
 
     @cached_property
     def _largest_norm(self) -> float:
@@ -237,8 +231,6 @@ class LocalPlan:
     def header(self) -> bytes:
         """The first eight bytes of every message: see `messages.py`."""
         return MAGIC + bytes([VERSION, self.counters]) + self.digest
-
-    # -- what the server needs ---------------------------------------------------------------------------------------
 
     @cached_property
     def left(self) -> FloatArray:

@@ -75,8 +75,6 @@ class LocalEstimate(RiskFunction):
     x: FloatArray
     client_std: float | None = None
 
-    # -- errors of x̂ ----------------------------------------------------------------------------------------------
-
     @cached_property
     def rows(self) -> FloatArray:
         """x̂ as a linear map of one client's noise: shape (w + 1, entries); std = norm of a row × noise std."""
@@ -109,8 +107,6 @@ class LocalEstimate(RiskFunction):
     @property
     def raw_slopes(self) -> FloatArray:
         return self.x
-
-    # -- errors of the risk --------------------------------------------------------------------------------------
 
     def f_std(self, theta: float) -> float:
         """Std of f(theta, raw=True) at one θ in [0, 1]: f is linear in x̂.

@@ -117,8 +117,6 @@ class GenProtPlan:
         """Bits of a message."""
         return math.log2(self.candidates)
 
-    # -- geometry --------------------------------------------------------------------------------------------------
-
     @cached_property
     def centre(self) -> FloatArray:
         """About the centre of the smallest ball around all R·e_j: the point that the candidates surround."""
@@ -180,8 +178,6 @@ class GenProtPlan:
         second = float((s * s * p) @ weight)
         mean = first * (kept - empty)
         return mean, second * kept + (1 - second) * empty - mean**2
-
-    # -- public randomness ------------------------------------------------------------------------------------------
 
     @cached_property
     def reach(self) -> float:

@@ -90,9 +90,6 @@ def changed_cells(query: Query, one: Any, other: Any) -> IntArray:
     return difference[:, np.abs(difference).sum(axis=0) > 0]
 
 
-# -- the three failures ----------------------------------------------------------------------------------------------
-
-
 def fresh_noise(ticks: int, budget: Budget) -> list[Attack]:
     """A stream of zeros and one whose first bit is 1; the paper's proof draws new noise in every round."""
     multiplier = budget.noise_multiplier()

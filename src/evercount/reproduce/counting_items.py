@@ -27,9 +27,6 @@ PAPER_SNR = {
 PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}  # 1/p at which, by the paper, the SNR falls below 1
 
 
-# -- Figure 1 ----------------------------------------------------------------------------------------------------
-
-
 @item(
     "figure-1", "Additive error over time",
     "Figure 1: additive ℓ∞ error of the binary mechanism and of the square root, T = 2^16, ε = 0.8, δ = 1e-10.",
@@ -110,9 +107,6 @@ def _draw_error(
     title = f"ℓ∞ error so far, {count} simulated streams"
     finish(axes[1], "tick", "mean of the largest |error| so far", title, bottom=0)
     return figure
-
-
-# -- Figure 3 and the SNR table ------------------------------------------------------------------------------------
 
 
 @item(

@@ -24,9 +24,6 @@ def norm(name: str, horizon: int) -> float:
     return engine.worst_row()[1] * engine.column_norm
 
 
-# -- Figure 2 ----------------------------------------------------------------------------------------------------
-
-
 @item(
     "figure-2", "Upper bound less lower bound",
     "Figure 2: difference between the paper's upper bound and Mathias' lower bound for T = 2^5 … 2^44.",
@@ -95,9 +92,6 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
     return figure
 
 
-# -- the binary mechanism ------------------------------------------------------------------------------------------
-
-
 @item(
     "binary-suboptimality", "Suboptimality of the binary mechanism",
     "Remark: the binary mechanism's ℓ∞ error is suboptimal by a factor π·log₂e; results: factor about 4 at t "
@@ -162,8 +156,6 @@ def _draw_binary(rows: list[Row], at_worst_ticks: list[Row], exponents: list[int
     finish(axes[1], "x, for t = 2^x − 1", "std of binary / std of square root", title, place, bottom=0)
     return figure
 
-
-# -- constants ---------------------------------------------------------------------------------------------------
 
 COMPARED = ("square-root", "normalized", "balanced", "optimal")
 

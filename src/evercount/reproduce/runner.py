@@ -103,9 +103,6 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and record.get("format") == RECORD_FORMAT else None
 
 
-# -- files -------------------------------------------------------------------------------------------------------
-
-
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(column for row in rows for column in row))
 
@@ -155,9 +152,6 @@ def reduce_colours(path: Path) -> None:
 def slug(name: str) -> str:
     """A file name of letters, digits and hyphens."""
     return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name.lower()).split())
-
-
-# -- the index ---------------------------------------------------------------------------------------------------
 
 
 def index_page(records: Sequence[Mapping[str, Any]]) -> str:

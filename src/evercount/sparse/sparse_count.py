@@ -264,8 +264,6 @@ class SparseCount(NoiseOwner):
             value = low = high = max(0.0, min(value, most))
         return SparseRelease(self.tick, value, low, high, closed, self.segments, self.full)
 
-    # -- snapshots -------------------------------------------------------------------------------------------------
-
     def snapshot(self) -> bytes:
         """Everything needed to continue identically. Secret: it holds raw sums and the key of the noise.
 

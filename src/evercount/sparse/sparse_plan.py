@@ -124,8 +124,6 @@ class SparsePlan:
         parts = f"{stated(self.partition_epsilon)} for the partition and {stated(self.counter_epsilon)} for the counter"
         return f"{promise} Of epsilon, {parts}."
 
-    # -- the partition ---------------------------------------------------------------------------------------------
-
     def spread_at(self, tick: int) -> int:
         """A of the proof at a tick; without a horizon it grows with the logarithm of the tick.
 
@@ -184,8 +182,6 @@ class SparsePlan:
             return (Budget(self.epsilon, self.delta),)
         # Both parts were cut to 20 bits of epsilon, so that their sum is exact.
         return Budget(self.partition_epsilon, 0.0), Budget(self.counter_epsilon, self.delta)
-
-    # -- errors ----------------------------------------------------------------------------------------------------
 
     def counter_bound(self, releases: int) -> float:
         """How far the counter is off, for all of its first releases, with chance 1 − β/3 (plain counters: 1 − β).
