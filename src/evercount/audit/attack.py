@@ -32,8 +32,6 @@ Statistics = dict[str, Statistic]
 
 @dataclass(frozen=True)
 class AttackReport:
-    """What an attack reached beside the promise."""
-
     program: str
     measure: str
     claimed: float
@@ -54,7 +52,6 @@ class AttackReport:
 
     @property
     def holds(self) -> bool:
-        """Whether the attack stays within the promise, at its confidence."""
         return not self.reason
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,9 +124,7 @@ def attack(
     )  # fmt: skip
 
 
-def _statistics(
-    sides: list[FloatArray], difference: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int
-) -> Statistics:
+def _statistics(sides: list[FloatArray], difference: FloatArray, claim: Claim, ticks: Any, labels: int) -> Statistics:
     """Candidates, from the training half of the runs and public numbers."""
     rows = claim.left[np.asarray(ticks) - 1]
     statistics: Statistics = {}
@@ -222,11 +217,9 @@ def _judge(candidates: Statistics, sides: list[FloatArray], claim: Claim, confid
 def _likely_side(train: list[BoolArray], judge: list[BoolArray]) -> tuple[int, int]:
     """Hits of the judging runs: of the event or its complement, the likely side first, as the training runs say."""
     shares = [float(event.mean()) for event in train]
-    order = (0, 1) if shares[0] >= shares[1] else (1, 0)
     # the rarer of the event and its complement has the larger ratio of probabilities
     rare = sum(shares) <= 1
-    if not rare:
-        order = order[1], order[0]
+    order = (0, 1) if (shares[0] >= shares[1]) == rare else (1, 0)
     more, less = (int((judge[side] if rare else ~judge[side]).sum()) for side in order)
     return more, less
 
@@ -269,7 +262,6 @@ def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[f
 
 
 def _log_ratio(events: list[BoolArray], confidence: float) -> tuple[float, float, float]:
-    """The log-ratio of an event's probabilities on both sides, with an interval."""
     shared, runs = 1 - (1 - confidence) / 4, len(events[0])
     best = (0.0, 0.0, 0.0)
     for one, other in ((a, b) for x, y in (events, [~event for event in events]) for a, b in ((x, y), (y, x))):

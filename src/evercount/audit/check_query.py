@@ -38,7 +38,6 @@ class Verdict:
 
     @property
     def refuted(self) -> bool:
-        """True when a pair beats the claim (beyond rounding)."""
         return self.found > self.claimed * (1 + 1e-9)
 
     def __str__(self) -> str:

@@ -35,8 +35,6 @@ Law = Mapping[Hashable, float]
 
 @dataclass(frozen=True)
 class LawReport:
-    """What the exact law spends beside the promise, and whether the program follows it."""
-
     program: str
     claimed: float
     spent: float
@@ -56,7 +54,6 @@ class LawReport:
 
     @property
     def holds(self) -> bool:
-        """Whether the law keeps the promise and the program follows the law."""
         return not self.reason
 
     def to_dict(self) -> dict[str, Any]:

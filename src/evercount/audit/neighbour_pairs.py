@@ -75,7 +75,6 @@ def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]
 
 
 def user_of(event: Any) -> Any:
-    """Whose event it is, where events name their users."""
     return event[0] if isinstance(event, tuple) else event
 
 
@@ -110,7 +109,6 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
 
 
 def _difference(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The events of `longer` that `shorter` lacks."""
     left = list(shorter)
     gone = []
     for event in longer:

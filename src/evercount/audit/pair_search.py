@@ -53,9 +53,8 @@ class PairSearch:
         self.placements = self._choose_placements()
         chosen = np.array(self.placements)
         # ‖R A d‖² = ⟨AᵀRᵀRA, ddᵀ⟩, A the placement of steps in ticks: one flat row for each placement
-        self.grams = [
-            (R.T @ R)[chosen[:, :, None], chosen[:, None, :]].reshape(len(chosen), -1) for R in named.values()
-        ]
+        rows, columns = chosen[:, :, None], chosen[:, None, :]
+        self.grams = [(R.T @ R)[rows, columns].reshape(len(chosen), -1) for R in named.values()]
         self.scale = [float((R**2).sum(axis=0).max()) for R in named.values()]
         self.largest = [0.0] * (len(named) + 3)
         self.worst: list[Pair | None] = [None] * (len(named) + 3)
@@ -265,7 +264,6 @@ class PairSearch:
 
 
 def _edit(stream: Sequence[Step], places: Sequence[int], steps: Sequence[Step]) -> Steps:
-    """The same stream with these steps at these places."""
     edited = list(stream)
     for place, step in zip(places, steps, strict=True):
         edited[place] = step

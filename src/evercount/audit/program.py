@@ -26,8 +26,6 @@ RANGE_TOLERANCE = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """What readers of a program see."""
-
     ticks: tuple[int, ...]
     labels: tuple[str, ...]
     values: FloatArray
@@ -133,9 +131,8 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
     """
     if query.discovery is not None:
         return None
-    refused = ParameterError(
-        f"{query!r} publishes other numbers than linear maps of its noisy sums: audit it with --door library"
-    )
+    why = "publishes other numbers than linear maps of its noisy sums: audit it with --door library"
+    refused = ParameterError(f"{query!r} {why}")
     cells = np.eye(query.cells)
     zero = query.decode_run(1, 0 * cells[:1])
     outputs = query.decode_run(1, cells) - zero

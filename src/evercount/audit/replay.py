@@ -101,7 +101,6 @@ def check_repeats(program: Program, data: Data, secret: Secret) -> Finding | Non
 def replay(program: Program, pairs: Iterable[Pair], secret: Secret, progress: Progress | None = None) -> ReplayReport:
     """Compare all these pairs of neighbours under one secret.
 
-
     **Guarantee.** A report that does not hold is a proof: its pair, replayed, breaks the promise as the claim states
     it. One that holds says that no pair *tried* breaks it, provided that the noise has the claimed law (`audit
     mechanism` tests that). Proof: `replay.proof.md`. Test:

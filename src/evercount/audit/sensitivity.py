@@ -44,7 +44,6 @@ class Claim:
 
     @property
     def reached(self) -> bool:
-        """True if the claim is reached: then it cannot be lowered."""
         return self.found >= self.claimed * (1 - TOLERANCE)
 
 
@@ -92,7 +91,6 @@ class SensitivityReport:
 
     @property
     def reached(self) -> bool:
-        """True if the claim S is reached: then it cannot be lowered."""
         return self.claims[0].reached
 
     def summary(self) -> str:

@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer import Argument, Option
 
-from evercount.cli.options import (
-    Adjacency,
-    Json,
-    MaxEvents,
-    MaxPerTick,
-    MaxTicks,
-    Parameters,
-    Period,
-    parse_parameters,
-    progress_bar,
-)
+from evercount.cli.options import Adjacency, Json, MaxEvents, MaxPerTick, MaxTicks, Parameters, Period, progress_bar
+from evercount.cli.options import parse_parameters as parse
 from evercount.errors import ParameterError
 from evercount.factorizations import factorization as build_factorization
 from evercount.front_door.declare_stream import parse_horizon, unit_of
@@ -104,15 +95,14 @@ def replay(
         audited = find_program(program)
     else:
         budget = _budget(epsilon, delta, adjacency, max_events, max_per_tick, max_ticks, period)
-        asked = build_query(cast(str, query), parse_parameters(parameter))
+        asked = build_query(cast(str, query), parse(parameter))
         halfway = (ticks // 2,) if restarts and ticks > 1 else ()
         audited = open_door(door, asked, budget, parse_horizon(horizon or str(ticks)), factorization, halfway)
     if examples is None:
         examples = 4 if program is None and door == "spark" else 100
     with progress_bar("worst neighbours") as tell:
-        report = run_replay(
-            audited, ticks, _secret(secret), examples, lambda what, done: tell(description=what, completed=done)
-        )
+        show = lambda what, done: tell(description=what, completed=done)  # noqa: E731
+        report = run_replay(audited, ticks, _secret(secret), examples, show)
     _finish([report], json_output)
 
 
@@ -145,7 +135,7 @@ def mechanism(
     from evercount.audit.library_door import LibraryProgram
     from evercount.audit.mechanism_grid import all_cases, chart, hardest_pair, run_case, summarise
 
-    asked, key = build_query(query, parse_parameters(parameter)), _secret(secret)
+    asked, key = build_query(query, parse(parameter)), _secret(secret)
     reports: list[AttackReport] = []
 
     def tell(report: AttackReport) -> None:
@@ -180,9 +170,7 @@ def sensitivity(
     parameter: Parameters = None,
     adjacency: Adjacency = "add-remove",
     ticks: int = Option(4, help="Ticks of the streams that are tried."),
-    factorization: list[str] | None = Option(
-        None, "--factorization", "-f", help="By name, repeatable; default: several."
-    ),
+    factorization: list[str] | None = Option(None, "--factorization", "-f", help="Name, repeatable; default: several."),
     pairs: int = Option(100_000, help="Most pairs to try: all of them if there are no more."),
     claimed: float | None = Option(None, help="Test this S instead of the query's own."),
     seed: int = Option(0, help="Seed of the random search."),
@@ -193,7 +181,7 @@ def sensitivity(
     """
     from evercount.audit.sensitivity import audit_sensitivity
 
-    asked = build_query(query, parse_parameters(parameter))
+    asked = build_query(query, parse(parameter))
     names = factorization or ["balanced", "normalized", "square-root", "binary-tree", "fresh"]
     matrices = {name: build_factorization(name, ticks).dense(ticks)[1] for name in names}
     with progress_bar("pairs of streams") as tell:
@@ -227,13 +215,11 @@ def discovery(
     from evercount.audit.discovery_attack import attack_discovery, library_program, neighbours
 
     budget = _budget(epsilon, delta, adjacency, max_events, max_per_tick, max_ticks, period)
-    query = cast(DiscoveredKeys, build_query("discovered-keys", parse_parameters(parameter)))
-    program = library_program(query, budget, ticks, views=view or ())
+    query = cast(DiscoveredKeys, build_query("discovered-keys", parse(parameter)))
+    program, key = library_program(query, budget, ticks, views=view or ()), _secret(secret)
     pair = neighbours(ticks, bounded("events", budget, ticks), query.minimum)
     with progress_bar("runs", 2 * runs) as tell:
-        report = attack_discovery(
-            program, budget, pair, runs, _secret(secret), progress=lambda done: tell(completed=done)
-        )
+        report = attack_discovery(program, budget, pair, runs, key, progress=lambda done: tell(completed=done))
     _finish([report], json_output)
 
 

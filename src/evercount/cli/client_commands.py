@@ -146,22 +146,16 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
 def push(
     stream: StreamName,
     files: list[Path] = Argument(
-        ...,
-        help="JSONL of events as the service takes them, or CSV with a header, plain or compressed (gzip, zstd), "
-        "or Parquet.",
+        ..., help="JSONL of events as the service takes them, CSV with a header (both also gzip, zstd), or Parquet."
     ),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
-    time: str | None = Option(
-        None, help="CSV, Parquet: column with the time; without it events count when they arrive."
-    ),
+    time: str | None = Option(None, help="CSV, Parquet: column with the time; if omitted, the time of arrival."),
     key: str | None = Option(None, help="CSV, Parquet: column with the key."),
     value: str | None = Option(None, help="CSV, Parquet: column with the value."),
     user: str | None = Option(None, help="CSV, Parquet: column with the person's id."),
     name: str | None = Option(None, "--id", help="Name of this file, for retries (default: from its first lines)."),
-    history: bool = Option(
-        False, "--history", help="These files are all of the stream's past: start its clock after them."
-    ),
+    history: bool = Option(False, "--history", help="These files are all of its past: start its clock after them."),
 ) -> None:
     """Send the events of files to a running service. Run it again after a failure: nothing is counted twice.
 

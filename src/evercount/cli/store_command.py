@@ -32,9 +32,7 @@ def _open(db: str, key_file: Path | None, head: Path | None) -> closing[Store]:
 def verify(
     db: Db = "evercount.db",
     head: Head = None,
-    adopt: bool = Option(
-        False, "--adopt", help="Accept this copy as the newest one. Only if no later release was ever made."
-    ),
+    adopt: bool = Option(False, "--adopt", help="Call this copy the newest. Only if no later release was ever made."),
 ) -> None:
     """Recompute every release chain and compare it with the head file.
 
@@ -54,9 +52,8 @@ def verify(
         if adopt and not wrong:
             before, now = file.read(), reading.current_head()
             older = () if before is None else reading.check_head(file).values()
-            wrong = [
-                f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in older if one.reason == OLDER
-            ]
+            late = [one for one in older if one.reason == OLDER]
+            wrong = [f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in late]
         if adopt and not wrong:
             kept = now.retired | (before.retired if before is not None else frozenset())  # a retirement is for ever
             file.write(replace(now, retired=kept))
@@ -137,10 +134,8 @@ def retire(
         totals = opened.ledger()["totals"]
     typer.echo(f"retired {stream!r}" + (f", declared {successor!r}" if successor is not None else ""))
     for total in totals:
-        typer.echo(
-            f"spent together by {total['streams']} streams ({total['unit']}, {total['adjacency']}): "
-            f"epsilon {total['epsilon']:.6g}, delta {total['delta']:.3g}"
-        )
+        who, spent = f"{total['streams']} streams ({total['unit']}, {total['adjacency']})", total["epsilon"]
+        typer.echo(f"spent together by {who}: epsilon {spent:.6g}, delta {total['delta']:.3g}")
 
 
 @store.command()

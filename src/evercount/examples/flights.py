@@ -38,7 +38,6 @@ class Flight(NamedTuple):
 def flights() -> Iterator[Flight]:
     """All flights in order of their scheduled departure.
 
-
     >>> first = next(flights())
     >>> first.time, first.origin, first.dest
     ('2013-01-01T05:15:00', 'EWR', 'IAH')
@@ -92,8 +91,6 @@ def write_csv(path: str | Path, end: str = "2014") -> int:
 if __name__ == "__main__":
     command = argparse.ArgumentParser("python -m evercount.examples.flights", description=__doc__)
     command.add_argument("path", nargs="?", default="flights.csv", help="the CSV file to write")
-    command.add_argument(
-        "end", nargs="?", default="2014", help="write the flights before this date, such as 2013-02-01"
-    )
+    command.add_argument("end", nargs="?", default="2014", help="write the flights before this date: 2013-02-01")
     asked = command.parse_args()
     print(f"{write_csv(asked.path, asked.end):,} flights written to {asked.path}")  # noqa: T201

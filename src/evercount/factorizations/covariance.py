@@ -45,10 +45,9 @@ class Covariance:
         self.inverse = inverse
         self.knots = eta.knots
         self._lengths = np.diff(self.knots)
-        self._lines = [
-            np.stack([weight.values[:-1], np.diff(weight.values) / self._lengths], axis=1) for weight in (eta, n)
-        ]
-        self._last = tuple((float(weight.values[-1]), 0.0) for weight in (eta, n))
+        values = eta.values, n.values
+        self._lines = [np.stack([each[:-1], np.diff(each) / self._lengths], axis=1) for each in values]
+        self._last = tuple((float(each[-1]), 0.0) for each in values)
         self._steps: dict[int, _Step] = {}
         self._lock = threading.RLock()
         self._starts = [np.zeros((len(inverse.u) + 1,) * 2)]
@@ -91,11 +90,8 @@ class Covariance:
         for tick in np.unique(earlier)[::-1].tolist():
             for step, eta, n in reversed(list(self._pieces(tick, at))):
                 v = np.concatenate([factors, n])
-                fresh += float(
-                    eta[0] ** 2 * (v @ step.Q[0] @ v)
-                    + 2 * eta[0] * eta[1] * (v @ step.Q[1] @ v)
-                    + eta[1] ** 2 * (v @ step.Q[2] @ v)
-                )
+                parts = eta[0] ** 2, 2 * eta[0] * eta[1], eta[1] ** 2
+                fresh += float(sum(part * (v @ Q @ v) for part, Q in zip(parts, step.Q, strict=True)))
                 factors = factors * step.decay + n[0] * step.zero + n[1] * step.one
             at = tick
             values[tick] = float(factors @ self._after(tick)[:-1, :-1] @ factors) + fresh
@@ -250,13 +246,8 @@ class Covariance:
         Q0, Q1, Q2 = two.Q
         shifted = (Q0, Q1 + a * Q0, Q2 + 2 * a * Q1 + a**2 * Q0)
         q0, q1, q2 = (first @ old @ first.T + second @ new @ second.T for old, new in zip(one.Q, shifted, strict=True))
-        zero = one.zero + two.zero * one.decay
-        return _Step(
-            np.exp(-(a + b) * self.inverse.rates),
-            zero,
-            one.one + (two.one + a * two.zero) * one.decay,
-            (q0, q1, q2),
-        )
+        sums = one.zero + two.zero * one.decay, one.one + (two.one + a * two.zero) * one.decay
+        return _Step(np.exp(-(a + b) * self.inverse.rates), *sums, (q0, q1, q2))
 
 
 def _evaluate(tables: FloatArray, at: FloatArray) -> FloatArray:

@@ -28,9 +28,8 @@ class RowFilter:
         k = np.arange(ROW_TICKS)
         powers = np.exp(-np.multiply.outer(response.rates, k))  # (d, ROW_TICKS): μ^k
         # Column k: what the buffers before a row and the row's inputs contribute to its tick k.
-        outputs = np.concatenate(
-            [powers * response.weights[:, np.newaxis], lower_toeplitz(response.values(ROW_TICKS)).T]
-        )
+        lower = lower_toeplitz(response.values(ROW_TICKS))
+        outputs = np.concatenate([powers * response.weights[:, np.newaxis], lower.T])
         # Tick k depends on inputs up to k only, so the rows of zeros at the bottom are cut off.
         self._outputs = [
             np.ascontiguousarray(outputs[: self.order + start + PRODUCT_TICKS, start : start + PRODUCT_TICKS])
@@ -87,6 +86,4 @@ class RowFilter:
 def lower_toeplitz_stack(first_columns: FloatArray) -> FloatArray:
     """One lower-triangular Toeplitz matrix for each row of `first_columns`, stacked."""
     size = first_columns.shape[1]
-    return np.concatenate(
-        [lower_toeplitz(column)[np.newaxis] for column in first_columns] or [np.empty((0, size, size))]
-    )
+    return np.asarray([lower_toeplitz(column) for column in first_columns]).reshape(-1, size, size)

@@ -106,9 +106,8 @@ class HonakerFull(Factorization):
             parts = ~parted & (s <= middle) & (middle <= t)
             result, parted = np.where(parts, lines, result), parted | parts
             later = s > middle
-            left, both, right = (
-                np.where(later, one, other) for one, other in ((own, left), (after, before), (right, own))
-            )
+            both = np.where(later, after, before)
+            left, right = np.where(later, own, left), np.where(later, right, own)
             begin = np.where(later, middle, begin)
         return result
 

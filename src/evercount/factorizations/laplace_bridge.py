@@ -260,34 +260,15 @@ class Bridge(PureFactorization):
             here = slice(done, done + k)
             nodes[:, here] = self._offset[level] + blocks.index[row][:, None] * k + np.arange(k)
             shares[:, here] = split.shares[row]
-            scale = 1 << self._step * max(level - 1, 0)
-            before, after = (
-                self._boundary(start, end, split.alpha[row, i], np.arange(k) < i[:, None], here, scale, level)
-                for i in (child, child + 1)
-            )
-            start, end = before, after
+            ends = []  # rows of L at a boundary: α·(start + children passed) + (1 − α)·(end − the others), times `_one`
+            for i in (child, child + 1):
+                a, passed = split.alpha[row, i][:, None], np.arange(k) < i[:, None]
+                line = a * start + (self._one - a) * end
+                line[:, here] = np.where(passed, a, a - self._one) << self._step * (level - 1) if level else passed
+                ends.append(line)
+            start, end = ends
             done += k
         return nodes, end, shares
-
-    def _boundary(
-        self,
-        start: IntArray,
-        end: IntArray,
-        alpha: IntArray,
-        passed: npt.NDArray[np.bool_],
-        here: slice,
-        scale: int,
-        level: int,
-    ) -> IntArray:
-        """Rows of L at a boundary: α·(start + children passed) + (1 − α)·(end − the others), times `_one`."""
-        if level == 0:
-            row = start.copy()
-            row[:, here] = passed
-            return row
-        a = alpha[:, None]
-        row = a * start + (self._one - a) * end
-        row[:, here] = np.where(passed, a, a - self._one) * scale
-        return row
 
     def difference_norm(self, earlier: int, later: int) -> float:
         earlier, later = self._check_pair(earlier, later)

@@ -90,21 +90,9 @@ class DigitTree(PureFactorization):
         raise ParameterError(f"0 is not a node, got {node}")
 
     def total_weight(self) -> int:
-        """Σ of `weight` over all ticks of the horizon, in closed form: the exact mean squared error follows."""
-        assert self.horizon is not None
-        total = 0
-        sizes = [min(r, self.base - r) if r >= self.base - self.low else r for r in range(self.base)]  # |digit|
-        for level in range(self.levels):
-            size = self.base**level
-            offset = self.low * ((size - 1) // (self.base - 1))
-
-            def below(x: int, size: int = size) -> int:
-                index, rest = divmod(x, size)
-                cycles, last = divmod(index, self.base)
-                return size * (cycles * sum(sizes) + sum(sizes[:last])) + rest * sizes[last]
-
-            total += below(self.horizon + offset + 1) - below(offset)
-        return total
+        """Σ of `weight` over all ticks of the horizon: the exact mean squared error follows."""
+        counts = self.weight_counts()
+        return int(np.arange(len(counts)) @ counts)
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """√weight: the std at t is that of a node times this."""

@@ -29,7 +29,7 @@ def check_block_size(draws: int, cells: int) -> None:
     """Refuse a block of numbers that is too large to be made at once."""
     if draws * cells > MOST_NUMBERS:
         raise TooLarge(
-            f"{draws} draws × {cells} cells are more than 2^31 numbers: ask for fewer draws or cells at a time"
+            f"{draws} draws × {cells} cells are more than 2^31 numbers: ask for fewer draws or cells at once"
         )
 
 
@@ -60,12 +60,7 @@ class Normals:
 
     def __getitem__(self, index: Any) -> Normals:
         """The same numbers, indexed as an array: views where numpy gives views."""
-        return Normals(
-            np.asarray(self.sign[index]),
-            np.asarray(self.integer[index]),
-            np.asarray(self.fraction_hi[index]),
-            np.asarray(self.fraction_lo[index]),
-        )
+        return Normals(*(np.asarray(part[index]) for part in vars(self).values()))
 
     def to_float(self) -> FloatArray:
         """The numbers as doubles, relative error ≤ 2^−51. For display and tests, never for a release.

@@ -48,7 +48,6 @@ def _std(name: str, epsilon: float, delta: float, ticks: int) -> FloatArray:
     {"epsilon": 1.0, "delta": 1e-10, "exponents": (10, 16, 20)}, {"exponents": (10, 12)},
 )  # fmt: skip
 def smoothness(parameters: Parameters, context: Context) -> Result:
-    """Std over time of pure and Gaussian mechanisms: its level and how much it jumps."""
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     rows: list[Row] = []
     curves: dict[str, Any] = {}
@@ -106,7 +105,6 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
     {"exponents": (10, 14), "ones": (100, 1000)},
 )  # fmt: skip
 def sparse(parameters: Parameters, context: Context) -> Result:
-    """The 95 % bounds for all ticks of `SparseCount` and of the plain counter."""
     rows: list[Row] = []
     for delta in context.steps((0.0, parameters["delta"])):
         horizons = tuple(2**e for e in parameters["exponents"])
@@ -187,7 +185,6 @@ def _winner_row(epsilon: float, delta: float, T: int) -> Row:
     {"deltas": (1e-6, 1e-10), "horizons": (24, 365, 1024), "endless": (2**4, 2**10)},
 )  # fmt: skip
 def bridges(parameters: Parameters, context: Context) -> Result:
-    """Exact variances of bridges, and the δ at which Gaussian noise has the same worst std."""
     horizons = parameters["horizons"]
     rows = [_bridge_row(T) for T in context.steps(horizons)]
     epsilon = parameters["epsilon"]

@@ -33,7 +33,6 @@ PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}  # 1/p at which, by the
     {"horizon": 2**16, "epsilon": 0.8, "delta": 1e-10, "repetitions": 2048}, {"horizon": 2**16, "repetitions": 64},
 )  # fmt: skip
 def error_over_time(parameters: Parameters, context: Context) -> Result:
-    """Mean |error| at each tick and mean of the largest error so far, simulated and exact."""
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     simulations = simulate(MECHANISMS, horizon, repetitions, context.seed, context.progress)
@@ -115,7 +114,6 @@ def _draw_error(
     {"horizon": 2**16, "epsilon": 0.5, "delta": 1e-10, "exponents": [4, 5, 6, 7, 8, 9, 10]},
 )  # fmt: skip
 def sparse_streams(parameters: Parameters, context: Context) -> Result:
-    """Average signal-to-noise ratio mean_t(true_t / std_t) of Bernoulli streams, exact and on sampled streams."""
     horizon, epsilon, delta = parameters["horizon"], parameters["epsilon"], parameters["delta"]
     exponents = parameters["exponents"]
     paper, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()
@@ -232,7 +230,6 @@ def histogram(items: int, ticks: int, exponent: float, seed: int) -> FloatArray:
     {"repetitions": 32, "exponents": [1.0]},
 )  # fmt: skip
 def top_one(parameters: Parameters, context: Context) -> Result:
-    """SNR of the top-1 count, and the error of the published maximum over repeated runs."""
     ticks, items = parameters["ticks"], parameters["items"]
     epsilon, delta, repetitions = parameters["epsilon"], parameters["delta"], parameters["repetitions"]
     paper, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()

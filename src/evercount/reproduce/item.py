@@ -29,8 +29,6 @@ def silent(done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Context:
-    """What a running item may use besides its parameters."""
-
     seed: int = 0
     progress: Progress = silent
 
@@ -83,5 +81,4 @@ class Item:
 def item(
     name: str, title: str, shows: str, full: Parameters, quick: Parameters = MappingProxyType({})
 ) -> Callable[[Run], Item]:
-    """Makes a function the item of this name."""
     return partial(Item, name, title, shows, full, quick)

@@ -89,7 +89,6 @@ def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
     {"clients": 4_000, "epsilons": [1.0], "repetitions": 3},
 )  # fmt: skip
 def compare_forms(parameters: Parameters, context: Context) -> Result:
-    """The largest error of F̂ of every form, and the error of θ̂ for a logistic loss."""
     n, delta, repetitions = int(parameters["clients"]), parameters["delta"], parameters["repetitions"]
     points = np.random.default_rng(context.seed).beta(2, 5, n)
     true = np.searchsorted(np.sort(points), np.arange(1, BUCKETS + 1) / BUCKETS, side="right") / n

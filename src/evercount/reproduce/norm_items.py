@@ -19,7 +19,6 @@ from evercount.reproduce.simulate import simulate
 
 
 def norm(name: str, horizon: int) -> float:
-    """The worst row norm of L times the column norm of R."""
     engine = factorization(name, horizon)
     return engine.worst_row()[1] * engine.column_norm
 
@@ -100,7 +99,6 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
     {"exponents": [4, 8, 12, 16, 20, 24], "horizon": 2**14, "repetitions": 256},
 )  # fmt: skip
 def suboptimality(parameters: Parameters, context: Context) -> Result:
-    """Norm of the binary mechanism over that of the square root, and the error at t = 2^i − 1."""
     rows: list[Row] = []
     for exponent in parameters["exponents"]:
         T = 2**exponent
@@ -169,7 +167,6 @@ COMPARED = ("square-root", "normalized", "balanced", "optimal")
      "endless up to": [16]},
 )  # fmt: skip
 def constants(parameters: Parameters, context: Context) -> Result:
-    """c = norm − ln T/π of every factorization beside the certified optimum and the lower bound."""
     rows: list[Row] = []
     exponents = parameters["exponents"]
     for exponent in context.steps(exponents):
@@ -254,7 +251,6 @@ TREES = ("binary-tree", "honaker", "honaker-full", "square-root", "balanced")
     {"exponents": [4, 6, 9, 12, 16], "simulated": 8, "repetitions": 512},
 )  # fmt: skip
 def honaker(parameters: Parameters, context: Context) -> Result:
-    """ℓ∞ and ℓ2 error of Honaker's variants against the binary mechanism, exact; run time of a stream."""
     rows: list[Row] = []
     exponents = parameters["exponents"]
     for exponent in context.steps(exponents):

@@ -72,7 +72,6 @@ def apart(reduction: Reduction, bits: IntArray, other: IntArray) -> int:
     {"epsilon": 1.0, "delta": 1e-6, "ticks": 32, "streams": 50}, {"ticks": 12, "streams": 10},
 )  # fmt: skip
 def reductions(parameters: Parameters, context: Context) -> Result:
-    """Run every reduction on random inputs and put our error beside the lower bound of the easier problem."""
     ticks, tries = int(parameters["ticks"]), parameters["streams"]
     budget = Budget(parameters["epsilon"], parameters["delta"])
     floor = budget.noise_multiplier() * float(bounds.nuclear_lower(ticks))

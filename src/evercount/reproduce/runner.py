@@ -95,7 +95,6 @@ def run_one(item: Item, context: Context, key: Mapping[str, Any], folder: Path) 
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """The record of a finished item; None if there is no readable one."""
     try:
         record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -150,7 +149,6 @@ def reduce_colours(path: Path) -> None:
 
 
 def slug(name: str) -> str:
-    """A file name of letters, digits and hyphens."""
     return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name.lower()).split())
 
 

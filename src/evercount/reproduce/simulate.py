@@ -35,8 +35,8 @@ class Simulation:
     each: FloatArray  # per repetition, summed: rows mean_t |error|/std and max_t |error|; columns Σ and Σ of squares
 
     def __add__(self, other: Simulation) -> Simulation:
-        sums = (getattr(self, name) + getattr(other, name) for name in ("repetitions", "absolute", "running", "each"))
-        return Simulation(self.name, self.std, *sums)
+        sums = self.absolute + other.absolute, self.running + other.running, self.each + other.each
+        return Simulation(self.name, self.std, self.repetitions + other.repetitions, *sums)
 
     @property
     def mean_absolute(self) -> FloatArray:
@@ -45,7 +45,6 @@ class Simulation:
 
     @property
     def running_maximum(self) -> FloatArray:
-        """Mean of the largest |error| so far."""
         return self.running / self.repetitions
 
     def _summary(self, which: int) -> tuple[float, float]:

@@ -30,7 +30,6 @@ def _listed(stds: Iterable[float]) -> str:
     {"horizon": 365, "units": list(UNITS), "registered": []}, {"horizon": 24, "units": ["event"]},
 )  # fmt: skip
 def yardstick(parameters: Parameters, context: Context) -> Result:
-    """The best Gaussian mechanism of each case, and the default, over the certified least."""
     rows: list[Row] = []
     cases = [(unit, views) for unit in parameters["units"] for views in VIEWS]
     T = parameters["horizon"]

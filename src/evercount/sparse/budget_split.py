@@ -178,13 +178,10 @@ def sparse_against_plain(
     rows = []
     for T in horizons:
         plain = plain_bound(epsilon, T, delta, beta)
-        for s in ones:
-            if s <= T:
-                sparse = plan_sparse(epsilon, T, delta, s, beta, "partition").bound_without_promise()
-                wins = sparse < min(plain, s / 2)
-                rows.append(
-                    {"horizon": T, "ones": s, "plain": plain, "constant": s / 2, "sparse": sparse, "wins": wins}
-                )
+        for s in (s for s in ones if s <= T):
+            sparse = plan_sparse(epsilon, T, delta, s, beta, "partition").bound_without_promise()
+            wins = sparse < min(plain, s / 2)
+            rows.append({"horizon": T, "ones": s, "plain": plain, "constant": s / 2, "sparse": sparse, "wins": wins})
     return rows
 
 
@@ -195,23 +192,10 @@ def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None
     """
     served = plan.horizon if plan.method == "plain" else plan.segments
     if plan.delta == 0:
-        return build_pure(
-            pure_factorization(plan.counter, served),
-            cells=counters,
-            grid=1.0,
-            l1=1.0,
-            epsilon=plan.counter_epsilon,
-            secret=secret,
-            dumped=dumped,
-        )
+        tree, epsilon = pure_factorization(plan.counter, served), plan.counter_epsilon
+        return build_pure(tree, cells=counters, grid=1.0, l1=1.0, epsilon=epsilon, secret=secret, dumped=dumped)
     engine = factorization(plan.counter, served)
     return build_noise(
-        engine,
-        cells=counters,
-        grid=1.0,
-        sensitivity=engine.column_norm,
-        budget=Budget(plan.counter_epsilon, plan.delta),
-        horizon=served,
-        secret=None if dumped is not None else secret,
-        dumped=dumped,
-    )
+        engine, cells=counters, grid=1.0, sensitivity=engine.column_norm, horizon=served,
+        budget=Budget(plan.counter_epsilon, plan.delta), secret=None if dumped is not None else secret, dumped=dumped,
+    )  # fmt: skip

@@ -280,7 +280,7 @@ class SparseCount(NoiseOwner):
             "sparse": [plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta],
             "method": plan.method,
             "counter": plan.counter,
-            "plan": [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()],
+            "plan": _split_of(plan),
             "secret": self._secret.hex(),
             "noise": {} if self._noise is None else self._noise.dump(),
             "state": [self.tick, self.segments, self._open, self._total, self._estimate],
@@ -305,8 +305,7 @@ class SparseCount(NoiseOwner):
             epsilon, horizon, delta, max_ones, beta = data["sparse"]
             counter = cls.__new__(cls)
             counter.plan = plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, data["method"])
-            split = [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()]
-            if data["plan"] != split or data["counter"] != plan.counter:
+            if data["plan"] != _split_of(plan) or data["counter"] != plan.counter:
                 raise SnapshotError("the snapshot was made with another split of the budget; use the same version")
             counter._start(Secret.from_hex(data["secret"]), data["noise"])
             counter.tick, counter.segments, counter._open, counter._total, counter._estimate = _checked_state(
@@ -318,6 +317,10 @@ class SparseCount(NoiseOwner):
         except (EvercountError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise SnapshotError(f"this is not a snapshot of a SparseCount ({type(error).__name__})") from None
         return counter
+
+
+def _split_of(plan: SparsePlan) -> list[Any]:
+    return [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()]
 
 
 def _checked_state(state: Any, horizon: int | None) -> tuple[int, int, int, int, float]:
