@@ -80,14 +80,11 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    name="evercount",
-    cls=Commands,
+    name="evercount", cls=Commands,
     help="Running statistics of a sensitive event stream under one differential-privacy guarantee.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-)
+)  # fmt: skip
 
 
 def _version(shown: bool) -> None:

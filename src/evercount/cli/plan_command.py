@@ -205,16 +205,12 @@ def _print_table(comparison: Plan, level: float, wide: bool) -> None:
 
 
 COLUMNS: dict[str, Callable[[Row], str]] = {
-    "std, last": lambda row: _number(row.last_std, 2),
-    "least, 2nd half": lambda row: _number(row.least_std, 2),
-    "std, worst": lambda row: _number(row.worst_std, 2),
-    "at tick": lambda row: str(row.worst_tick),
-    "95 % ±": lambda row: _number(row.interval95, 1),
-    "all ticks ±": lambda row: _number(row.simultaneous, 1),
+    "std, last": lambda row: _number(row.last_std, 2), "least, 2nd half": lambda row: _number(row.least_std, 2),
+    "std, worst": lambda row: _number(row.worst_std, 2), "at tick": lambda row: str(row.worst_tick),
+    "95 % ±": lambda row: _number(row.interval95, 1), "all ticks ±": lambda row: _number(row.simultaneous, 1),
     "× bound": lambda row: "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}",
-    "state, bytes/cell": lambda row: str(row.state_bytes),
-    "numeric δ": lambda row: f"{row.numeric_delta:.1e}",
-}
+    "state, bytes/cell": lambda row: str(row.state_bytes), "numeric δ": lambda row: f"{row.numeric_delta:.1e}",
+}  # fmt: skip
 WIDE_ONLY = ("least, 2nd half", "state, bytes/cell", "numeric δ")
 
 

@@ -39,13 +39,9 @@ METHODS = ("partition", "plain", "constant")
 
 
 def plan_sparse(
-    epsilon: float,
-    horizon: int | None,
-    delta: float = 0.0,
-    max_ones: int | None = None,
-    beta: float = 0.05,
+    epsilon: float, horizon: int | None, delta: float = 0.0, max_ones: int | None = None, beta: float = 0.05,
     method: str | None = None,
-) -> SparsePlan:
+) -> SparsePlan:  # fmt: skip
     """The way of counting with the least proved bound, and for a partition the best split of ε among a few hundred.
 
     Example:
@@ -165,12 +161,9 @@ def plain_bound(epsilon: float, horizon: int, delta: float = 0.0, beta: float = 
 
 
 def sparse_against_plain(
-    epsilon: float,
-    horizons: tuple[int, ...] = (2**10, 2**14, 2**18, 2**22, 2**26),
-    ones: tuple[int, ...] = (1, 10, 100, 1000, 10000),
-    delta: float = 0.0,
-    beta: float = 0.05,
-) -> list[dict[str, Any]]:
+    epsilon: float, horizons: tuple[int, ...] = (2**10, 2**14, 2**18, 2**22, 2**26),
+    ones: tuple[int, ...] = (1, 10, 100, 1000, 10000), delta: float = 0.0, beta: float = 0.05,
+) -> list[dict[str, Any]]:  # fmt: skip
     """One row per (horizon, ones): the bounds and whether the partition wins. The data of a chart.
 
     `constant` is the error of publishing ones/2 for ever, which needs no data: a counter must beat that too.
