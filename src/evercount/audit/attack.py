@@ -148,10 +148,8 @@ def _linear(weights: FloatArray) -> Statistic:
 
 
 def _dual_signs(rows: FloatArray, difference: FloatArray) -> FloatArray:
-    """For each release, the direction in which it speaks for the first side: the dual of the least-cost program.
-
-    Where several releases say the same, the one with the fewest nodes is taken: it has the least noise.
-    """
+    """For each release, the direction in which it speaks for the first side: the dual of the least-cost program."""
+    # Where several releases say the same, the one with the fewest nodes is taken: it has the least noise.
     from scipy.optimize import linprog
 
     signs = np.zeros_like(difference)
@@ -236,11 +234,9 @@ def clopper_pearson(hits: int, runs: int, confidence: float) -> tuple[float, flo
 
 
 def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[float, float]:
-    """(lower bound in the claim's measure, lower bound of ε at the promised δ) from one event on both sides.
-
-    The event and its complement, and both orders of the sides, use four ends of two intervals, which share
-    1 − confidence.
-    """
+    """(lower bound in the claim's measure, lower bound of ε at the promised δ) from one event on both sides."""
+    # The event and its complement, and both orders of the sides, use four ends of two intervals, which share 1 −
+    # confidence.
     from scipy.special import ndtri
 
     shared = 1 - (1 - confidence) / 4
@@ -288,12 +284,10 @@ def normal_error(mu: float, runs: int) -> float:
 
 
 def _repeats(side: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int) -> tuple[int, float]:
-    """(pairs of runs that publish the same numbers, about how many a correct program has).
-
-    Two independent draws of lattice vectors with covariance C in lattice units are equal with probability about
-    1/√det(4πC). The lattice is read off the numbers: the least distance of two of them. Laplace noise that is narrow
-    against the lattice repeats itself more often, at most as often as one number of its narrowest node does.
-    """
+    """(pairs of runs that publish the same numbers, about how many a correct program has)."""
+    # Two independent draws of lattice vectors with covariance C in lattice units are equal with probability about
+    # 1/√det(4πC). The lattice is read off the numbers: the least distance of two of them. Laplace noise that is narrow
+    # against the lattice repeats itself more often, at most as often as one number of its narrowest node does.
     counts = np.unique(side, axis=0, return_counts=True)[1]
     repeated = int((counts * (counts - 1) // 2).sum())
     rows = claim.left[np.asarray(ticks) - 1]

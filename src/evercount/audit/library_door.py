@@ -50,11 +50,10 @@ class DoorProgram(ABC):
 
 
 class LibraryProgram(DoorProgram):
-    """The library door: `Stream.step`, tick by tick.
+    """The library door: `Stream.step`, tick by tick."""
 
-    Two streams with one secret reveal how their data differ: what an audit measures, on synthetic data. They are no
-    replays, so that snapshots are audited too; each is closed before the next is opened.
-    """
+    # Two streams with one secret reveal how their data differ: what an audit measures, on synthetic data. They are no
+    # replays, so that snapshots are audited too; each is closed before the next is opened.
 
     door = "library"
 

@@ -32,10 +32,9 @@ SQUARES, ABSOLUTE, VALUES = -3, -2, -1
 
 
 class PairSearch:
-    """The streams tried so far and the worst pair of each judge: one for each factorization, then the three above.
+    """The streams tried so far and the worst pair of each judge: one for each factorization, then the three above."""
 
-    Neighbours differ in exactly `changed` events.
-    """
+    # Neighbours differ in exactly `changed` events.
 
     def __init__(
         self, query: Query, world: Universe, adjacency: Adjacency, ticks: int, length: int,
@@ -95,10 +94,9 @@ class PairSearch:
         return True
 
     def _others(self, event: Any) -> list[Step]:
-        """The steps that are tried in place of an event.
-
-        The judges are symmetric: where one event changes, it is replaced by later ones only, and each pair comes once.
-        """
+        """The steps that are tried in place of an event."""
+        # The judges are symmetric: where one event changes, it is replaced by later ones only, and each pair comes
+        # once.
         steps = self.world.alternatives(event, self.adjacency)
         if self.changed > 1:
             return steps

@@ -152,10 +152,8 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
 def published_table(
     query: Query, parts: FloatArray | None, releases: list[dict[str, float]]
 ) -> tuple[tuple[str, ...], FloatArray]:
-    """(labels, numbers) with independent noise in every column; 0 where a tick lacks a label.
-
-    Where keys are discovered, `other` follows from the other numbers and is left out.
-    """
+    """(labels, numbers) with independent noise in every column; 0 where a tick lacks a label."""
+    # Where keys are discovered, `other` follows from the other numbers and is left out.
     if query.discovery is not None:
         releases = [{label: number for label, number in row.items() if label != OTHER} for row in releases]
     labels = tuple(dict.fromkeys(label for row in releases for label in row))

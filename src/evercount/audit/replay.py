@@ -24,10 +24,9 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one pair of neighbours spends beside the promise, both as μ (Gaussian) or as ε (pure).
+    """What one pair of neighbours spends beside the promise, both as μ (Gaussian) or as ε (pure)."""
 
-    `reason` says why where it is not the size of the difference.
-    """
+    # `reason` says why where it is not the size of the difference.
 
     spent: float
     limit: float

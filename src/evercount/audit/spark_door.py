@@ -24,10 +24,9 @@ MASTER = "local[2]"
 
 
 class SparkProgram(FilesProgram):
-    """The Spark door: queries whose rows have a listed key or a value, in a batch of all ticks.
+    """The Spark door: queries whose rows have a listed key or a value, in a batch of all ticks."""
 
-    A batch is not stopped halfway, so `restarts` changes nothing. Cells are cut into two shards where there are two.
-    """
+    # A batch is not stopped halfway, so `restarts` changes nothing. Cells are cut into two shards where there are two.
 
     door = "spark"
     unordered = True

@@ -97,10 +97,8 @@ def _both_kinds(
     name: str, quantity: str, parameter: str, dimension: str, conditions: tuple[str, str], where: str,
     dimension_of: Callable[[float], float] = float, caveat: str = "",
 ) -> Iterator[Growth]:  # fmt: skip
-    """The bound of a problem that contains the maximum sum, for approximate and for pure privacy.
-
-    `parameter` names the problem's size; `dimension` and `dimension_of` give the dimension of the maximum sum in it.
-    """
+    """The bound of a problem that contains the maximum sum, for approximate and for pure privacy."""
+    # `parameter` names the problem's size; `dimension` and `dimension_of` give the dimension of the maximum sum in it.
     approximate = f"min{{T^(1/3)/(ε^(2/3)·log^(2/3)(εT)), √{dimension}/(ε·log {dimension}), T}}"
     pure = f"min{{√(T/ε), {dimension}/ε, T}}"
     kinds = (("", approximate, _APPROXIMATE, _approximate), ("-pure", pure, _PURE, _pure))

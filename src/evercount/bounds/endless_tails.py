@@ -125,10 +125,8 @@ def _tail_sums(integers: bool, epoch: int, inside: int, step: float) -> tuple[Fl
 def _classes(
     integers: bool, epoch: int, inside: int
 ) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, IntArray, FloatArray]:
-    """Classes of ticks by the weight of the total: (least, largest weight), and their parts.
-
-    Parts: (class, std of the rest rounded up, equal Laplace numbers, number of ticks).
-    """
+    """Classes of ticks by the weight of the total: (least, largest weight), and their parts."""
+    # Parts: (class, std of the rest rounded up, equal Laplace numbers, number of ticks).
     bridge, classes = EndlessBridge(integers).bridge(epoch), STD_CLASSES[epoch > 2]
     low, high = np.full(WEIGHTS, 2.0), np.zeros(WEIGHTS)
     keys, counts = [], []

@@ -32,10 +32,8 @@ _GROUPS_PER_E = 1000  # ticks whose stds agree to 0.1 % count as ticks of the la
 
 
 def laplace_tail(weight: int, x: npt.ArrayLike) -> FloatArray:
-    """P(|S| > x) for the sum S of `weight` independent Laplace numbers of scale 1.
-
-    |S| is a gamma variable of shape weight − j with probability C(weight−1+j, j)/2^(weight−1+j), j = 0 … weight−1.
-    """
+    """P(|S| > x) for the sum S of `weight` independent Laplace numbers of scale 1."""
+    # |S| is a gamma variable of shape weight − j with probability C(weight−1+j, j)/2^(weight−1+j), j = 0 … weight−1.
     from scipy.special import gammaincc, gammaln
 
     j = np.arange(weight)

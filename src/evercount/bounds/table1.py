@@ -123,10 +123,8 @@ def cut(T: int, multiplier: float, S: float, s: int, p: int, beta: float = 1 / 3
 
 
 def cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: float = 1 / 3) -> float:
-    """The corrected row: every cut with sizes s and p in a graph of n nodes and every tick together.
-
-    A union bound over the n!/(s!·p!·(n−s−p)!) choices and T ticks, with exact normal tails.
-    """
+    """The corrected row: every cut with sizes s and p in a graph of n nodes and every tick together."""
+    # A union bound over the n!/(s!·p!·(n−s−p)!) choices and T ticks, with exact normal tails.
     n, s, p = check_count("n", n), check_count("s", s), check_count("p", p)
     if s + p > n:
         raise ParameterError(f"a cut of sizes {s} and {p} does not fit into {n} nodes.")
@@ -144,11 +142,9 @@ def all_cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: 
 
 
 def local_learning_paper(epsilon: float, n: int, half_multiplier: float) -> float:
-    """The paper's row: β + 2/(ε√n), β = C_{ε/2,δ/2}·√(ln(6(ε√n+1))/2n)·(1 + ln((4ε√n−3)/5)/π).
-
-    `half_multiplier` is C_{ε/2,δ/2}. The corollary has 2β. The clients' sensitivity is wrong (one-hot vectors differ
-    in two places), and its interval width ⌊1/(ε√n)⌋ is 0 whenever ε√n > 1.
-    """
+    """The paper's row: β + 2/(ε√n), β = C_{ε/2,δ/2}·√(ln(6(ε√n+1))/2n)·(1 + ln((4ε√n−3)/5)/π)."""
+    # `half_multiplier` is C_{ε/2,δ/2}. The corollary has 2β. The clients' sensitivity is wrong (one-hot vectors differ
+    # in two places), and its interval width ⌊1/(ε√n)⌋ is 0 whenever ε√n > 1.
     w = check_positive("epsilon", epsilon) * math.sqrt(check_count("n", n))
     if 4 * w <= 3:
         raise ParameterError(f"epsilon·√n must be above 0.75 for the paper's formula, and it is {w:.3g}.")
@@ -158,12 +154,10 @@ def local_learning_paper(epsilon: float, n: int, half_multiplier: float) -> floa
 
 
 def local_learning(epsilon: float, n: int, client_variance: float, beta: float = 1 / 3) -> float:
-    """The corrected row: error of the estimated risk against the empirical risk, at every point, with chance 1 − β.
-
-    w = ⌈ε√n⌉ buckets of width 1/w; `client_variance` is n times the largest variance of an entry of x̂ (what one
-    client's message contributes). Noise of the w entries by the union bound, plus 2/w for the buckets. Both sides up
-    to the constant risk at 0. For the population's risk add 2·sampling_error(n, β′).
-    """
+    """The corrected row: error of the estimated risk against the empirical risk, at every point, with chance 1 − β."""
+    # w = ⌈ε√n⌉ buckets of width 1/w; `client_variance` is n times the largest variance of an entry of x̂ (what one
+    # client's message contributes). Noise of the w entries by the union bound, plus 2/w for the buckets. Both sides up
+    # to the constant risk at 0. For the population's risk add 2·sampling_error(n, β′).
     w = math.ceil(check_positive("epsilon", epsilon) * math.sqrt(check_count("n", n)))
     std = math.sqrt(check_positive("client_variance", client_variance) / n)
     return std * simultaneous_quantile(w, check_probability("beta", beta)) + 2 / w

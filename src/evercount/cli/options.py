@@ -17,7 +17,7 @@ from evercount.errors import ParameterError, UnknownName
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
 
-_MISSING = "The ticks are missing: nothing is released for them; their events are dropped (drop) or count later (next)."
+_MISSING = "Missing ticks: nothing is released; their events are dropped (drop) or count in the tick after them (next)."
 Missing = Annotated[str | None, Option(help=_MISSING)]
 FirstTick = Annotated[str, Argument(help="First tick: its number, or a day or time in it.")]
 LastTick = Annotated[str, Argument(help="Last tick, in the same way.")]

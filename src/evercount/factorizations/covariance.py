@@ -23,11 +23,10 @@ KEPT_RUNS = 4  # runs whose moments are kept; of all others, those at their firs
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """What ℓ ticks do to the buffers and to two sums of the filter's outputs w_k, before weights are applied.
+    """What ℓ ticks do to the buffers and to two sums of the filter's outputs w_k, before weights are applied."""
 
-    The weights are η = η_0 + η'k and n = n_0 + n'k. Γ(j) is what the normal of tick j adds to (buffers, Σ w_k,
-    Σ k·w_k).
-    """
+    # The weights are η = η_0 + η'k and n = n_0 + n'k. Γ(j) is what the normal of tick j adds to (buffers, Σ w_k, Σ
+    # k·w_k).
 
     decay: FloatArray  # (d,): μ^ℓ
     zero: FloatArray  # (d,): what the buffers add to Σ w_k
@@ -36,10 +35,9 @@ class _Step:
 
 
 class Covariance:
-    """Var(noise_t) and Var(noise_t − noise_s) for unit normals, for any ticks.
+    """Var(noise_t) and Var(noise_t − noise_s) for unit normals, for any ticks."""
 
-    Moments P are covariances of (buffers, running noise) after some tick, shape (d+1, d+1).
-    """
+    # Moments P are covariances of (buffers, running noise) after some tick, shape (d+1, d+1).
 
     def __init__(self, inverse: Exponentials, eta: PiecewiseLinear, n: PiecewiseLinear) -> None:
         self.inverse = inverse
@@ -80,10 +78,8 @@ class Covariance:
         return float(self._advance(P, earlier, later)[-1, -1])
 
     def differences_to(self, later: int, earlier: IntArray) -> FloatArray:
-        """`difference` to one later tick from many earlier ones, in one pass backwards: equal up to rounding.
-
-        The noise after tick `earlier` is a sum over the buffers there (`factors`) and over later normals (`fresh`).
-        """
+        """`difference` to one later tick from many earlier ones, in one pass backwards: equal up to rounding."""
+        # The noise after tick `earlier` is a sum over the buffers there (`factors`) and over later normals (`fresh`).
         d = len(self.inverse.u)
         factors, fresh, at = np.zeros(d), 0.0, later
         values = {}

@@ -33,10 +33,8 @@ class EpochBridge(Bridge):
     name = "endless-bridge"
 
     def beside_total(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(weight of the epoch's total, variance and largest scale of the rest) of the noise at each tick, rate 1.
-
-        Sorted ticks. Of continuous noise, as the last two of `laplace_errors`; the rest is independent of the total.
-        """
+        """(weight of the epoch's total, variance and largest scale of the rest) of the noise at each tick, rate 1."""
+        # Sorted ticks. Of continuous noise, as the last two of `laplace_errors`; the rest is independent of the total.
         weights, scales = np.zeros((2, 2, 1))  # at both ends of the blocks
         for level, _, split, row, child in self._descend(ticks):
             alpha = split.alpha / self._one

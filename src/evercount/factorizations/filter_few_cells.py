@@ -64,11 +64,9 @@ class RowFilter:
         return y.ravel(), s
 
     def _fill(self, rows: FloatArray, s: FloatArray) -> FloatArray:
-        """Write the buffers before each row into that row. `s` are the buffers before the first row.
-
-        Returns the buffers after the last row. The recurrence s_{b+1} = μ^ROW_TICKS·s_b + feed_b runs by groups of
-        GROUP_ROWS rows: the buffers before a group are added to the group's first input.
-        """
+        """Write the buffers before each row into that row. `s` are the buffers before the first row."""
+        # Returns the buffers after the last row. The recurrence s_{b+1} = μ^ROW_TICKS·s_b + feed_b runs by groups of
+        # GROUP_ROWS rows: the buffers before a group are added to the group's first input.
         count, order = len(rows), self.order
         groups = count // GROUP_ROWS + 1
         inputs = np.zeros((order, groups, GROUP_ROWS))  # entry b is what row b−1 adds; entry 0 is `s`

@@ -154,10 +154,8 @@ class Bridge(PureFactorization):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the shares and coefficients of the first, the last and some other ticks.
-
-        A snapshot holds it: noise of other shares would not continue a stream.
-        """
+        """A hash of the shares and coefficients of the first, the last and some other ticks."""
+        # A snapshot holds it: noise of other shares would not continue a stream.
         ticks = np.unique(np.linspace(1, self.horizon, 64).astype(np.int64))
         parts = [self.branching.__repr__().encode()]
         for _, blocks, split, _, _ in self._descend(ticks):
@@ -303,10 +301,8 @@ class Bridge(PureFactorization):
     def noise(
         self, first: int, count: int, draw: DrawShares, memory: Memory | None = None
     ) -> tuple[npt.NDArray[Any], Memory]:
-        """Noise of ticks first … first+count−1 (1-based) in units of 2^−bits, shape (count, cells), and the memory.
-
-        The memory of an earlier call saves draws and changes no number.
-        """
+        """Noise of ticks first … first+count−1 (1-based) in units of 2^−bits, shape (count, cells), and the memory."""
+        # The memory of an earlier call saves draws and changes no number.
         kept: Memory = []
         blocks = self._top()
         split: Split | None = None
@@ -341,10 +337,8 @@ class Bridge(PureFactorization):
         self, level: int, alpha: IntArray, drawn: npt.NDArray[Any],
         outer: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None,
     ) -> npt.NDArray[Any]:  # fmt: skip
-        """Noise at all boundaries, shape (blocks, k + 1, cells).
-
-        A running sum from the start, minus 1 − α times what that sum misses the known end by.
-        """
+        """Noise at all boundaries, shape (blocks, k + 1, cells)."""
+        # A running sum from the start, minus 1 − α times what that sum misses the known end by.
         sums = np.cumsum(drawn, axis=1)
         shape = (len(drawn), drawn.shape[1] + 1, drawn.shape[2])
         if outer is None:

@@ -20,10 +20,10 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_positive
 from evercount.errors import InputError, MessageRejected, ParameterError
+from evercount.local.estimate import RiskFunction
 from evercount.local.local_client import OneMessage
 from evercount.local.losses import Loss, check_points
 from evercount.local.message_server import MessageServer, check_plan
-from evercount.local.risk_function import RiskFunction
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
 

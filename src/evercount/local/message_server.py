@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
-from evercount.local.risk_function import RiskFunction
+from evercount.local.estimate import RiskFunction
 
 FORMAT = 1  # the version of dumps
 

@@ -44,10 +44,8 @@ def counter(draw: int, cell: int, attempt: int, index: int) -> bytes:
 
 
 def counters(draws: range | IntArray, cells: range) -> UIntArray:
-    """The counter blocks of index 0 and 1, attempt 0, draw by draw: shape ``(len(draws) · len(cells), 4)``.
-
-    The entries are raw bytes, two 64-bit words for each block; `set_attempt` writes the attempt into them.
-    """
+    """The counter blocks of index 0 and 1, attempt 0, draw by draw: shape ``(len(draws) · len(cells), 4)``."""
+    # The entries are raw bytes, two 64-bit words for each block; `set_attempt` writes the attempt into them.
     blocks = np.empty((len(draws), len(cells), 4), dtype=np.uint64)
     upper = np.asarray(draws, dtype=np.uint64) << np.uint64(16)
     lower = np.arange(cells.start, cells.stop, dtype=np.uint64) << np.uint64(32)
@@ -72,11 +70,9 @@ def read_counter(block: UIntArray) -> tuple[int, int, int]:
 
 
 def switching_bound(numbers: int) -> float:
-    """A bound on the advantage of telling AES's permutation from a random function, for this many normals.
-
-    It is E[q²]/2^129 for q blocks. An attempt uses 2, and the number A of attempts is geometric with mean 1.4:
-    E[A²] = 2.5, so E[q²] ≤ 4 · 2.5 · numbers² < (4 · numbers)².
-    """
+    """A bound on the advantage of telling AES's permutation from a random function, for this many normals."""
+    # It is E[q²]/2^129 for q blocks. An attempt uses 2, and the number A of attempts is geometric with mean 1.4: E[A²]
+    # = 2.5, so E[q²] ≤ 4 · 2.5 · numbers² < (4 · numbers)².
     return (4.0 * numbers) ** 2 * 2.0**-129
 
 

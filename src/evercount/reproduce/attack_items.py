@@ -17,12 +17,12 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import landau
 from evercount.factorizations import Factorization, factorization
 from evercount.noise.simulation import insecure_generator
+from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import delta_of
 from evercount.queries import Count, HighDegree, Substrings
 from evercount.queries.base import Query
-from evercount.reproduce.figures import finish, panels, plain_marks
-from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, item
+from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, finish, item, plain_marks
 from evercount.reproduce.simulate import batch_seed
 
 TRIALS_PER_BATCH = 512
@@ -31,12 +31,11 @@ OURS = "ours"  # in the column "what": a mechanism of this package, not a claim 
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """A pair of neighbours and the attacker's statistic, as seen through a mechanism's noise.
+    """A pair of neighbours and the attacker's statistic, as seen through a mechanism's noise."""
 
-    `draw(n, seed)` runs the mechanism's noise n times and gives weights·noise, the statistic of a stream whose exact
-    running sums are those of x′. Under x the statistic is larger by `shift` = weights·(change of the running sums).
-    The log-likelihood ratio is the statistic less shift/2, so `shift` is also its variance.
-    """
+    # `draw(n, seed)` runs the mechanism's noise n times and gives weights·noise, the statistic of a stream whose exact
+    # running sums are those of x′. Under x the statistic is larger by `shift` = weights·(change of the running sums).
+    # The log-likelihood ratio is the statistic less shift/2, so `shift` is also its variance.
 
     name: str
     claim: str

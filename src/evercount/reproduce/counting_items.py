@@ -9,11 +9,11 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.factorizations import factorization
+from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import paper_multiplier
 from evercount.queries import TopK
-from evercount.reproduce.figures import COLOURS, finish, panels, thin
-from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, item
+from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item, thin
 from evercount.reproduce.simulate import Simulation, batch_seed, one_batch, simulate
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")

@@ -8,8 +8,8 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.local import HierarchyPlan, LocalPlan, LocalServer, Logistic, simulate, simulate_hierarchy
-from evercount.reproduce.figures import finish, panels, plain_marks
-from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, item
+from evercount.plotting import panels
+from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, finish, item, plain_marks
 from evercount.reproduce.simulate import secret_of
 
 BUCKETS = 64
@@ -18,12 +18,10 @@ FORMS = ("hierarchical", "one-counter", "two-counter (the paper's)", "one point 
 
 
 def one_point_per_client(points: FloatArray, buckets: int, epsilon: float, rng: np.random.Generator) -> FloatArray:
-    """F̂ at the ends of the buckets, by the baseline: randomised response about one random end per client.
-
-    In the manner of Smith, Thakurta and Upadhyay (2017) without interaction: a client takes one end t of a bucket at
-    random and tells the slope of its loss there, ±1, by the randomiser of Duchi, Jordan and Wainwright (2013), which
-    keeps the sign with probability e^ε/(1 + e^ε). Pure ε-LDP. The server averages the answers about each end.
-    """
+    """F̂ at the ends of the buckets, by the baseline: randomised response about one random end per client."""
+    # In the manner of Smith, Thakurta and Upadhyay (2017) without interaction: a client takes one end t of a bucket at
+    # random and tells the slope of its loss there, ±1, by the randomiser of Duchi, Jordan and Wainwright (2013), which
+    # keeps the sign with probability e^ε/(1 + e^ε). Pure ε-LDP. The server averages the answers about each end.
     end = rng.integers(1, buckets + 1, len(points))
     below = points <= end / buckets
     kept = rng.random(len(points)) < math.exp(epsilon) / (1 + math.exp(epsilon))

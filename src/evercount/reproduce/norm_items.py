@@ -13,8 +13,8 @@ from evercount.factorizations import factorization
 from evercount.factorizations.anytime_bound import anytime_lower_bound
 from evercount.factorizations.dense import LARGEST_OWN_HORIZON
 from evercount.noise.simulation import insecure_generator
-from evercount.reproduce.figures import COLOURS, finish, panels, powers
-from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, item
+from evercount.plotting import panels
+from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item, powers
 from evercount.reproduce.simulate import simulate
 
 

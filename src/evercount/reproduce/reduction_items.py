@@ -16,10 +16,10 @@ import numpy as np
 from evercount import bounds
 from evercount._arrays import FloatArray, IntArray
 from evercount.engine.stream import Stream
+from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.queries import Count, MinCut, Query, Substrings
-from evercount.reproduce.figures import COLOURS, finish, panels
-from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, item
+from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item
 
 
 @dataclass(frozen=True)

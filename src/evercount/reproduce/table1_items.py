@@ -13,12 +13,12 @@ from evercount._arrays import FloatArray
 from evercount.bounds import table1
 from evercount.bounds.counting_error import average, average_paper, sparse_paper
 from evercount.engine.stream import Stream
+from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import paper_multiplier
 from evercount.queries import Average, Cuts, Episodes, HighDegree, Histogram, Substrings
 from evercount.queries.base import Adjacency, Query
-from evercount.reproduce.figures import COLOURS, finish, panels
-from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, item
+from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item
 from evercount.reproduce.simulate import batch_seed, one_batch, secret_of
 
 PAPER_BOUND = "paper's bound"

@@ -151,10 +151,8 @@ def epsilon_rest(epsilon: float, part: float) -> float:
 
 
 def plain_bound(epsilon: float, horizon: int, delta: float = 0.0, beta: float = 0.05, name: str | None = None) -> float:
-    """The simultaneous bound of the counter without partition, by the same tails: what a sparse counter must beat.
-
-    `name` is the pure mechanism where δ = 0; by default the one of a new stream.
-    """
+    """The simultaneous bound of the counter without partition, by the same tails: what a sparse counter must beat."""
+    # `name` is the pure mechanism where δ = 0; by default the one of a new stream.
     if delta > 0:
         return gaussian_radius(epsilon, delta, horizon, beta)
     return named_radius("bridge" if name is None else name, horizon, epsilon, beta)
@@ -164,10 +162,8 @@ def sparse_against_plain(
     epsilon: float, horizons: tuple[int, ...] = (2**10, 2**14, 2**18, 2**22, 2**26),
     ones: tuple[int, ...] = (1, 10, 100, 1000, 10000), delta: float = 0.0, beta: float = 0.05,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """One row per (horizon, ones): the bounds and whether the partition wins. The data of a chart.
-
-    `constant` is the error of publishing ones/2 for ever, which needs no data: a counter must beat that too.
-    """
+    """One row per (horizon, ones): the bounds and whether the partition wins. The data of a chart."""
+    # `constant` is the error of publishing ones/2 for ever, which needs no data: a counter must beat that too.
     rows = []
     for T in horizons:
         plain = plain_bound(epsilon, T, delta, beta)
@@ -179,10 +175,8 @@ def sparse_against_plain(
 
 
 def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None = None, counters: int = 1) -> Noise:
-    """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta is positive.
-
-    Simulations ask for that of many counters at once.
-    """
+    """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta is positive."""
+    # Simulations ask for that of many counters at once.
     served = plan.horizon if plan.method == "plain" else plan.segments
     if plan.delta == 0:
         tree, epsilon = pure_factorization(plan.counter, served), plan.counter_epsilon
