@@ -35,13 +35,10 @@ def plan(
     rho: float | None = Option(None, help="zCDP parameter ρ, instead of ε."),
     horizon: str = Option("2^16", "--horizon", "-t", help="Ticks (65536, 2^16, 1e6) or none."),
     query: str = Option("count", "--query", "-q", help="Query by name: count, histogram, rollup, sparse-count, …"),
-    parameter: Parameters = None,
-    adjacency: Adjacency = "add-remove",
+    parameter: Parameters = None, adjacency: Adjacency = "add-remove",
     calibration: str | None = Option(None, help="tight, classic or paper.", show_default="tight"),
     unit: str | None = Option(None, help="event or user (the default with a cap or period).", show_default="event"),
-    period: Period = None,
-    max_per_tick: MaxPerTick = None,
-    max_ticks: MaxTicks = None,
+    period: Period = None, max_per_tick: MaxPerTick = None, max_ticks: MaxTicks = None,
     max_events: MaxEvents = None,
     mechanism: list[str] | None = Option(None, "--mechanism", "-m", help="Only these factorizations, repeatable."),
     ticks: int | None = Option(None, help="Without a horizon: compare over this many ticks."),
@@ -60,7 +57,7 @@ def plan(
     json_output: bool = Option(False, "--json", help="Print JSON instead of a table."),
     wide: bool = Option(False, "--wide", help="Show all columns; they need about 170 characters."),
     plot: Path | None = Option(None, help="Write a chart of error over time (PNG, SVG, PDF)."),
-) -> None:
+) -> None:  # fmt: skip
     """Which error will I get? All mechanisms side by side, with the lower bound for Gaussian noise.
 
     Example: evercount plan --epsilon 0.5 --delta 1e-10 --horizon 2^16 --plot errors.png

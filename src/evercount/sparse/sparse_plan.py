@@ -249,7 +249,7 @@ class SparsePlan:
         ones = self.max_ones if ones is None else ones
         if ones is None:
             raise ParameterError("max_ones is unknown: say for how many ones the bound is wanted")
-        ones = _check_ones(ones)
+        ones = check_count("ones", ones, 0)
         if self.method == "constant":
             assert self.max_ones is not None
             return self.max_ones / 2
@@ -258,10 +258,6 @@ class SparsePlan:
             raise ParameterError("there is no horizon: say for how many ticks the bound is wanted")
         ticks = check_count("ticks", ticks)
         return self.counter_bound(ticks if self.method == "plain" else ones // self.gap) + self.offset(ticks)
-
-
-def _check_ones(ones: object) -> int:
-    return 0 if type(ones) is int and ones == 0 else check_count("ones", ones)
 
 
 def fixed_spread(threshold_epsilon: float, tick_epsilon: float, segments: int, horizon: int, beta: float) -> int:
