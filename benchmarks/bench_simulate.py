@@ -27,7 +27,7 @@ def run() -> list[dict[str, Any]]:
         start = time.perf_counter()
         noise = one_batch(engine, REPETITIONS, 1)
         rows.append(_row(f"{name}: noise", time.perf_counter() - start, drawing))
-        measure(noise, std)
+        measure(name, noise, std)
         rows.append(_row(f"{name}: noise and statistics", time.perf_counter() - start, drawing))
     return rows
 

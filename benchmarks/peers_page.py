@@ -108,7 +108,7 @@ def _shown(number: float) -> str:
 def charts(text: str, folder: Path) -> None:
     """Error over T, and time at two sizes, from the tables of the page."""
     from evercount.plotting import label_lines, line_style, new_axes, save
-    from evercount.reproduce.figures import plain_marks
+    from evercount.reproduce.item import plain_marks
 
     axes: Any = new_axes(9.0, 5.0)
     curves: dict[tuple[tuple[int, float], ...], list[str]] = {}

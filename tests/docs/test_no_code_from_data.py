@@ -19,8 +19,6 @@ ALLOWED = {
     # fields of the class itself, by dataclasses.fields
     "planning/compare.py: getattr(self, part.name)": 2,
     "queries/graphs/graph_query.py: getattr(self, part.name)": 1,
-    "reproduce/simulate.py: getattr(self, f.name)": 1,
-    "reproduce/simulate.py: getattr(other, f.name)": 1,
     # names of a tuple in the line above
     "local/losses.py: getattr(self, name)": 2,
     "declarations/streams_file.py: getattr(self, name)": 1,

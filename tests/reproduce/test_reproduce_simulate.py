@@ -40,14 +40,14 @@ def test_a_wrong_std_is_caught() -> None:
     std = engine.row_norms(np.arange(1, 513))
     noise = np.concatenate([one_batch(engine, 500, seed) for seed in range(40)], axis=1)
     for factor, good in ((1.0, True), (1.02, False)):
-        mean, error = Simulation("planted", std, measure(noise * factor, std)).mean_normalised
+        mean, error = measure("planted", noise * factor, std).mean_normalised
         assert (abs(mean - HALF_NORMAL) < SIGMAS * error) == good
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_one_others() -> None:
     one, two, other = (simulate(["square-root"], 64, 100, seed=seed)["square-root"] for seed in (1, 1, 2))
-    assert np.array_equal(one.totals.absolute, two.totals.absolute)
-    assert not np.array_equal(one.totals.absolute, other.totals.absolute)
+    assert np.array_equal(one.absolute, two.absolute)
+    assert not np.array_equal(one.absolute, other.absolute)
 
 
 def test_bad_requests_are_refused() -> None:

@@ -24,8 +24,7 @@ from evercount.noise import Secret
 from evercount.text_rules import finite
 
 LEAST_RUNS = 40
-THRESHOLDS = 33
-"""Quantiles of the training runs that are tried as thresholds."""
+THRESHOLDS = 33  # quantiles of the training runs that are tried as thresholds
 
 Statistic = Callable[[FloatArray], FloatArray]
 Statistics = dict[str, Statistic]
@@ -33,8 +32,6 @@ Statistics = dict[str, Statistic]
 
 @dataclass(frozen=True)
 class AttackReport:
-    """What an attack reached beside the promise."""
-
     program: str
     measure: str
     claimed: float
@@ -55,7 +52,6 @@ class AttackReport:
 
     @property
     def holds(self) -> bool:
-        """Whether the attack stays within the promise, at its confidence."""
         return not self.reason
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,13 +72,9 @@ def check_runs(runs: int) -> None:
 
 
 def attack(
-    program: Program,
-    pair: Pair,
-    runs: int = 2000,
-    secret: Secret | None = None,
-    confidence: float = 1 - 1e-4,
+    program: Program, pair: Pair, runs: int = 2000, secret: Secret | None = None, confidence: float = 1 - 1e-4,
     progress: Progress | None = None,
-) -> AttackReport:
+) -> AttackReport:  # fmt: skip
     """Attack one pair of neighbours with `runs` runs on either side, each with a secret of its own.
 
     **Guarantee.** If the promise is true, `proved` and `epsilon` exceed it with probability at most 1 − confidence,
@@ -128,12 +120,7 @@ def attack(
     )  # fmt: skip
 
 
-# -- statistics ----------------------------------------------------------------------------------------------------
-
-
-def _statistics(
-    sides: list[FloatArray], difference: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int
-) -> Statistics:
+def _statistics(sides: list[FloatArray], difference: FloatArray, claim: Claim, ticks: Any, labels: int) -> Statistics:
     """Candidates, from the training half of the runs and public numbers."""
     rows = claim.left[np.asarray(ticks) - 1]
     statistics: Statistics = {}
@@ -161,10 +148,8 @@ def _linear(weights: FloatArray) -> Statistic:
 
 
 def _dual_signs(rows: FloatArray, difference: FloatArray) -> FloatArray:
-    """For each release, the direction in which it speaks for the first side: the dual of the least-cost program.
-
-    Where several releases say the same, the one with the fewest nodes is taken: it has the least noise.
-    """
+    """For each release, the direction in which it speaks for the first side: the dual of the least-cost program."""
+    # Where several releases say the same, the one with the fewest nodes is taken: it has the least noise.
     from scipy.optimize import linprog
 
     signs = np.zeros_like(difference)
@@ -191,9 +176,6 @@ def lowest_bits(values: FloatArray) -> FloatArray:
     integer = np.abs(mantissa * 2.0**53).astype(np.int64)
     lowest = np.where(integer == 0, 1, integer & -integer)
     return np.where(integer == 0, 1024.0, np.log2(lowest.astype(np.float64)) + exponent - 53)
-
-
-# -- judging -------------------------------------------------------------------------------------------------------
 
 
 def _judge(candidates: Statistics, sides: list[FloatArray], claim: Claim, confidence: float) -> dict[str, Any]:
@@ -229,11 +211,9 @@ def _judge(candidates: Statistics, sides: list[FloatArray], claim: Claim, confid
 def _likely_side(train: list[BoolArray], judge: list[BoolArray]) -> tuple[int, int]:
     """Hits of the judging runs: of the event or its complement, the likely side first, as the training runs say."""
     shares = [float(event.mean()) for event in train]
-    order = (0, 1) if shares[0] >= shares[1] else (1, 0)
     # the rarer of the event and its complement has the larger ratio of probabilities
     rare = sum(shares) <= 1
-    if not rare:
-        order = order[1], order[0]
+    order = (0, 1) if (shares[0] >= shares[1]) == rare else (1, 0)
     more, less = (int((judge[side] if rare else ~judge[side]).sum()) for side in order)
     return more, less
 
@@ -254,11 +234,9 @@ def clopper_pearson(hits: int, runs: int, confidence: float) -> tuple[float, flo
 
 
 def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[float, float]:
-    """(lower bound in the claim's measure, lower bound of ε at the promised δ) from one event on both sides.
-
-    The event and its complement, and both orders of the sides, use four ends of two intervals, which share
-    1 − confidence.
-    """
+    """(lower bound in the claim's measure, lower bound of ε at the promised δ) from one event on both sides."""
+    # The event and its complement, and both orders of the sides, use four ends of two intervals, which share 1 −
+    # confidence.
     from scipy.special import ndtri
 
     shared = 1 - (1 - confidence) / 4
@@ -276,7 +254,6 @@ def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[f
 
 
 def _log_ratio(events: list[BoolArray], confidence: float) -> tuple[float, float, float]:
-    """The log-ratio of an event's probabilities on both sides, with an interval."""
     shared, runs = 1 - (1 - confidence) / 4, len(events[0])
     best = (0.0, 0.0, 0.0)
     for one, other in ((a, b) for x, y in (events, [~event for event in events]) for a, b in ((x, y), (y, x))):
@@ -307,12 +284,10 @@ def normal_error(mu: float, runs: int) -> float:
 
 
 def _repeats(side: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int) -> tuple[int, float]:
-    """(pairs of runs that publish the same numbers, about how many a correct program has).
-
-    Two independent draws of lattice vectors with covariance C in lattice units are equal with probability about
-    1/√det(4πC). The lattice is read off the numbers: the least distance of two of them. Laplace noise that is narrow
-    against the lattice repeats itself more often, at most as often as one number of its narrowest node does.
-    """
+    """(pairs of runs that publish the same numbers, about how many a correct program has)."""
+    # Two independent draws of lattice vectors with covariance C in lattice units are equal with probability about
+    # 1/√det(4πC). The lattice is read off the numbers: the least distance of two of them. Laplace noise that is narrow
+    # against the lattice repeats itself more often, at most as often as one number of its narrowest node does.
     counts = np.unique(side, axis=0, return_counts=True)[1]
     repeated = int((counts * (counts - 1) // 2).sum())
     rows = claim.left[np.asarray(ticks) - 1]

@@ -17,10 +17,8 @@ from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.queries.base import Adjacency, Query
 
-ENOUGH_PAIRS = 200_000
-"""Up to this many pairs `check` tries all of them; above, it searches at random."""
-ABSENT: Final = object()
-"""Default of `noop`: a removed event leaves nothing behind."""
+ENOUGH_PAIRS = 200_000  # up to this many pairs `check` tries all of them; above, it searches at random
+ABSENT: Final = object()  # default of `noop`: a removed event leaves nothing behind
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,6 @@ class Verdict:
 
     @property
     def refuted(self) -> bool:
-        """True when a pair beats the claim (beyond rounding)."""
         return self.found > self.claimed * (1 + 1e-9)
 
     def __str__(self) -> str:
@@ -50,18 +47,10 @@ class Verdict:
 
 
 def check(
-    query: Query,
-    universe: Sequence[Any],
-    ticks: int,
-    adjacency: Adjacency,
-    factorization: Factorization | None = None,
-    samples: int = 20_000,
-    *,
-    per_tick: int = 1,
-    noop: Any = ABSENT,
-    seed: int = 0,
-    as_tick: Callable[[Sequence[Any]], Any] = list,
-) -> Verdict:
+    query: Query, universe: Sequence[Any], ticks: int, adjacency: Adjacency,
+    factorization: Factorization | None = None, samples: int = 20_000, *, per_tick: int = 1, noop: Any = ABSENT,
+    seed: int = 0, as_tick: Callable[[Sequence[Any]], Any] = list,
+) -> Verdict:  # fmt: skip
     """Attack the declared S of any query by trying neighbouring streams over a finite universe of events.
 
     Every tick has `per_tick` events. A neighbour lacks one event (or has `noop` in its place), or has another event

@@ -23,8 +23,7 @@ from evercount.privacy import Budget
 from evercount.queries.base import Query
 
 Ticks = Sequence[Sequence[str]]
-Seen = list[dict[str, float]]
-"""What each tick publishes, by label."""
+Seen = list[dict[str, float]]  # what each tick publishes, by label
 Program = Callable[[Ticks, Secret], Seen]
 PERSON = "the key of one person"
 
@@ -77,14 +76,9 @@ def neighbours(ticks: int, most: int = 1, minimum: int = 1) -> tuple[Ticks, Tick
 
 
 def attack_discovery(
-    program: Program,
-    budget: Budget,
-    pair: tuple[Ticks, Ticks],
-    runs: int = 400,
-    secret: Secret | None = None,
-    confidence: float = 1 - 1e-4,
-    progress: Callable[[int], None] | None = None,
-) -> DiscoveryReport:
+    program: Program, budget: Budget, pair: tuple[Ticks, Ticks], runs: int = 400, secret: Secret | None = None,
+    confidence: float = 1 - 1e-4, progress: Callable[[int], None] | None = None,
+) -> DiscoveryReport:  # fmt: skip
     """Run both streams of a pair many times and look for an event that breaks the promise.
 
     **Guarantee.** If the promise is true, `proved` exceeds δ with probability at most 1 − confidence: the event is

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from evercount._validate import check_name
-from evercount.audit.library_door import LibraryProgram
+from evercount.audit.library_door import DoorProgram, LibraryProgram
 from evercount.audit.neighbour_pairs import neighbours, worst_of
 from evercount.audit.program import Program
 from evercount.audit.replay import ReplayReport, replay, search
@@ -33,20 +33,14 @@ def open_door(
     door: str, query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
 ) -> Audited:
     check_name("door", door, DOORS)
-    declared = (query, budget, horizon, factorization)
+    Door: type[DoorProgram] = LibraryProgram
     if door == "files":
-        from evercount.audit.files_door import FilesProgram
-
-        return FilesProgram(*declared, restarts=restarts)
-    if door == "service":
-        from evercount.audit.service_door import ServiceProgram
-
-        return ServiceProgram(*declared, restarts=restarts)
-    if door == "spark":
-        from evercount.audit.spark_door import SparkProgram
-
-        return SparkProgram(*declared, restarts=restarts)
-    return LibraryProgram(*declared, restarts=restarts)
+        from evercount.audit.files_door import FilesProgram as Door
+    elif door == "service":
+        from evercount.audit.service_door import ServiceProgram as Door
+    elif door == "spark":
+        from evercount.audit.spark_door import SparkProgram as Door
+    return Door(query, budget, horizon, factorization, restarts=restarts)
 
 
 def find_program(path: str) -> Audited:

@@ -25,22 +25,16 @@ from evercount.sparse.budget_split import plan_sparse
 from evercount.sparse.sparse_count import SparseCount
 from evercount.sparse.sparse_plan import SparsePlan
 
-TOLERANCE = 1e-7
-"""Of log-ratios: they come from sums of doubles."""
-LEAST_P = 1e-6
-"""A program whose draws have a smaller p-value does not follow its law."""
-LOST = 1e-13
-"""Probability of threshold noise that is left out, on either side."""
-COMMON = 1e-9
-"""Rarer outcomes are left out: what is cut off could matter for them."""
+TOLERANCE = 1e-7  # of log-ratios: they come from sums of doubles
+LEAST_P = 1e-6  # a program whose draws have a smaller p-value does not follow its law
+LOST = 1e-13  # probability of threshold noise that is left out, on either side
+COMMON = 1e-9  # rarer outcomes are left out: what is cut off could matter for them
 
 Law = Mapping[Hashable, float]
 
 
 @dataclass(frozen=True)
 class LawReport:
-    """What the exact law spends beside the promise, and whether the program follows it."""
-
     program: str
     claimed: float
     spent: float
@@ -60,7 +54,6 @@ class LawReport:
 
     @property
     def holds(self) -> bool:
-        """Whether the law keeps the promise and the program follows the law."""
         return not self.reason
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,9 +115,6 @@ def draws_p_value(law: Law, draw: Callable[[int], Hashable], draws: int) -> floa
     return float(chi2.sf(statistic, max(1, freedom)))
 
 
-# -- the sparse counter ----------------------------------------------------------------------------------------------
-
-
 def closing_law(plan: SparsePlan, counts: Sequence[int]) -> dict[Hashable, float]:
     """P(every pattern of closings) of a partition over its first ticks, summed over the noise of thresholds."""
     a, b = plan.threshold_epsilon, plan.tick_epsilon
@@ -158,15 +148,10 @@ def _tail(rate: float, gap: Any) -> FloatArray:
 
 
 def audit_sparse(
-    epsilon: float = 1.0,
-    horizon: int = 64,
-    max_ones: int = 60,
-    ticks: int = 4,
-    draws: int = 1000,
-    secret: Secret | None = None,
-    plan: SparsePlan | None = None,
+    epsilon: float = 1.0, horizon: int = 64, max_ones: int = 60, ticks: int = 4, draws: int = 1000,
+    secret: Secret | None = None, plan: SparsePlan | None = None,
     program: Callable[[Secret], SparseCount] | None = None,
-) -> LawReport:
+) -> LawReport:  # fmt: skip
     """Audit a pure `SparseCount` by partition: the exact law of its closings, and the counter behind them.
 
     Streams have counts around the threshold, where the law moves most. Neighbours have one event more at one tick. A

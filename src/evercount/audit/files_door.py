@@ -34,8 +34,7 @@ class FilesProgram(DoorProgram):
     """The file door: every query whose events can be rows, tick by tick an hour long."""
 
     door = "files"
-    unordered = False
-    """Whether rows come in no order, so that a column must give it."""
+    unordered = False  # whether rows come in no order, so that a column must give it
 
     def __init__(self, *declared: Any, **rest: Any) -> None:
         super().__init__(*declared, **rest)

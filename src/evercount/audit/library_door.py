@@ -31,14 +31,9 @@ class DoorProgram(ABC):
     universe: Universe
 
     def __init__(
-        self,
-        query: Query,
-        budget: Budget,
-        horizon: int | None = None,
-        factorization: Any = None,
-        *,
+        self, query: Query, budget: Budget, horizon: int | None = None, factorization: Any = None, *,
         restarts: tuple[int, ...] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.query, self.budget, self.horizon, self.factorization = query, budget, horizon, factorization
         self.restarts = restarts
         self.name = f"{self.door}: {query.name}"
@@ -55,11 +50,10 @@ class DoorProgram(ABC):
 
 
 class LibraryProgram(DoorProgram):
-    """The library door: `Stream.step`, tick by tick.
+    """The library door: `Stream.step`, tick by tick."""
 
-    Two streams with one secret reveal how their data differ: what an audit measures, on synthetic data. They are no
-    replays, so that snapshots are audited too; each is closed before the next is opened.
-    """
+    # Two streams with one secret reveal how their data differ: what an audit measures, on synthetic data. They are no
+    # replays, so that snapshots are audited too; each is closed before the next is opened.
 
     door = "library"
 

@@ -46,7 +46,6 @@ class Case:
         return True
 
     def program(self) -> LibraryProgram:
-        """The program of this case; a ParameterError where the combination is not offered."""
         kind = PURE_BUDGET if self.pure else GAUSSIAN
         budget = Budget(kind.epsilon, kind.delta, adjacency=self.adjacency)
         horizon = None if self.factorization == "unbounded" or self.factorization in PURE_ENDLESS else TICKS
@@ -67,7 +66,6 @@ def all_cases(query: Query) -> Iterator[Case]:
 
 
 def hardest_pair(program: Audited, query: Query, budget: Budget, ticks: int, secret: Secret) -> Pair:
-    """The pair that spends most in a replay."""
     pairs = worst_of(program, query, budget, ticks, program.universe, 1000)
     if not pairs:
         raise ParameterError(f"no neighbours of {query!r} differ in {ticks} ticks")
@@ -83,7 +81,6 @@ def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4
 
 
 def summarise(reports: Sequence[AttackReport]) -> str:
-    """One sentence about many attacks."""
     broken = [report.program for report in reports if not report.holds]
     worst = max(reports, key=lambda report: report.attacked / report.claimed)
     highest = max(reports, key=lambda report: report.proved / report.claimed)

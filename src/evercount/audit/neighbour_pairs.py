@@ -17,8 +17,7 @@ from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.sensitivities import bounded
 
-SEARCHED = 4000
-"""Pairs that the sensitivity search tries."""
+SEARCHED = 4000  # pairs that the sensitivity search tries
 CHANGED = "changed user"
 
 
@@ -54,11 +53,9 @@ def worst_pairs(
 
 
 def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]:
-    """Pairs that differ in all events of one user, for queries whose events name their users.
-
-    The user comes under every key: in one tick, in every tick, and one key after the other. For replaced users somebody
-    else, whom no other event names, comes in their place under the keys in the opposite order.
-    """
+    """Pairs that differ in all events of one user, for queries whose events name their users."""
+    # The user comes under every key: in one tick, in every tick, and one key after the other. For replaced users
+    # somebody else, whom no other event names, comes in their place under the keys in the opposite order.
     first = user_of(events.events[0])
     own = tuple(event for event in events.events if user_of(event) == first)
     rest = tuple(event for event in events.events if user_of(event) != first)
@@ -76,7 +73,6 @@ def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]
 
 
 def user_of(event: Any) -> Any:
-    """Whose event it is, where events name their users."""
     return event[0] if isinstance(event, tuple) else event
 
 
@@ -90,11 +86,9 @@ def as_events(tick: Any) -> tuple[Any, ...]:
 
 
 def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pair:
-    """The pair with a user in place of the changed event, with twice the allowed number of events.
-
-    They come in the tick of the changed event, or in turn in it and all later ones (`spread`). The program must drop
-    the excess. Everybody else is a user with one event.
-    """
+    """The pair with a user in place of the changed event, with twice the allowed number of events."""
+    # They come in the tick of the changed event, or in turn in it and all later ones (`spread`). The program must drop
+    # the excess. Everybody else is a user with one event.
     first = next(tick for tick, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
     gone, came = _difference(one[first], other[first]), _difference(other[first], one[first])
     common = (*one[:first], _difference(one[first], gone), *one[first + 1 :])
@@ -111,7 +105,6 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
 
 
 def _difference(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The events of `longer` that `shorter` lacks."""
     left = list(shorter)
     gone = []
     for event in longer:

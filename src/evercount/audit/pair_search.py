@@ -32,30 +32,21 @@ SQUARES, ABSOLUTE, VALUES = -3, -2, -1
 
 
 class PairSearch:
-    """The streams tried so far and the worst pair of each judge: one for each factorization, then the three above.
+    """The streams tried so far and the worst pair of each judge: one for each factorization, then the three above."""
 
-    Neighbours differ in exactly `changed` events.
-    """
+    # Neighbours differ in exactly `changed` events.
 
     def __init__(
-        self,
-        query: Query,
-        world: Universe,
-        adjacency: Adjacency,
-        ticks: int,
-        length: int,
-        named: Mapping[str, FloatArray],
-        draw: random.Random,
-        changed: int = 1,
-    ) -> None:
+        self, query: Query, world: Universe, adjacency: Adjacency, ticks: int, length: int,
+        named: Mapping[str, FloatArray], draw: random.Random, changed: int = 1,
+    ) -> None:  # fmt: skip
         self.query, self.world, self.adjacency, self.changed = query, world, adjacency, changed
         self.ticks, self.length, self.draw = ticks, length, draw
         self.placements = self._choose_placements()
         chosen = np.array(self.placements)
         # ‖R A d‖² = ⟨AᵀRᵀRA, ddᵀ⟩, A the placement of steps in ticks: one flat row for each placement
-        self.grams = [
-            (R.T @ R)[chosen[:, :, None], chosen[:, None, :]].reshape(len(chosen), -1) for R in named.values()
-        ]
+        rows, columns = chosen[:, :, None], chosen[:, None, :]
+        self.grams = [(R.T @ R)[rows, columns].reshape(len(chosen), -1) for R in named.values()]
         self.scale = [float((R**2).sum(axis=0).max()) for R in named.values()]
         self.largest = [0.0] * (len(named) + 3)
         self.worst: list[Pair | None] = [None] * (len(named) + 3)
@@ -73,8 +64,6 @@ class PairSearch:
         spread = np.linspace(0, self.ticks - 1, self.length).astype(int)
         drawn = [tuple(sorted(self.draw.choices(range(self.ticks), k=self.length))) for _ in range(MOST_PLACEMENTS)]
         return [tuple(int(tick) for tick in spread), *drawn]
-
-    # -- every pair --------------------------------------------------------------------------------------------
 
     def enumerate(self, budget: int, progress: Progress | None = None) -> bool:
         """Try every pair; False, with nothing tried, if there are more than `budget`."""
@@ -105,10 +94,9 @@ class PairSearch:
         return True
 
     def _others(self, event: Any) -> list[Step]:
-        """The steps that are tried in place of an event.
-
-        The judges are symmetric: where one event changes, it is replaced by later ones only, and each pair comes once.
-        """
+        """The steps that are tried in place of an event."""
+        # The judges are symmetric: where one event changes, it is replaced by later ones only, and each pair comes
+        # once.
         steps = self.world.alternatives(event, self.adjacency)
         if self.changed > 1:
             return steps
@@ -160,8 +148,6 @@ class PairSearch:
         except InputError:
             return None
         return rows
-
-    # -- random search -----------------------------------------------------------------------------------------
 
     def climb(self, budget: int, progress: Progress | None) -> None:
         """Random pairs, each improved by small changes until that has not helped for a while."""
@@ -227,8 +213,6 @@ class PairSearch:
                 steps.insert(self.draw.randrange(len(steps)), steps.pop(place))
         return tuple(pair[0] for pair in steps), tuple(pair[1] for pair in steps)
 
-    # -- judging -----------------------------------------------------------------------------------------------
-
     def _offer(self, one: Steps, other: Steps, rows: IntArray, changed: IntArray, count: bool = True) -> None:
         self.pairs += count
         self.waiting.append((one, other, changed - rows))
@@ -271,7 +255,6 @@ class PairSearch:
 
 
 def _edit(stream: Sequence[Step], places: Sequence[int], steps: Sequence[Step]) -> Steps:
-    """The same stream with these steps at these places."""
     edited = list(stream)
     for place, step in zip(places, steps, strict=True):
         edited[place] = step

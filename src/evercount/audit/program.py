@@ -18,8 +18,7 @@ from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.histogram import OTHER
 
-Data = tuple[tuple[Any, ...], ...]
-"""Ticks of events. Where users are protected, an event is a pair (user, event)."""
+Data = tuple[tuple[Any, ...], ...]  # ticks of events. Where users are protected, an event is a pair (user, event).
 
 RANGE_TOLERANCE = 1e-7
 """Relative: a difference of releases farther than this from the range of L cannot be hidden by any noise."""
@@ -27,8 +26,6 @@ RANGE_TOLERANCE = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """What readers of a program see."""
-
     ticks: tuple[int, ...]
     labels: tuple[str, ...]
     values: FloatArray
@@ -134,9 +131,8 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
     """
     if query.discovery is not None:
         return None
-    refused = ParameterError(
-        f"{query!r} publishes other numbers than linear maps of its noisy sums: audit it with --door library"
-    )
+    why = "publishes other numbers than linear maps of its noisy sums: audit it with --door library"
+    refused = ParameterError(f"{query!r} {why}")
     cells = np.eye(query.cells)
     zero = query.decode_run(1, 0 * cells[:1])
     outputs = query.decode_run(1, cells) - zero
@@ -156,10 +152,8 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
 def published_table(
     query: Query, parts: FloatArray | None, releases: list[dict[str, float]]
 ) -> tuple[tuple[str, ...], FloatArray]:
-    """(labels, numbers) with independent noise in every column; 0 where a tick lacks a label.
-
-    Where keys are discovered, `other` follows from the other numbers and is left out.
-    """
+    """(labels, numbers) with independent noise in every column; 0 where a tick lacks a label."""
+    # Where keys are discovered, `other` follows from the other numbers and is left out.
     if query.discovery is not None:
         releases = [{label: number for label, number in row.items() if label != OTHER} for row in releases]
     labels = tuple(dict.fromkeys(label for row in releases for label in row))

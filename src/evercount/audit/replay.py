@@ -16,8 +16,7 @@ from evercount.audit.program import Data, Program
 from evercount.errors import InputError
 from evercount.noise import Secret
 
-TOLERANCE = 1e-9
-"""Relative: a promise counts as broken only beyond what rounding can explain."""
+TOLERANCE = 1e-9  # relative: a promise counts as broken only beyond what rounding can explain
 
 Pair = tuple[Data, Data]
 Progress = Callable[[int], None]
@@ -25,10 +24,9 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one pair of neighbours spends beside the promise, both as μ (Gaussian) or as ε (pure).
+    """What one pair of neighbours spends beside the promise, both as μ (Gaussian) or as ε (pure)."""
 
-    `reason` says why where it is not the size of the difference.
-    """
+    # `reason` says why where it is not the size of the difference.
 
     spent: float
     limit: float
@@ -101,7 +99,6 @@ def check_repeats(program: Program, data: Data, secret: Secret) -> Finding | Non
 
 def replay(program: Program, pairs: Iterable[Pair], secret: Secret, progress: Progress | None = None) -> ReplayReport:
     """Compare all these pairs of neighbours under one secret.
-
 
     **Guarantee.** A report that does not hold is a proof: its pair, replayed, breaks the promise as the claim states
     it. One that holds says that no pair *tried* breaks it, provided that the noise has the claimed law (`audit

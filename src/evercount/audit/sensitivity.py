@@ -26,8 +26,7 @@ __all__ = ["Claim", "Finding", "SensitivityReport", "Universe", "audit_sensitivi
 
 Factorizations = FloatArray | Sequence[FloatArray] | Mapping[str, FloatArray]
 
-TOLERANCE = 1e-9
-"""Relative: a claim counts as beaten only if it is exceeded by more than rounding can explain."""
+TOLERANCE = 1e-9  # relative: a claim counts as beaten only if it is exceeded by more than rounding can explain
 NEGATIVE = " (Gram matrix has negative entries: no claim can rest on S)"
 
 
@@ -45,7 +44,6 @@ class Claim:
 
     @property
     def reached(self) -> bool:
-        """True if the claim is reached: then it cannot be lowered."""
         return self.found >= self.claimed * (1 - TOLERANCE)
 
 
@@ -93,7 +91,6 @@ class SensitivityReport:
 
     @property
     def reached(self) -> bool:
-        """True if the claim S is reached: then it cannot be lowered."""
         return self.claims[0].reached
 
     def summary(self) -> str:
@@ -120,19 +117,10 @@ class SensitivityReport:
 
 
 def audit_sensitivity(
-    query: Query,
-    factorizations: Factorizations,
-    adjacency: Adjacency,
-    ticks: int,
-    universe: Universe | None = None,
-    *,
-    steps: int | None = None,
-    budget: int = 100_000,
-    seed: int = 0,
-    claimed: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    changed: int = 1,
-) -> SensitivityReport:
+    query: Query, factorizations: Factorizations, adjacency: Adjacency, ticks: int, universe: Universe | None = None,
+    *, steps: int | None = None, budget: int = 100_000, seed: int = 0, claimed: float | None = None,
+    progress: Callable[[int, int], None] | None = None, changed: int = 1,
+) -> SensitivityReport:  # fmt: skip
     """Search neighbouring streams of `steps` steps (default: `ticks`) spread over `ticks` ticks.
 
     `factorizations` are dense matrices R with at least `ticks` columns. All pairs are tried if there are at most

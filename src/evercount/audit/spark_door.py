@@ -24,11 +24,9 @@ MASTER = "local[2]"
 
 
 class SparkProgram(FilesProgram):
-    """The Spark door: queries whose rows have a listed key or a value, in a batch of all ticks.
+    """The Spark door: queries whose rows have a listed key or a value, in a batch of all ticks."""
 
-    A batch is not stopped halfway, so `restarts` changes nothing. Cells are cut into two shards where there are two.
-
-    """
+    # A batch is not stopped halfway, so `restarts` changes nothing. Cells are cut into two shards where there are two.
 
     door = "spark"
     unordered = True
@@ -50,7 +48,6 @@ class SparkProgram(FilesProgram):
         from evercount.spark import release_batch
 
         _, parquet = parquet_modules()
-
         table = [
             (time, key, None if value == "" else float(value), user, order)
             for order, (time, key, value, user) in enumerate(self._rows(data))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from itertools import combinations, product
+from operator import itemgetter
 from typing import Any
 
 from evercount.errors import ParameterError, TooLarge
@@ -41,8 +42,7 @@ class Universe:
     replace_by_absent: bool = False
     tick: Callable[[Sequence[Any]], Any] = list
     distinct: bool = False
-    same: Callable[[Any], Any] | None = None
-    """Where `replace` changes only a part of an event: the part that stays."""
+    same: Callable[[Any], Any] | None = None  # where `replace` changes only a part of an event: the part that stays
     replaced_ticks: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...] = ()
     """Ticks of several events and what they become when one event is replaced, where single events show nothing."""
 
@@ -65,8 +65,6 @@ def universe(query: Query) -> Universe:
 
     A registry by type: `universe.register(MyQuery)(function)` adds a query of one's own.
 
-
-
     >>> from evercount.queries import Histogram
     >>> universe(Histogram(["a", "b"])).events
     ((), ('a',), ('b',))
@@ -88,10 +86,7 @@ def universe_of_rows(query: Query) -> Universe:
     return Universe(tuple(parameters["keys"]))
 
 
-@universe.register
-def _of_count(query: Count) -> Universe:
-    """An event that counts, and one that does not."""
-    return Universe((0, 1), tick=sum)
+universe.register(Count, lambda query: Universe((0, 1), tick=sum))  # an event that counts, and one that does not
 
 
 @universe.register
@@ -113,9 +108,7 @@ def _of_rollup(query: Rollup) -> Universe:
     return Universe(_bounded((*map(tuple, parameters["paths"]), *unknown)))
 
 
-@universe.register
-def _of_marginals(query: Marginals) -> Universe:
-    return Universe(_bounded(tuple(product(*query.parameters()["columns"]))))
+universe.register(Marginals, lambda query: Universe(_bounded(tuple(product(*query.parameters()["columns"])))))
 
 
 @universe.register
@@ -130,21 +123,9 @@ def _of_users(query: DistinctUsers) -> Universe:
     return Universe(events, merge=False, replaced_ticks=(((first, first), (first, other)),))
 
 
-@universe.register
-def _of_occupancy(query: Occupancy) -> Universe:
-    return Universe(_bounded(tuple(product(("ann", "bob"), query.rows.keys[0]))))
-
-
-@universe.register
-def _of_quantiles(query: Quantiles) -> Universe:
-    """A value of each bin."""
-    return Universe(_bounded(tuple(query.edges.tolist())))
-
-
-@universe.register
-def _of_discovered(query: DiscoveredKeys) -> Universe:
-    """Keys that nobody listed: two of them, one in two normal forms."""
-    return Universe(("a", "\u00e4", "a\u0308"))
+universe.register(Occupancy, lambda query: Universe(_bounded(tuple(product(("ann", "bob"), query.rows.keys[0])))))
+universe.register(Quantiles, lambda query: Universe(_bounded(tuple(query.edges.tolist()))))  # a value of each bin
+universe.register(DiscoveredKeys, lambda query: Universe(("a", "\u00e4", "a\u0308")))  # one of two in two normal forms
 
 
 @universe.register
@@ -158,7 +139,9 @@ def _of_words(query: WordQuery) -> Universe:
 def _of_cuts(query: Cuts) -> Universe:
     ends = (-1.0, 1.0) if query.weights == "signed" else (1.0,)
     events = tuple((u, v, w) for u, v in combinations(range(query.vertices), 2) for w in ends)
-    return Universe(_bounded(events), replace_by_absent=True, same=_edge if query.swap == "same edge" else None)
+    return Universe(
+        _bounded(events), replace_by_absent=True, same=itemgetter(0, 1) if query.swap == "same edge" else None
+    )
 
 
 @universe.register
@@ -169,8 +152,7 @@ def _of_graph(query: GraphQuery) -> Universe:
         count = query.vertices * (query.vertices - 1) // 2 * (query.weight_limit or 1)
         if count > LARGEST_UNIVERSE:
             raise TooLarge(f"{query!r} has {count:,} possible updates: audit it with fewer vertices")
-        edges = combinations(range(query.vertices), 2)
-        limit = query.weight_limit
+        edges, limit = combinations(range(query.vertices), 2), query.weight_limit
         events = tuple(edges) if limit is None else tuple((*e, w) for e in edges for w in range(1, limit + 1))
         if query.stream == "mixed":
             events = tuple((*edge, sign) for edge in events for sign in (1, -1))
@@ -191,10 +173,6 @@ def _subsets(parameters: dict[str, Any]) -> tuple[Any, ...]:
             if len(events) > LARGEST_UNIVERSE:
                 raise TooLarge("this histogram has too many possible events: audit it with fewer keys")
     return tuple(events)
-
-
-def _edge(update: Any) -> Any:
-    return update[:2]
 
 
 def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:

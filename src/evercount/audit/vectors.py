@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,10 @@ from evercount.privacy import Budget
 from evercount.queries import Count, Histogram, Query, Sum
 
 KEY = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
-RELATIVE = 1e-9
-"""Floats that special functions enter may differ by this much between platforms; whole numbers may not."""
+RELATIVE = 1e-9  # floats that special functions enter may differ by this much between platforms; whole numbers may not
 
 
 def noise_vectors() -> dict[str, Any]:
-    """Draws of both samplers as exact integers."""
     secret = Secret.from_hex(KEY)
     normals = ExactNoise(secret).normals(0, 6, 3)
     return {
@@ -46,7 +45,6 @@ def noise_vectors() -> dict[str, Any]:
 
 
 def release_vectors() -> dict[str, Any]:
-    """Whole streams: declaration, events and what is released."""
     cases: list[tuple[Query, Budget, int | None, str | None, list[Any]]] = [
         (Count(), Budget(1.0, 1e-6), 8, "balanced", [3, 0, 1, 4, 1, 5, 9, 2]),
         (Count(), Budget(0.5, 1e-9), None, "unbounded", [3, 0, 1, 4]),
@@ -72,7 +70,6 @@ def release_vectors() -> dict[str, Any]:
 
 
 def norm_vectors() -> dict[str, Any]:
-    """Column norms of R and row norms of L."""
     norms = []
     for name in BUILT_IN:
         for ticks in (8, 256) if name == "optimal" else (8, 256, 65536):
@@ -84,7 +81,6 @@ def norm_vectors() -> dict[str, Any]:
 
 
 def multiplier_vectors() -> dict[str, Any]:
-    """σ/Δ of every calibration."""
     multipliers = []
     for epsilon, delta in ((0.1, 1e-10), (0.5, 1e-10), (0.5, 1e-6), (0.9, 1e-5), (1.0, 1e-6), (4.0, 1e-3)):
         for calibration in ("tight", "classic", "paper") if epsilon < 1 else ("tight",):
@@ -95,7 +91,7 @@ def multiplier_vectors() -> dict[str, Any]:
 
 
 def threshold_vectors() -> dict[str, Any]:
-    """Quantiles of intervals and simultaneous bounds."""
+    chances = (0.05, 1e-6)
     return {
         "about": "normal: standard deviations; laplace: whole k with P(|X| > k) <= beta; sums: of `weight` numbers",
         "normal_interval": [{"beta": b, "quantile": float(interval_quantile(b))} for b in (0.05, 0.01, 1e-6)],
@@ -104,28 +100,27 @@ def threshold_vectors() -> dict[str, Any]:
         ],
         "laplace": [
             {"rate": r, "beta": b, "quantile": quantile(r, b), "tail": tail(r, 5), "variance": variance(r)}
-            for r in (1.0, 0.1)
-            for b in (0.05, 1e-6)
+            for r, b in product((1.0, 0.1), chances)
         ],
         "laplace_sums": [
-            {"weight": w, "beta": b, "quantile": laplace_quantile(w, b)} for w in (1, 4, 16) for b in (0.05, 1e-6)
+            {"weight": w, "beta": b, "quantile": laplace_quantile(w, b)} for w, b in product((1, 4, 16), chances)
         ],
     }
 
 
 def literature_vectors() -> dict[str, Any]:
-    """Constants that others have published, computed here."""
-    powers = (14, 16, 18, 20)
+    powers, size = (14, 16, 18, 20), 2**20
+    root, rest = factorization("square-root", size), math.log(size) / math.pi
     largest, mean = zip(*(_normalized_constants(2**power) for power in powers), strict=True)
     tree = DigitTree(1024, 13, balanced=True)
     rows = [
-        _row("(gamma + 4 ln 2)/pi", 1.0663, _square_root_constant(2**20), 1e-4,
+        _row("(gamma + 4 ln 2)/pi", 1.0663, root.worst_row()[1] * root.column_norm - rest, 1e-4,
              "square root, max error, norm - ln T/pi at T = 2^20; Fichtenberger, Henzinger, Upadhyay 2023"),
         _row("normalised square root, max error", 0.846, _limit(powers, largest), 2e-3,
              "limit, extrapolated in 1/ln T from 2^14 to 2^20; Henzinger, Kalinin, Upadhyay, arXiv 2509.14334"),
         _row("normalised square root, mean squared error", 0.748, _limit(powers, mean), 2e-3,
              "limit, extrapolated as above; same source"),
-        _row("lower bound of every factorization", 0.7019, _lower_bound_constant(2**20), 1e-4,
+        _row("lower bound of every factorization", 0.7019, float(nuclear_lower(size)) - rest, 1e-4,
              "nuclear norm over T, minus ln T/pi at T = 2^20; Henzinger, Upadhyay, Upadhyay 2023"),
         _row("k-ary tree, leading constant at k = 19", 0.1236, leading_constant(19), 5e-5,
              "mean squared error over log2(T)^3/eps^2; Andersson, Pagh, Steiner, Torkamani 2024"),
@@ -155,15 +150,6 @@ def _row(name: str, published: float, computed: float, tolerance: float, source:
     return {"name": name, "published": published, "computed": computed, "tolerance": tolerance, "source": source}
 
 
-def _square_root_constant(ticks: int) -> float:
-    built = factorization("square-root", ticks)
-    return built.worst_row()[1] * built.column_norm - math.log(ticks) / math.pi
-
-
-def _lower_bound_constant(ticks: int) -> float:
-    return float(nuclear_lower(ticks)) - math.log(ticks) / math.pi
-
-
 def _normalized_constants(ticks: int) -> tuple[float, float]:
     """(largest, root mean square) of ‖L_t‖·‖R‖ over ticks, each minus ln T/π."""
     built = factorization("normalized", ticks)
@@ -181,17 +167,12 @@ def _limit(powers: tuple[int, ...], values: tuple[float, ...]) -> float:
 
 
 FILES: dict[str, Callable[[], dict[str, Any]]] = {
-    "noise": noise_vectors,
-    "releases": release_vectors,
-    "norms": norm_vectors,
-    "multipliers": multiplier_vectors,
-    "thresholds": threshold_vectors,
-    "literature": literature_vectors,
-}
+    "noise": noise_vectors, "releases": release_vectors, "norms": norm_vectors, "multipliers": multiplier_vectors,
+    "thresholds": threshold_vectors, "literature": literature_vectors,
+}  # fmt: skip
 
 
 def write_vectors(folder: Path) -> list[Path]:
-    """Write all files; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, build in FILES.items():

@@ -8,7 +8,7 @@ front is unknown.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from evercount._validate import check_positive
@@ -94,81 +94,45 @@ _REDUCTION = (
 
 
 def _both_kinds(
-    name: str,
-    quantity: str,
-    parameter: str,
-    dimension: str,
-    conditions: tuple[str, str],
-    where: str,
-    dimension_of: Callable[[float], float] = float,
-    caveat: str = "",
-) -> tuple[Growth, Growth]:
-    """The bound of a problem that contains the maximum sum, for approximate and for pure privacy.
+    name: str, quantity: str, parameter: str, dimension: str, conditions: tuple[str, str], where: str,
+    dimension_of: Callable[[float], float] = float, caveat: str = "",
+) -> Iterator[Growth]:  # fmt: skip
+    """The bound of a problem that contains the maximum sum, for approximate and for pure privacy."""
+    # `parameter` names the problem's size; `dimension` and `dimension_of` give the dimension of the maximum sum in it.
+    approximate = f"min{{T^(1/3)/(ε^(2/3)·log^(2/3)(εT)), √{dimension}/(ε·log {dimension}), T}}"
+    pure = f"min{{√(T/ε), {dimension}/ε, T}}"
+    kinds = (("", approximate, _APPROXIMATE, _approximate), ("-pure", pure, _PURE, _pure))
+    for (ending, expression, condition, bound), more in zip(kinds, conditions, strict=True):
 
-    `parameter` names the problem's size; `dimension` and `dimension_of` give the dimension of the maximum sum in it.
-    """
-    return (
-        Growth(
-            name,
-            quantity,
-            f"min{{T^(1/3)/(ε^(2/3)·log^(2/3)(εT)), √{dimension}/(ε·log {dimension}), T}}",
-            ("T", "epsilon", parameter),
-            _APPROXIMATE + conditions[0],
-            where,
-            lambda T, epsilon, **size: _approximate(T, epsilon, dimension_of(size[parameter])),
-            caveat,
-        ),
-        Growth(
-            f"{name}-pure",
-            quantity,
-            f"min{{√(T/ε), {dimension}/ε, T}}",
-            ("T", "epsilon", parameter),
-            _PURE + conditions[1],
-            where,
-            lambda T, epsilon, **size: _pure(T, epsilon, dimension_of(size[parameter])),
-            caveat,
-        ),
-    )
+        def formula(T: float, epsilon: float, bound: Callable[..., float] = bound, **size: float) -> float:
+            return bound(T, epsilon, dimension_of(size[parameter]))
+
+        names = ("T", "epsilon", parameter)
+        yield Growth(name + ending, quantity, expression, names, condition + more, where, formula, caveat)
 
 
+_SECTION = "Section 'Lower bounds', "
+_COUNTING = Growth(
+    "counting", "max over streams of E‖error‖²_∞", "ln²(T)/ε²", ("T", "epsilon"),
+    "ε and δ below a small constant, noise independent of the data, streams fixed in advance, T > 1",
+    "Theorem 3 (lower bound)", lambda T, epsilon: (math.log(T) / epsilon) ** 2,
+)  # fmt: skip
 GROWTHS: dict[str, Growth] = {
     growth.name: growth
     for growth in (
-        Growth(
-            "counting",
-            "max over streams of E‖error‖²_∞",
-            "ln²(T)/ε²",
-            ("T", "epsilon"),
-            "ε and δ below a small constant, noise independent of the data, streams fixed in advance, T > 1",
-            "Theorem 3 (lower bound)",
-            lambda T, epsilon: (math.log(T) / epsilon) ** 2,
+        _COUNTING,
+        *_both_kinds(
+            "maximum-sum", "error α of the d-dimensional maximum sum", "d", "d", (", d > 1", ""),
+            _SECTION + "quoted from Jain et al.",
         ),
         *_both_kinds(
-            "maximum-sum",
-            "error α of the d-dimensional maximum sum",
-            "d",
-            "d",
-            (", d > 1", ""),
-            "Section 'Lower bounds', quoted from Jain et al.",
+            "minimum-cut", "error α of the minimum cut, or of the minimum degree, of a multigraph", "n", "n",
+            (", n ≥ 3 nodes", ", n ≥ 3 nodes"), _SECTION + "first theorem",
         ),
         *_both_kinds(
-            "minimum-cut",
-            "error α of the minimum cut, or of the minimum degree, of a multigraph",
-            "n",
-            "n",
-            (", n ≥ 3 nodes", ", n ≥ 3 nodes"),
-            "Section 'Lower bounds', first theorem",
-        ),
-        *_both_kinds(
-            "substrings",
-            "error α of counting substrings over an alphabet of U letters",
-            "U",
-            "log U",
-            (", log U > 1", ", U > 1"),
-            "Section 'Lower bounds', second theorem",
-            math.log,
-            _REDUCTION,
+            "substrings", "error α of counting substrings over an alphabet of U letters", "U", "log U",
+            (", log U > 1", ", U > 1"), _SECTION + "second theorem", math.log, _REDUCTION,
         ),
     )
-}
+}  # fmt: skip
 """Every lower bound of the paper's section on lower bounds, by name."""

@@ -35,10 +35,8 @@ def _scaled(factor: float, T: int, t: Ticks) -> Values:
 
 
 def theorem2_paper(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
-    """The paper's Theorem 2.
-
-    C·Ψ(t)·√(2 ln(T/β)). Not a bound: Ψ is too small, and a private std has c_T·c_t, not c_t².
-    """
+    """The paper's Theorem 2."""
+    # C·Ψ(t)·√(2 ln(T/β)). Not a bound: Ψ is too small, and a private std has c_T·c_t, not c_t².
     factor = check_positive("multiplier", multiplier) * simultaneous_closed_form(T, beta)
     return over_ticks(t, lambda n: factor * np.asarray(psi_paper(n)), "t")
 
@@ -87,11 +85,9 @@ def average(T: int, t: Ticks, multiplier: float, beta: float = 1 / 3) -> Values:
 
 
 def sparse_paper(T: int, ones: int, multiplier: float) -> float:
-    """The paper's error for a stream with at most s ones, C·(5 ln T + Ψ(s)·√ln(6s)).
-
-    The paper writes Ψ(n)√ln(6n) and does not define n; only n = s makes sense. It quotes an analysis for pure
-    privacy without repeating it for Gaussian noise, so this is a claim and not a proven bound. Ψ(1) is below 1.
-    """
+    """The paper's error for a stream with at most s ones, C·(5 ln T + Ψ(s)·√ln(6s))."""
+    # The paper writes Ψ(n)√ln(6n) and does not define n; only n = s makes sense. It quotes an analysis for pure privacy
+    # without repeating it for Gaussian noise, so this is a claim and not a proven bound. Ψ(1) is below 1.
     ones = check_count("ones", ones)
     check_count("T", T, least=ones)
     inner = float(psi_paper(ones)) * math.sqrt(math.log(6 * ones))
@@ -99,12 +95,9 @@ def sparse_paper(T: int, ones: int, multiplier: float) -> float:
 
 
 def fresh_noise_overspend(T: int) -> float:
-    """How many times the claimed sensitivity the paper's proof of Theorem 2 really has: √Σ_{t≤T} 1/c_t⁴.
-
-    The proof draws a fresh vector in every round. Round t then shows a change of one in the first bit at std
-    C·c_t², independently of the other rounds, so the rounds add up in squares: 11.1 at T=1024, 60.5 at
-    T=65536. Not private.
-    """
+    """How many times the claimed sensitivity the paper's proof of Theorem 2 really has: √Σ_{t≤T} 1/c_t⁴."""
+    # The proof draws a fresh vector in every round. Round t then shows a change of one in the first bit at std C·c_t²,
+    # independently of the other rounds, so the rounds add up in squares: 11.1 at T=1024, 60.5 at T=65536. Not private.
     if check_count("T", T) > 2**26:
         raise ParameterError(f"fresh_noise_overspend adds T terms; T={T} is above 2^26.")
     return float(math.sqrt(np.sum(1 / np.asarray(landau(np.arange(1, T + 1))) ** 2)))

@@ -23,24 +23,18 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.bounds.laplace_tails import heaviest_tail, laplace_tail
 from evercount.factorizations.endless_bridge import ENDS, EndlessBridge
 
-STEPS = 256
-"""Steps from 0 to h, of S and of Z."""
-FAR = 24
-"""Steps of Z beyond h, up to a value that it hardly ever exceeds."""
-WEIGHTS = 64
-"""Classes of the weight c."""
-STD_CLASSES = (100, 40)
-"""Classes of stds per factor e, in the epochs up to 4096 ticks and in later ones."""
-TABLE_STEP, TABLE_END = 1 / 256, 24.0
-"""Tails of sums are computed at these steps, in stds, up to this one."""
+STEPS = 256  # steps from 0 to h, of S and of Z
+FAR = 24  # steps of Z beyond h, up to a value that it hardly ever exceeds
+WEIGHTS = 64  # classes of the weight c
+STD_CLASSES = (100, 40)  # classes of stds per factor e, in the epochs up to 4096 ticks and in later ones
+TABLE_STEP, TABLE_END = 1 / 256, 24.0  # tails of sums are computed at these steps, in stds, up to this one
 NUMBERS = np.asarray([*np.arange(1, 5, 0.25), *np.arange(5, 8, 0.5), 8, 10, 12, 16, 20, 40])
 """V/2m² of a rest, V its variance and m its largest scale, counts as the next of these below: heavier tails.
 
 4.25 stands for four numbers of scale m and one of variance m²/2: the most unequal scales that V and m allow.
 """
 _TICKS_AT_ONCE = 1 << 16
-LEAST_VARIANCE = 1e-6
-"""At the end of an epoch there is no rest: it then counts as a small one."""
+LEAST_VARIANCE = 1e-6  # at the end of an epoch there is no rest: it then counts as a small one
 ROOM, ABSOLUTE = 1 + 1e-9, 1e-11
 """Far more than the rounding errors of doubles, relative and (where tails are subtracted) absolute."""
 
@@ -131,10 +125,8 @@ def _tail_sums(integers: bool, epoch: int, inside: int, step: float) -> tuple[Fl
 def _classes(
     integers: bool, epoch: int, inside: int
 ) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, IntArray, FloatArray]:
-    """Classes of ticks by the weight of the total: (least, largest weight), and their parts.
-
-    Parts: (class, std of the rest rounded up, equal Laplace numbers, number of ticks).
-    """
+    """Classes of ticks by the weight of the total: (least, largest weight), and their parts."""
+    # Parts: (class, std of the rest rounded up, equal Laplace numbers, number of ticks).
     bridge, classes = EndlessBridge(integers).bridge(epoch), STD_CLASSES[epoch > 2]
     low, high = np.full(WEIGHTS, 2.0), np.zeros(WEIGHTS)
     keys, counts = [], []

@@ -25,20 +25,15 @@ ALL_TICKS = 1 << 20
 """Bounds for all ticks look at each of them up to this many; beyond, all are taken to be as bad as the worst."""
 RARE = 1e-12
 """Chances below this per tick are left to a plain union over ticks: `endless_tails.py` has no tails that far out."""
-_NORMAL = 4096
-"""Sums of more numbers are treated as this many: the quantile only falls with their number."""
-_DIGITS = 6
-"""Binary digits of a number of summands that a half width is computed for."""
+_NORMAL = 4096  # sums of more numbers are treated as this many: the quantile only falls with their number
+_DIGITS = 6  # binary digits of a number of summands that a half width is computed for
 _TICKS_AT_ONCE = 1 << 16
-_GROUPS_PER_E = 1000
-"""Ticks whose stds agree to 0.1 % count as ticks of the larger std."""
+_GROUPS_PER_E = 1000  # ticks whose stds agree to 0.1 % count as ticks of the larger std
 
 
 def laplace_tail(weight: int, x: npt.ArrayLike) -> FloatArray:
-    """P(|S| > x) for the sum S of `weight` independent Laplace numbers of scale 1.
-
-    |S| is a gamma variable of shape weight − j with probability C(weight−1+j, j)/2^(weight−1+j), j = 0 … weight−1.
-    """
+    """P(|S| > x) for the sum S of `weight` independent Laplace numbers of scale 1."""
+    # |S| is a gamma variable of shape weight − j with probability C(weight−1+j, j)/2^(weight−1+j), j = 0 … weight−1.
     from scipy.special import gammaincc, gammaln
 
     j = np.arange(weight)

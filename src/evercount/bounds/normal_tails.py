@@ -70,10 +70,8 @@ def simultaneous_closed_form(ticks: int, beta: float) -> float:
 
 
 def simultaneous_paper_proof(ticks: int, beta: float) -> float:
-    """√2·ln(2·ticks/β), the factor in the paper's proof of Theorem 2.
-
-    The square root around the logarithm is missing.
-    """
+    """√2·ln(2·ticks/β), the factor in the paper's proof of Theorem 2."""
+    # The square root around the logarithm is missing.
     return math.sqrt(2) * math.log(2 * check_count("ticks", ticks) / check_probability("beta", beta))
 
 

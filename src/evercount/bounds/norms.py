@@ -7,12 +7,13 @@ horizon and an array of the same shape for an array.
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_positive
 from evercount.bounds.over_ticks import Ticks, Values, check_ticks, over_ticks
 from evercount.errors import ParameterError
@@ -24,71 +25,75 @@ BINARY_FACTOR = math.pi * math.log2(math.e)
 _SUMMED_TERMS = 128  # sums of up to this many terms are added up; for longer ones the expansions are accurate to 1e-15
 
 
-def psi_paper(T: Ticks) -> Values:
+def _of_horizons(formula: Callable[[IntArray], FloatArray]) -> Callable[[Ticks], Values]:
+    """A formula for many horizons as a function of one or many, which are checked; its docstring says so."""
+
+    def of_any(T: Ticks) -> Values:
+        return over_ticks(T, formula)
+
+    of_any.__name__ = of_any.__qualname__ = formula.__name__
+    of_any.__doc__ = f"""{inspect.cleandoc(formula.__doc__ or "")}
+
+Args:
+    T: One horizon or an array of them.
+
+Returns:
+    The value for each T.
+
+Raises:
+    ParameterError: A horizon is not a whole number from 1 to 2^53.
+"""
+    return of_any
+
+
+@_of_horizons
+def psi_paper(t: IntArray) -> FloatArray:
     """The paper's Ψ(T) = 1 + ln((4T−3)/5)/π. NOT an upper bound of the norm: it is too small for every T.
 
     At T=2 it is 1.00 and the norm is 1.25; at T=65536 it is 4.4591 and the norm is 4.5964. For reproduction
     only.
 
-    Args:
-        T: One horizon or an array of them.
-    Returns:
-        Ψ(T).
-    Raises:
-        ParameterError: A horizon is not a whole number from 1 to 2^53.
-
     >>> round(psi_paper(65536), 4)
     4.4591
     """
-    return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 3) / 5) / math.pi)
+    return 1 + np.log((4.0 * t - 3) / 5) / math.pi
 
 
-def psi(T: Ticks) -> Values:
+@_of_horizons
+def psi(t: IntArray) -> FloatArray:
     """Ψ′(T) = 1 + ln((4T−1)/3)/π, a proven closed-form upper bound of `landau`, with equality at T = 1.
 
     **Guarantee.** landau(T) ≤ Ψ′(T) for every T. Proof: `psi.proof.md`. Test:
     `tests/bounds/test_norms.py::test_psi_is_an_upper_bound_and_psi_paper_is_not`. Exact arithmetic is assumed: a
     double may be off by a few units in the last place, which only matters at T = 1.
 
-    Args:
-        T: One horizon or an array of them.
-    Returns:
-        Ψ′(T).
-    Raises:
-        ParameterError: A horizon is not a whole number from 1 to 2^53.
-
     >>> round(psi(65536), 4)
     4.6217
     """
-    return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 1) / 3) / math.pi)
+    return 1 + np.log((4.0 * t - 1) / 3) / math.pi
 
 
-def landau(T: Ticks) -> Values:
+@_of_horizons
+def landau(t: IntArray) -> FloatArray:
     """c_T² = Σ_{k<T} f(k)², the exact norm of the square-root factorization (a Landau constant), to 1e-15 relative.
 
     Term by term up to T = 128; above that by an expansion: `factorizations/square_root_filter.py`.
-
-    Args:
-        T: One horizon or an array of them.
-    Returns:
-        c_T².
-    Raises:
-        ParameterError: A horizon is not a whole number from 1 to 2^53.
 
     >>> landau(2)
     1.25
     >>> landau([4, 65536]).round(4).tolist()
     [1.4883, 4.5964]
     """
-    return over_ticks(T, square_root_filter.landau)
+    return square_root_filter.landau(t)
 
 
-def landau_closed_form(T: Ticks) -> Values:
+@_of_horizons
+def landau_closed_form(t: IntArray) -> FloatArray:
     """(ln(T−¼) + γ_E + ln 16)/π, the square-root norm to 1e-6 for T ≥ 256; from below, so not for calibration."""
-    return over_ticks(T, lambda t: (np.log(t - 0.25) + (np.euler_gamma + math.log(16))) / math.pi)
+    return np.asarray((np.log(t - 0.25) + (np.euler_gamma + math.log(16))) / math.pi)
 
 
-def _gamma_hat(n: npt.NDArray[np.int64]) -> FloatArray:
+def _gamma_hat(n: IntArray) -> FloatArray:
     inverse = 1 / np.maximum(n, _SUMMED_TERMS).astype(np.float64)
     x = (math.pi * inverse) ** 2
     # 2·a_k·ζ(1−2k, ½)·(π/n)^{2k} for k = 1..4, where csc x = 1/x + Σ a_k x^{2k−1}: `gamma_hat.proof.md`.
@@ -100,123 +105,94 @@ def _gamma_hat(n: npt.NDArray[np.int64]) -> FloatArray:
     return values
 
 
-def gamma_hat(T: Ticks) -> Values:
+@_of_horizons
+def gamma_hat(t: IntArray) -> FloatArray:
     """γ̂(T) = (1/T)·Σ_{j≤T} csc((2j−1)π/2T) of Mathias, to 1e-14: summed for small T, expanded for large.
 
     The expansion is derived in `gamma_hat.proof.md`; its first omitted term is below 1e-20 where it is used.
 
-    Args:
-        T: One horizon or an array of them.
-    Returns:
-        γ̂(T).
-    Raises:
-        ParameterError: A horizon is not a whole number from 1 to 2^53.
-
     >>> round(gamma_hat(65536), 4)
     8.0229
     """
-    return over_ticks(T, _gamma_hat)
+    return _gamma_hat(t)
 
 
-def gamma_hat_integral_paper(T: Ticks) -> Values:
+@_of_horizons
+def gamma_hat_integral_paper(t: IntArray) -> FloatArray:
     """The paper's (2/π)·ln cot(π/4T), said to bound γ̂(T) from above: false for every T, γ̂ is about 0.81 larger."""
-    return over_ticks(T, lambda t: -2 / math.pi * np.log(np.tan(math.pi / (4.0 * t))))
+    return np.asarray(-2 / math.pi * np.log(np.tan(math.pi / (4.0 * t))))
 
 
-def mathias_lower(T: Ticks) -> Values:
+@_of_horizons
+def mathias_lower(t: IntArray) -> FloatArray:
     """(½ + 1/2T)·γ̂(T): no factorization of the counting matrix has a smaller norm (Mathias 1993, Corollary 3.5).
-
-    Args:
-        T: One horizon or an array of them.
-    Returns:
-        The lower bound.
-    Raises:
-        ParameterError: A horizon is not a whole number from 1 to 2^53.
 
     >>> round(mathias_lower(65536), 4)
     4.0115
     """
-    return over_ticks(T, lambda t: (0.5 + 0.5 / t) * _gamma_hat(t))
+    return (0.5 + 0.5 / t) * _gamma_hat(t)
 
 
-def mathias_upper(T: Ticks) -> Values:
+@_of_horizons
+def mathias_upper(t: IntArray) -> FloatArray:
     """γ̂(T)/2 + ½: some factorization, not lower triangular, has at most this norm (Mathias 1993, Corollary 3.5).
-
-    Args:
-        T: the number of ticks, or an array of them.
-
-    Returns:
-        The bound for each T.
-
-    Raises:
-        ParameterError: T is not a whole number above 0.
 
     >>> round(mathias_upper(65536), 4)
     4.5114
     """
-    return over_ticks(T, lambda t: 0.5 * _gamma_hat(t) + 0.5)
+    return 0.5 * _gamma_hat(t) + 0.5
 
 
-def haagerup_upper(T: Ticks) -> Values:
+@_of_horizons
+def haagerup_upper(t: IntArray) -> FloatArray:
     """1 + ln T/π, the bound of Haagerup and of Kraus on the norm that triangular truncation can be factorised with.
 
     **Guarantee.** It is at least Mathias' upper bound for every T, with equality at T = 1, so some factorization, not
     lower triangular, has at most this norm. Test: `tests/bounds/test_norms.py::test_haagerup_is_above_mathias`.
 
-    Args:
-        T: the number of ticks, or an array of them.
-
-    Returns:
-        The bound for each T.
-
-    Raises:
-        ParameterError: T is not a whole number above 0.
-
     >>> round(haagerup_upper(65536), 4)
     4.5302
     """
-    return over_ticks(T, lambda t: 1 + np.log(t) / math.pi)
+    return 1 + np.log(t) / math.pi
 
 
-def nuclear_lower(T: Ticks) -> Values:
+@_of_horizons
+def nuclear_lower(t: IntArray) -> FloatArray:
     """(1/T)·Σ_{k≤T} 1/(2 sin((2k−1)π/(4T+2))), nuclear norm over T: a better lower bound for every factorization.
 
     **Guarantee.** Every factorization M = LR has at least this norm: ‖M‖_* ≤ ‖L‖_F·‖R‖_F ≤ √T·‖L‖_{2→∞}·√T·‖R‖_{1→2},
     and the terms of the sum are the singular values of M. Test:
     `tests/bounds/test_norms.py::test_lower_bounds_hold_for_the_square_root_and_for_random_factorizations`.
 
-    Args:
-        T: One horizon or an array of them.
-    Returns:
-        The lower bound.
-    Raises:
-        ParameterError: A horizon is not a whole number from 1 to 2^53.
-
     >>> round(nuclear_lower(65536), 4)
     4.2321
     """
     # With N = 2T+1 the terms are half of the symmetric sum in γ̂(N) without its middle term csc(π/2) = 1.
-    return over_ticks(T, lambda t: ((2.0 * t + 1) * _gamma_hat(2 * t + 1) - 1) / (4.0 * t))
+    return ((2.0 * t + 1) * _gamma_hat(2 * t + 1) - 1) / (4.0 * t)
 
 
-def gap_to_mathias(T: Ticks) -> Values:
+@_of_horizons
+def gap_to_mathias(t: IntArray) -> FloatArray:
     """The exact square-root norm minus Mathias' lower bound: about 0.58 for large T."""
-    return over_ticks(T, lambda t: square_root_filter.landau(t) - (0.5 + 0.5 / t) * _gamma_hat(t))
+    return square_root_filter.landau(t) - (0.5 + 0.5 / t) * _gamma_hat(t)
 
 
-def gap_to_mathias_paper(T: Ticks) -> Values:
+@_of_horizons
+def gap_to_mathias_paper(t: IntArray) -> FloatArray:
     """The paper's Ψ minus Mathias' lower bound: below 0.5, as it says, but Ψ is not the norm of any factorization."""
-    return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 3) / 5) / math.pi - (0.5 + 0.5 / t) * _gamma_hat(t))
+    return 1 + np.log((4.0 * t - 3) / 5) / math.pi - (0.5 + 0.5 / t) * _gamma_hat(t)
 
 
-def binary_norm_paper(T: Ticks) -> Values:
+@_of_horizons
+def binary_norm_paper(t: IntArray) -> FloatArray:
     """The paper's norm of the binary mechanism, log₂T·(log₂T + 1): the square root is missing."""
-    return over_ticks(T, lambda t: np.log2(t) * (np.log2(t) + 1))
+    return np.asarray(np.log2(t) * (np.log2(t) + 1))
 
 
-def binary_norm_smooth(T: Ticks) -> Values:
+@_of_horizons
+def binary_norm_smooth(t: IntArray) -> FloatArray:
     """√(log₂T·(log₂T + 1)), the paper's formula with its square root; exact when T > 1 is a power of two."""
-    return over_ticks(T, lambda t: np.sqrt(np.log2(t) * (np.log2(t) + 1)))
+    return np.asarray(np.sqrt(np.log2(t) * (np.log2(t) + 1)))
 
 
 def most_ones(T: int) -> int:
@@ -231,20 +207,14 @@ def binary_levels(T: int) -> int:
     return check_count("T", T).bit_length()
 
 
-def binary_norm(T: Ticks) -> Values:
+@_of_horizons
+def binary_norm(t: IntArray) -> FloatArray:
     """The exact norm of the binary mechanism: √(largest popcount of a t ≤ T)·√(⌊log₂T⌋ + 1).
-
-    Args:
-        T: One horizon or an array of them.
-    Returns:
-        The norm.
-    Raises:
-        ParameterError: A horizon is not a whole number from 1 to 2^53.
 
     >>> round(binary_norm(65536), 4)
     16.4924
     """
-    return over_ticks(T, lambda t: np.sqrt([float(most_ones(n) * binary_levels(n)) for n in t.tolist()]))
+    return np.sqrt([float(most_ones(n) * binary_levels(n)) for n in t.tolist()])
 
 
 def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
@@ -271,6 +241,7 @@ def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
     return over_ticks(t, lambda n: factor * np.sqrt(np.bitwise_count(n).astype(np.float64)), "t")
 
 
-def binary_ratio(T: Ticks) -> Values:
+@_of_horizons
+def binary_ratio(t: IntArray) -> FloatArray:
     """Exact norm of the binary mechanism over the square root's: 3.6 at T=65536, slowly up to π·log₂e = 4.53."""
-    return over_ticks(T, lambda t: np.asarray(binary_norm(t)) / square_root_filter.landau(t))
+    return np.asarray(binary_norm(t)) / square_root_filter.landau(t)

@@ -26,11 +26,8 @@ def _psi(T: int) -> float:
 
 def _worst_std(T: int, multiplier: float, S: float) -> float:
     """Std at the last tick, which is the worst: multiplier·√S·c_T²."""
-    return (
-        check_positive("multiplier", multiplier)
-        * math.sqrt(check_positive("S", S))
-        * float(landau(check_count("T", T)))
-    )
+    root = math.sqrt(check_positive("S", S))
+    return check_positive("multiplier", multiplier) * root * float(landau(check_count("T", T)))
 
 
 def vector_error(T: int, multiplier: float, S: float, cells: int, beta: float = 1 / 3) -> float:
@@ -41,9 +38,6 @@ def vector_error(T: int, multiplier: float, S: float, cells: int, beta: float = 
     `tests/bounds/test_table1.py::test_vector_error_covers_simulated_streams`.
     """
     return _worst_std(T, multiplier, S) * simultaneous_quantile(T * check_count("cells", cells), beta)
-
-
-# -- histograms ------------------------------------------------------------------------------------------------
 
 
 def histogram_paper(T: int, multiplier: float, b: int, u: int) -> float:
@@ -57,25 +51,15 @@ def histogram(T: int, multiplier: float, S: float, u: int, beta: float = 1 / 3) 
     return vector_error(T, multiplier, S, u, beta)
 
 
-# -- graph functions -------------------------------------------------------------------------------------------
-
-
 def graph_function_paper(T: int, multiplier: float, gamma: float = 1.0) -> float:
     """The paper's row: C·Ψ(T)·Γ·√ln(6T), Γ the l2-sensitivity of the differences (1 in the table); not private."""
-    return (
-        check_positive("multiplier", multiplier)
-        * _psi(T)
-        * check_positive("gamma", gamma)
-        * simultaneous_paper_two_thirds(T)
-    )
+    scale = check_positive("multiplier", multiplier) * _psi(T) * check_positive("gamma", gamma)
+    return scale * simultaneous_paper_two_thirds(T)
 
 
 def graph_function(T: int, multiplier: float, S: float, beta: float = 1 / 3) -> float:
     """The corrected row: S = max Σ(P² + N²) of the difference sequence, f_1 − f_0 included."""
     return vector_error(T, multiplier, S, 1, beta)
-
-
-# -- substrings and episodes -----------------------------------------------------------------------------------
 
 
 def words(U: int, length: int) -> int:
@@ -121,9 +105,6 @@ def episodes(T: int, multiplier: float, S: float, U: int, length: int, beta: flo
     return vector_error(T, multiplier, S, words(U, length), beta)
 
 
-# -- cuts ------------------------------------------------------------------------------------------------------
-
-
 def cuts_paper(T: int, multiplier: float, s: int, p: int) -> float:
     """The paper's row: 3C·|S|·Ψ(T)·√((|S|+|P|)·ln(|S|+|P|)·ln(6T)), for every cut (S, P) with these sizes."""
     s, p = check_count("s", s), check_count("p", p)
@@ -142,10 +123,8 @@ def cut(T: int, multiplier: float, S: float, s: int, p: int, beta: float = 1 / 3
 
 
 def cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: float = 1 / 3) -> float:
-    """The corrected row: every cut with sizes s and p in a graph of n nodes and every tick together.
-
-    A union bound over the n!/(s!·p!·(n−s−p)!) choices and T ticks, with exact normal tails.
-    """
+    """The corrected row: every cut with sizes s and p in a graph of n nodes and every tick together."""
+    # A union bound over the n!/(s!·p!·(n−s−p)!) choices and T ticks, with exact normal tails.
     n, s, p = check_count("n", n), check_count("s", s), check_count("p", p)
     if s + p > n:
         raise ParameterError(f"a cut of sizes {s} and {p} does not fit into {n} nodes.")
@@ -162,15 +141,10 @@ def all_cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: 
     return cut_std(T, multiplier, S, s, p) * simultaneous_quantile_of_log(log_count, beta)
 
 
-# -- local learning --------------------------------------------------------------------------------------------
-
-
 def local_learning_paper(epsilon: float, n: int, half_multiplier: float) -> float:
-    """The paper's row: β + 2/(ε√n), β = C_{ε/2,δ/2}·√(ln(6(ε√n+1))/2n)·(1 + ln((4ε√n−3)/5)/π).
-
-    `half_multiplier` is C_{ε/2,δ/2}. The corollary has 2β. The clients' sensitivity is wrong (one-hot vectors differ
-    in two places), and its interval width ⌊1/(ε√n)⌋ is 0 whenever ε√n > 1.
-    """
+    """The paper's row: β + 2/(ε√n), β = C_{ε/2,δ/2}·√(ln(6(ε√n+1))/2n)·(1 + ln((4ε√n−3)/5)/π)."""
+    # `half_multiplier` is C_{ε/2,δ/2}. The corollary has 2β. The clients' sensitivity is wrong (one-hot vectors differ
+    # in two places), and its interval width ⌊1/(ε√n)⌋ is 0 whenever ε√n > 1.
     w = check_positive("epsilon", epsilon) * math.sqrt(check_count("n", n))
     if 4 * w <= 3:
         raise ParameterError(f"epsilon·√n must be above 0.75 for the paper's formula, and it is {w:.3g}.")
@@ -180,12 +154,10 @@ def local_learning_paper(epsilon: float, n: int, half_multiplier: float) -> floa
 
 
 def local_learning(epsilon: float, n: int, client_variance: float, beta: float = 1 / 3) -> float:
-    """The corrected row: error of the estimated risk against the empirical risk, at every point, with chance 1 − β.
-
-    w = ⌈ε√n⌉ buckets of width 1/w; `client_variance` is n times the largest variance of an entry of x̂ (what one
-    client's message contributes). Noise of the w entries by the union bound, plus 2/w for the buckets. Both sides up
-    to the constant risk at 0. For the population's risk add 2·sampling_error(n, β′).
-    """
+    """The corrected row: error of the estimated risk against the empirical risk, at every point, with chance 1 − β."""
+    # w = ⌈ε√n⌉ buckets of width 1/w; `client_variance` is n times the largest variance of an entry of x̂ (what one
+    # client's message contributes). Noise of the w entries by the union bound, plus 2/w for the buckets. Both sides up
+    # to the constant risk at 0. For the population's risk add 2·sampling_error(n, β′).
     w = math.ceil(check_positive("epsilon", epsilon) * math.sqrt(check_count("n", n)))
     std = math.sqrt(check_positive("client_variance", client_variance) / n)
     return std * simultaneous_quantile(w, check_probability("beta", beta)) + 2 / w

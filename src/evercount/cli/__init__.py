@@ -27,43 +27,25 @@ from evercount.cli.store_command import store
 from evercount.errors import EvercountError, MissingExtra, StoreError
 
 EXTRAS = {
-    "cli": ("rich", "pydantic"),
-    "files": ("duckdb", "pyarrow"),
-    "plot": ("matplotlib",),
-    "service": ("sqlalchemy", "fastapi", "uvicorn"),
-    "postgres": ("psycopg",),
-    "spark": ("pyspark",),
-    "consume": ("nats", "confluent_kafka", "prometheus_client"),
-    "frames": ("pandas", "polars"),
-    "audit": ("hypothesis",),
-    "client": ("httpx",),
-}
+    "cli": ("rich", "pydantic"), "files": ("duckdb", "pyarrow"), "plot": ("matplotlib",), "postgres": ("psycopg",),
+    "service": ("sqlalchemy", "fastapi", "uvicorn"), "spark": ("pyspark",), "frames": ("pandas", "polars"),
+    "consume": ("nats", "confluent_kafka", "prometheus_client"), "audit": ("hypothesis",), "client": ("httpx",),
+}  # fmt: skip
 """Which extra installs the packages that a command may lack."""
 COMMANDS: dict[str, Any] = {
-    "plan": plan,
-    "release": release,
-    "serve": serve,
-    "spark": spark,
-    "consume": consume,
-    "tail": tail,
-    "push": push,
-    "reproduce": reproduce,
-    "bench": bench,
-    "example": example,
-    "store": store,
-    "streams": streams,
-    "tokens": tokens,
+    "plan": plan, "release": release, "serve": serve, "spark": spark, "consume": consume, "tail": tail, "push": push,
+    "reproduce": reproduce, "bench": bench, "example": example, "store": store, "streams": streams, "tokens": tokens,
     "audit": audit,
-}
+}  # fmt: skip
 
 
 def _missing_extra(missing: ModuleNotFoundError) -> MissingExtra:
     """The answer to a package that is not installed; a module of our own that is missing is a defect."""
     package = (missing.name or "").partition(".")[0]
-    for extra, packages in EXTRAS.items():
-        if package in packages:
-            return MissingExtra(f"this command ({missing.name})", extra)
-    raise missing
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+    if extra is None:
+        raise missing
+    return MissingExtra(f"this command ({missing.name})", extra)
 
 
 @cache
@@ -90,25 +72,19 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except ModuleNotFoundError as missing:
-            extra = _missing_extra(missing)
-            typer.echo(f"error: {extra}", err=True)
-            raise typer.Exit(extra.exit_code) from None
-        except EvercountError as error:
+        except (ModuleNotFoundError, EvercountError) as raised:
+            error = raised if isinstance(raised, EvercountError) else _missing_extra(raised)
             said = error.for_operator() if isinstance(error, StoreError) else str(error)
             typer.echo(f"error: {as_options(said)}", err=True)
             raise typer.Exit(error.exit_code) from None
 
 
 app = typer.Typer(
-    name="evercount",
-    cls=Commands,
+    name="evercount", cls=Commands,
     help="Running statistics of a sensitive event stream under one differential-privacy guarantee.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-)
+)  # fmt: skip
 
 
 def _version(shown: bool) -> None:

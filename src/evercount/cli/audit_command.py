@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer import Argument, Option
 
-from evercount.cli.options import (
-    Adjacency,
-    Json,
-    MaxEvents,
-    MaxPerTick,
-    MaxTicks,
-    Parameters,
-    Period,
-    parse_parameters,
-    progress_bar,
-)
+from evercount.cli.options import Adjacency, Json, MaxEvents, MaxPerTick, MaxTicks, Parameters, Period, progress_bar
+from evercount.cli.options import parse_parameters as parse
 from evercount.errors import ParameterError
 from evercount.factorizations import factorization as build_factorization
 from evercount.front_door.declare_stream import parse_horizon, unit_of
@@ -74,21 +65,14 @@ def replay(
     program: str | None = Option(
         None, help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."
     ),
-    epsilon: Epsilon = 1.0,
-    delta: Delta = 1e-6,
-    adjacency: Adjacency = "add-remove",
-    max_events: MaxEvents = None,
-    max_per_tick: MaxPerTick = None,
-    max_ticks: MaxTicks = None,
-    period: Period = None,
+    epsilon: Epsilon = 1.0, delta: Delta = 1e-6, adjacency: Adjacency = "add-remove", max_events: MaxEvents = None,
+    max_per_tick: MaxPerTick = None, max_ticks: MaxTicks = None, period: Period = None,
     ticks: int = Option(6, help="Ticks of the data.", min=1, max=64),
-    horizon: Horizon = "",
-    factorization: Factorization = None,
+    horizon: Horizon = "", factorization: Factorization = None,
     restarts: bool = Option(True, help="Stop and continue the program halfway."),
     examples: int | None = Option(None, help="Random neighbours to try; 0 for none. Default: 100, by Spark 4.", min=0),
-    secret: RootSecret = None,
-    json_output: Json = False,
-) -> None:
+    secret: RootSecret = None, json_output: Json = False,
+) -> None:  # fmt: skip
     """Run a program twice with one secret on neighbouring data; what differs must be covered by its promise.
 
     Tried are the worst neighbours that the sensitivity search finds, and random ones, which are made small if they
@@ -104,15 +88,14 @@ def replay(
         audited = find_program(program)
     else:
         budget = _budget(epsilon, delta, adjacency, max_events, max_per_tick, max_ticks, period)
-        asked = build_query(cast(str, query), parse_parameters(parameter))
+        asked = build_query(cast(str, query), parse(parameter))
         halfway = (ticks // 2,) if restarts and ticks > 1 else ()
         audited = open_door(door, asked, budget, parse_horizon(horizon or str(ticks)), factorization, halfway)
     if examples is None:
         examples = 4 if program is None and door == "spark" else 100
     with progress_bar("worst neighbours") as tell:
-        report = run_replay(
-            audited, ticks, _secret(secret), examples, lambda what, done: tell(description=what, completed=done)
-        )
+        show = lambda what, done: tell(description=what, completed=done)  # noqa: E731
+        report = run_replay(audited, ticks, _secret(secret), examples, show)
     _finish([report], json_output)
 
 
@@ -121,18 +104,15 @@ def mechanism(
     query: str = Argument(..., help="Query by name: count, histogram, …"),
     parameter: Parameters = None,
     everything: bool = Option(False, "--all", help="Every factorization (or that of -f) × adjacency of the query."),
-    epsilon: Epsilon = 3.0,
-    delta: Delta = 0.01,
-    adjacency: Adjacency = "add-remove",
+    epsilon: Epsilon = 3.0, delta: Delta = 0.01, adjacency: Adjacency = "add-remove",
     ticks: int = Option(4, help="Ticks of the data.", min=1, max=32),
-    horizon: Horizon = "",
-    factorization: Factorization = None,
+    horizon: Horizon = "", factorization: Factorization = None,
     runs: int = Option(2000, help="Runs on either side.", min=40),
     confidence: float = Option(0.9999, help="Of every bound."),
     secret: RootSecret = None,
     plot: str | None = Option(None, help="Chart of claimed against attacked: .png, .svg or .pdf."),
     json_output: bool = Option(False, "--json", help="Print JSON, a line for each attack."),
-) -> None:
+) -> None:  # fmt: skip
     """Attack the joint release as a black box: how well can two neighbours be told apart, compared with the promise?
 
     Exit 1 if an attack gets beyond the promise at its confidence. Small streams with a large ε give it power: then it
@@ -145,7 +125,7 @@ def mechanism(
     from evercount.audit.library_door import LibraryProgram
     from evercount.audit.mechanism_grid import all_cases, chart, hardest_pair, run_case, summarise
 
-    asked, key = build_query(query, parse_parameters(parameter)), _secret(secret)
+    asked, key = build_query(query, parse(parameter)), _secret(secret)
     reports: list[AttackReport] = []
 
     def tell(report: AttackReport) -> None:
@@ -180,9 +160,7 @@ def sensitivity(
     parameter: Parameters = None,
     adjacency: Adjacency = "add-remove",
     ticks: int = Option(4, help="Ticks of the streams that are tried."),
-    factorization: list[str] | None = Option(
-        None, "--factorization", "-f", help="By name, repeatable; default: several."
-    ),
+    factorization: list[str] | None = Option(None, "--factorization", "-f", help="Name, repeatable; default: several."),
     pairs: int = Option(100_000, help="Most pairs to try: all of them if there are no more."),
     claimed: float | None = Option(None, help="Test this S instead of the query's own."),
     seed: int = Option(0, help="Seed of the random search."),
@@ -193,7 +171,7 @@ def sensitivity(
     """
     from evercount.audit.sensitivity import audit_sensitivity
 
-    asked = build_query(query, parse_parameters(parameter))
+    asked = build_query(query, parse(parameter))
     names = factorization or ["balanced", "normalized", "square-root", "binary-tree", "fresh"]
     matrices = {name: build_factorization(name, ticks).dense(ticks)[1] for name in names}
     with progress_bar("pairs of streams") as tell:
@@ -206,20 +184,15 @@ def sensitivity(
 
 @audit.command()
 def discovery(
-    parameter: Parameters = None,
-    epsilon: Epsilon = 1.0,
+    parameter: Parameters = None, epsilon: Epsilon = 1.0,
     delta: float = Option(0.2, help="δ of the promise, so large that the runs can see it."),
-    adjacency: Adjacency = "add-remove",
-    max_events: MaxEvents = None,
-    max_per_tick: MaxPerTick = None,
-    max_ticks: MaxTicks = None,
-    period: Period = None,
+    adjacency: Adjacency = "add-remove", max_events: MaxEvents = None, max_per_tick: MaxPerTick = None,
+    max_ticks: MaxTicks = None, period: Period = None,
     ticks: int = Option(6, help="Ticks of the streams.", min=1, max=64),
     view: list[str] | None = Option(None, help="What is published: per-tick for keys of the day."),
     runs: int = Option(400, help="Runs on either side."),
-    secret: RootSecret = None,
-    json_output: Json = False,
-) -> None:
+    secret: RootSecret = None, json_output: Json = False,
+) -> None:  # fmt: skip
     """Attack discovered keys: do releases reveal whether one person's key was there? Exit 1 if so.
 
     Example: evercount audit discovery -p minimum=20 --runs 1000
@@ -227,13 +200,11 @@ def discovery(
     from evercount.audit.discovery_attack import attack_discovery, library_program, neighbours
 
     budget = _budget(epsilon, delta, adjacency, max_events, max_per_tick, max_ticks, period)
-    query = cast(DiscoveredKeys, build_query("discovered-keys", parse_parameters(parameter)))
-    program = library_program(query, budget, ticks, views=view or ())
+    query = cast(DiscoveredKeys, build_query("discovered-keys", parse(parameter)))
+    program, key = library_program(query, budget, ticks, views=view or ()), _secret(secret)
     pair = neighbours(ticks, bounded("events", budget, ticks), query.minimum)
     with progress_bar("runs", 2 * runs) as tell:
-        report = attack_discovery(
-            program, budget, pair, runs, _secret(secret), progress=lambda done: tell(completed=done)
-        )
+        report = attack_discovery(program, budget, pair, runs, key, progress=lambda done: tell(completed=done))
     _finish([report], json_output)
 
 

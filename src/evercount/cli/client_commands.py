@@ -68,14 +68,9 @@ def open_stream(stream: StreamName, url: Url = DEFAULT_URL, token_file: TokenFil
 
 @streams.command()
 def note(
-    stream: StreamName,
-    first: FirstTick,
-    last: LastTick,
-    text: NoteText = "",
-    missing: Missing = None,
-    url: Url = DEFAULT_URL,
-    token_file: TokenFile = None,
-) -> None:
+    stream: StreamName, first: FirstTick, last: LastTick, text: NoteText = "", missing: Missing = None,
+    url: Url = DEFAULT_URL, token_file: TokenFile = None,
+) -> None:  # fmt: skip
     """Write a public note on ticks, or declare ticks missing before they close (admin).
 
     It is published as it is: write nothing that you know from the events only.
@@ -85,17 +80,12 @@ def note(
     typer.echo(f"noted on ticks {made['first']} to {made['last']} of {stream}", err=True)
 
 
-# -- tail -------------------------------------------------------------------------------------------------------------
-
-
 def tail(
-    stream: StreamName,
-    url: Url = DEFAULT_URL,
-    token_file: TokenFile = None,
+    stream: StreamName, url: Url = DEFAULT_URL, token_file: TokenFile = None,
     last: int = Option(10, "--last", "-n", min=0, help="Number of earlier ticks to begin with."),
     follow: bool = Option(True, "--follow/--no-follow", help="Wait for new releases."),
     json_output: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Print the releases of a stream as CSV, and new ones as they are made; a lost connection is made again."""
     with connected(url, token_file) as client:
         facts = answer_of(client.get(f"/v1/streams/{stream}"))
@@ -146,28 +136,19 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
         pause = min(LONGEST_PAUSE, 2 * pause or 0.5)
 
 
-# -- push -------------------------------------------------------------------------------------------------------------
-
-
 def push(
     stream: StreamName,
     files: list[Path] = Argument(
-        ...,
-        help="JSONL of events as the service takes them, or CSV with a header, plain or compressed (gzip, zstd), "
-        "or Parquet.",
+        ..., help="JSONL of events as the service takes them, CSV with a header (both also gzip, zstd), or Parquet."
     ),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
-    time: str | None = Option(
-        None, help="CSV, Parquet: column with the time; without it events count when they arrive."
-    ),
+    time: str | None = Option(None, help="CSV, Parquet: column with the time; if omitted, the time of arrival."),
     key: str | None = Option(None, help="CSV, Parquet: column with the key."),
     value: str | None = Option(None, help="CSV, Parquet: column with the value."),
     user: str | None = Option(None, help="CSV, Parquet: column with the person's id."),
     name: str | None = Option(None, "--id", help="Name of this file, for retries (default: from its first lines)."),
-    history: bool = Option(
-        False, "--history", help="These files are all of the stream's past: start its clock after them."
-    ),
+    history: bool = Option(False, "--history", help="These files are all of its past: start its clock after them."),
 ) -> None:
     """Send the events of files to a running service. Run it again after a failure: nothing is counted twice.
 
@@ -280,9 +261,6 @@ def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
         size += len(line.encode()) + 1
     if batch:
         yield batch
-
-
-# -- tokens -----------------------------------------------------------------------------------------------------------
 
 
 @tokens.command()

@@ -30,9 +30,7 @@ def consume(
     pause: float = Option(1.0, min=0, help="Seconds between two rounds."),
     rejects: Path | None = Option(None, help="File that gets messages that are not events."),
     new_log: bool = Option(False, "--new-log", help="The log is new, and holds new events only."),
-    skip_lost: bool = Option(
-        False, "--skip-lost", help="Continue where the log has deleted messages that were not counted."
-    ),
+    skip_lost: bool = Option(False, "--skip-lost", help="Continue where the log has deleted uncounted messages."),
     metrics_port: int | None = Option(None, min=0, max=65535, help="Port of 127.0.0.1 for Prometheus."),
     key_file: KeyFile = None,
 ) -> None:
@@ -85,9 +83,7 @@ def consume(
                 sleep(RETRY_SECONDS)
 
 
-def _open(
-    session: ExitStack, address: Any, declaration: Any, store: Any, scratch: Path, more: dict[str, Any]
-) -> LogConsumer:
+def _open(session: ExitStack, address: Any, declaration: Any, store: Any, scratch: Path, more: Any) -> LogConsumer:
     from evercount.consume.consume_log import LogConsumer
     from evercount.declarations.schedule import instant_of
 

@@ -35,9 +35,8 @@ def read_token(file: Path | None) -> str | None:
     try:
         token = file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(
-            f"--token-file {file} cannot be read: {getattr(error, 'strerror', 'not a text')}"
-        ) from None
+        why = getattr(error, "strerror", "not a text")
+        raise ParameterError(f"--token-file {file} cannot be read: {why}") from None
     if not token:
         raise ParameterError(f"--token-file {file} is empty")
     return token
@@ -61,9 +60,8 @@ def connected(url: str, token_file: Path | None) -> Iterator[httpx.Client]:
     except httpx.TimeoutException as error:
         raise ServiceRefused(f"{url} did not answer within {SECONDS:g} s: try again") from error
     except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
-        raise ServiceRefused(
-            f"{url} cannot be reached: {error or type(error).__name__}. Is `evercount serve` running?"
-        ) from None
+        why = error or type(error).__name__
+        raise ServiceRefused(f"{url} cannot be reached: {why}. Is `evercount serve` running?") from None
 
 
 def answer_of(response: httpx.Response) -> Any:

@@ -17,20 +17,15 @@ from evercount.errors import ParameterError, UnknownName
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
 
-Missing = Annotated[
-    str | None,
-    Option(
-        help="The ticks are missing: nothing is released for them, and their events are dropped (drop) or "
-        "counted in the tick after them (next)."
-    ),
-]
+_MISSING = "Missing ticks: nothing is released; their events are dropped (drop) or count in the tick after them (next)."
+Missing = Annotated[str | None, Option(help=_MISSING)]
 FirstTick = Annotated[str, Argument(help="First tick: its number, or a day or time in it.")]
 LastTick = Annotated[str, Argument(help="Last tick, in the same way.")]
 NoteText = Annotated[str, Argument(help="Public text.")]
 StreamName = Annotated[str, Argument(help="Name of the stream.")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 Parameters = Annotated[
-    list[str] | None, Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
+    list[str] | None, Option("--parameter", "-p", help="Of the query: KEY=VALUE (JSON), repeatable.")
 ]
 Adjacency = Annotated[str, Option(help="add-remove or replace.")]
 MaxEvents = Annotated[int | None, Option(help="Events counted per person and period.")]

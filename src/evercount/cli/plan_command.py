@@ -35,28 +35,19 @@ def plan(
     rho: float | None = Option(None, help="zCDP parameter ρ, instead of ε."),
     horizon: str = Option("2^16", "--horizon", "-t", help="Ticks (65536, 2^16, 1e6) or none."),
     query: str = Option("count", "--query", "-q", help="Query by name: count, histogram, rollup, sparse-count, …"),
-    parameter: Parameters = None,
-    adjacency: Adjacency = "add-remove",
+    parameter: Parameters = None, adjacency: Adjacency = "add-remove",
     calibration: str | None = Option(None, help="tight, classic or paper.", show_default="tight"),
     unit: str | None = Option(None, help="event or user (the default with a cap or period).", show_default="event"),
-    period: Period = None,
-    max_per_tick: MaxPerTick = None,
-    max_ticks: MaxTicks = None,
+    period: Period = None, max_per_tick: MaxPerTick = None, max_ticks: MaxTicks = None,
     max_events: MaxEvents = None,
     mechanism: list[str] | None = Option(None, "--mechanism", "-m", help="Only these factorizations, repeatable."),
     ticks: int | None = Option(None, help="Without a horizon: compare over this many ticks."),
     count: list[int] | None = Option(
-        None, "--count", help="discovered-keys: chance that a key with this count is visible, repeatable."
+        None, help="discovered-keys: chance that a key of this count is seen, repeatable."
     ),
-    view: list[str] | None = Option(
-        None, help="One column for this view, repeatable: running, per-tick, last-7, per-day, per-week (of --every)."
-    ),
-    optimal: bool = Option(
-        False, "--optimal", help="--view: how far from the best of any factorization (to 1024 ticks)."
-    ),
-    from_file: str | None = Option(
-        None, "--from", help="File of events: show the share that caps drop, by month. For you alone."
-    ),
+    view: list[str] | None = Option(None, help="Column for a view, repeatable: running, per-tick, last-7, per-day, …"),
+    optimal: bool = Option(False, "--optimal", help="--view: how far from the best factorization (to 1024 ticks)."),
+    from_file: str | None = Option(None, "--from", help="Events: show the share that caps drop, by month, to you."),
     time: str | None = Option(None, help="--from: column with the time."),
     user: str | None = Option(None, help="--from: column with the person's id."),
     every: str = Option("1d", help="Length of a tick, for per-day, per-week, --period 1d and --from."),
@@ -66,7 +57,7 @@ def plan(
     json_output: bool = Option(False, "--json", help="Print JSON instead of a table."),
     wide: bool = Option(False, "--wide", help="Show all columns; they need about 170 characters."),
     plot: Path | None = Option(None, help="Write a chart of error over time (PNG, SVG, PDF)."),
-) -> None:
+) -> None:  # fmt: skip
     """Which error will I get? All mechanisms side by side, with the lower bound for Gaussian noise.
 
     Example: evercount plan --epsilon 0.5 --delta 1e-10 --horizon 2^16 --plot errors.png
@@ -93,7 +84,7 @@ def plan(
         for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
             if value is not None:
                 raise ParameterError(
-                    f"{option} {value} next to --rho {rho}: ρ fixes the noise by itself; give only one of them"
+                    f"{option} {value} next to --rho {rho}: ρ fixes the noise by itself; give only one"
                 )
         budget = Budget.from_rho(rho, delta, **protected)
     else:
@@ -197,10 +188,7 @@ def _print_table(comparison: Plan, level: float, wide: bool) -> None:
         f"number; all ticks ±: with probability {_percent(level)} no number is farther off{bound}."
     )
     columns = {title: text for title, text in COLUMNS.items() if wide or title not in WIDE_ONLY}
-    rows = [
-        ["mechanism", *columns],
-        *([row.name, *(text(row) for text in columns.values())] for row in comparison.rows),
-    ]
+    rows = [["mechanism", *columns], *([row.name, *(of(row) for of in columns.values())] for row in comparison.rows)]
     if not math.isnan(comparison.lower_bound):
         least = {"std, worst": _number(comparison.lower_bound, 2), "× bound": "1.000"}
         rows.append(["lower bound, Gaussian", *(least.get(title, "") for title in columns)])
@@ -214,53 +202,39 @@ def _print_table(comparison: Plan, level: float, wide: bool) -> None:
 
 
 COLUMNS: dict[str, Callable[[Row], str]] = {
-    "std, last": lambda row: _number(row.last_std, 2),
-    "least, 2nd half": lambda row: _number(row.least_std, 2),
-    "std, worst": lambda row: _number(row.worst_std, 2),
-    "at tick": lambda row: str(row.worst_tick),
-    "95 % ±": lambda row: _number(row.interval95, 1),
-    "all ticks ±": lambda row: _number(row.simultaneous, 1),
+    "std, last": lambda row: _number(row.last_std, 2), "least, 2nd half": lambda row: _number(row.least_std, 2),
+    "std, worst": lambda row: _number(row.worst_std, 2), "at tick": lambda row: str(row.worst_tick),
+    "95 % ±": lambda row: _number(row.interval95, 1), "all ticks ±": lambda row: _number(row.simultaneous, 1),
     "× bound": lambda row: "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}",
-    "state, bytes/cell": lambda row: str(row.state_bytes),
-    "numeric δ": lambda row: f"{row.numeric_delta:.1e}",
-}
+    "state, bytes/cell": lambda row: str(row.state_bytes), "numeric δ": lambda row: f"{row.numeric_delta:.1e}",
+}  # fmt: skip
 WIDE_ONLY = ("least, 2nd half", "state, bytes/cell", "numeric δ")
 
 
-def _show_dropped(
-    budget: Budget, file: str, time: str | None, user: str | None, every: str, start: str | None, zone: str
-) -> None:
+def _show_dropped(budget: Budget, file: str, time: str | None, user: str | None, *when: Any) -> None:
     import time as system_time
     from tempfile import TemporaryDirectory
 
     from evercount.declarations.columns import Columns
     from evercount.declarations.declaration import StreamDeclaration
-    from evercount.declarations.schedule import Schedule, instant_of
+    from evercount.declarations.schedule import instant_of
     from evercount.files.dropped_events import dropped_events
     from evercount.files.source import open_source
 
-    if budget.unit != "user" or time is None or user is None or start is None:
+    if budget.unit != "user" or None in (time, user, *when):
         raise ParameterError(
-            "--from shows what the caps on persons drop: add --time, --user, --start, and a cap or --period"
+            "--from shows what caps on persons drop: add --time, --user, --start, and a cap or --period"
         )
-    schedule = Schedule.of(every, start, zone)
-    columns = Columns(time, user=user)
-    declaration = StreamDeclaration(
-        "plan", build_query("count", {}), budget, every, start, zone, views=("running",), columns=columns
-    )
+    shown: dict[str, Any] = {"views": ("running",), "columns": Columns(str(time), user=user)}
+    declaration = StreamDeclaration("plan", build_query("count", {}), budget, *when, **shown)
     with TemporaryDirectory(prefix="evercount-plan-") as folder:
-        stop = max(2, schedule.tick_of(instant_of(system_time.time())))
+        stop = max(2, declaration.schedule.tick_of(instant_of(system_time.time())))
         source = open_source(file, Path(folder))
         typer.echo(str(dropped_events(source, declaration, 1, stop, Path(folder) / "scratch")), err=True)
 
 
 def _print_views(
-    budget: Budget,
-    horizon: int | None,
-    views: Mapping[str, str],
-    query: Query,
-    json_output: bool,
-    counts: list[int] | None,
+    budget: Budget, horizon: int | None, views: Mapping[str, str], query: Query, json_output: bool, counts: Any
 ) -> None:
     """The worst std of each view, for every noise that may be chosen."""
     from evercount.planning.plan_views import plan_views
@@ -299,9 +273,6 @@ def _print_discovery(discovery: DiscoveryPlan) -> None:
     )
 
 
-# -- sparse-count ----------------------------------------------------------------------------------------------------
-
-
 def _print_sparse(sparse: SparseComparison) -> None:
     split = sparse.split
     known = "max_ones unknown" if split.max_ones is None else f"max_ones={split.max_ones}"
@@ -336,9 +307,8 @@ def _facts(sparse: SparseComparison) -> list[str]:
     ]
     what = "for the number of events so far" if split.max_ones is None else "for max_ones"
     if sparse.wins is None:
-        lines.append(
-            f"It wins nowhere at this horizon and budget ({what} from {sparse.ones[0]} to {sparse.ones[-1]:,})."
-        )
+        tried = f"{what} from {sparse.ones[0]} to {sparse.ones[-1]:,}"
+        lines.append(f"It wins nowhere at this horizon and budget ({tried}).")
     else:
         low, high = sparse.wins
         more = " or more" if high == sparse.ones[-1] else ""

@@ -74,13 +74,9 @@ def _with_parameters(command: Callable[..., None]) -> Callable[..., None]:
         options.append(one.replace(annotation=Annotated[annotation, shown]))
     own = inspect.signature(command, eval_str=True)
     kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    command.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=[
-            *kept[:3],
-            *(one.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for one in options),
-            *kept[3:],
-        ]
-    )
+    named = [one.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for one in options]
+    whole = own.replace(parameters=[*kept[:3], *named, *kept[3:]])
+    command.__signature__ = whole  # type: ignore[attr-defined]
     return command
 
 
@@ -160,16 +156,15 @@ def resolve_stream(
 
     A first argument that no file has for its name is the name of a stream: of --streams, or of streams.toml here.
     """
-    named = (
-        bool(files) and files[0] != "-" and not any(mark in files[0] for mark in "*?[/") and not Path(files[0]).exists()
-    )
+    first = files[0] if files else "-"
+    named = first != "-" and not any(mark in first for mark in "*?[/") and not Path(first).exists()
     given = [option_of(name) for name, value in declared.items() if value not in (None, False) and name != "views"]
     if streams is None and named and STREAMS.is_file() and not given:
         streams = STREAMS
     if streams is None:
         return None
     if stream is None and named:
-        stream, files = files[0], files[1:]
+        stream, files = first, files[1:]
     if given:
         raise ParameterError(f"--streams declares the stream: omit {', '.join(given)}")
     return *choose_stream(streams, stream), files

@@ -32,9 +32,7 @@ def _open(db: str, key_file: Path | None, head: Path | None) -> closing[Store]:
 def verify(
     db: Db = "evercount.db",
     head: Head = None,
-    adopt: bool = Option(
-        False, "--adopt", help="Accept this copy as the newest one. Only if no later release was ever made."
-    ),
+    adopt: bool = Option(False, "--adopt", help="Call this copy the newest. Only if no later release was ever made."),
 ) -> None:
     """Recompute every release chain and compare it with the head file.
 
@@ -54,9 +52,8 @@ def verify(
         if adopt and not wrong:
             before, now = file.read(), reading.current_head()
             older = () if before is None else reading.check_head(file).values()
-            wrong = [
-                f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in older if one.reason == OLDER
-            ]
+            late = [one for one in older if one.reason == OLDER]
+            wrong = [f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in late]
         if adopt and not wrong:
             kept = now.retired | (before.retired if before is not None else frozenset())  # a retirement is for ever
             file.write(replace(now, retired=kept))
@@ -110,14 +107,11 @@ def restore(
 
 @store.command()
 def retire(
-    stream: StreamName,
-    db: Db = "evercount.db",
-    head: Head = None,
-    key_file: KeyFile = None,
+    stream: StreamName, db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None,
     successor: str | None = Option(None, help="Declare this stream in its place: the same declaration, a new secret."),
     reason: str = Option("", help="Shown to readers."),
     yes: Yes = False,
-) -> None:
+) -> None:  # fmt: skip
     """End a stream for good: its history stays readable, nothing is released again, its budget stays spent.
 
     With --successor a new stream goes on in its place, and what both cost together is stated. While a service runs on
@@ -137,10 +131,8 @@ def retire(
         totals = opened.ledger()["totals"]
     typer.echo(f"retired {stream!r}" + (f", declared {successor!r}" if successor is not None else ""))
     for total in totals:
-        typer.echo(
-            f"spent together by {total['streams']} streams ({total['unit']}, {total['adjacency']}): "
-            f"epsilon {total['epsilon']:.6g}, delta {total['delta']:.3g}"
-        )
+        who, spent = f"{total['streams']} streams ({total['unit']}, {total['adjacency']})", total["epsilon"]
+        typer.echo(f"spent together by {who}: epsilon {spent:.6g}, delta {total['delta']:.3g}")
 
 
 @store.command()
@@ -151,11 +143,8 @@ def renew(
         bool, Option("--carry-totals", help="Its running totals continue from the last ones of the old stream.")
     ] = False,
     name: Annotated[str | None, Option(help="Its name (default: the next number, flu-2 after flu).")] = None,
-    db: Db = "evercount.db",
-    head: Head = None,
-    key_file: KeyFile = None,
-    yes: Yes = False,
-) -> None:
+    db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None, yes: Yes = False,
+) -> None:  # fmt: skip
     """Let a stream go on when its horizon ends: the same declaration, new noise, from that instant on.
 
     It may be done before or after the end. What both cost together is stated, and a cap of the store holds. Events that
@@ -180,10 +169,8 @@ def cap(
     epsilon: float | None = Option(None, help="The largest total epsilon."),
     delta: float | None = Option(None, help="The largest total delta."),
     remove: bool = Option(False, "--remove", help="Remove the cap."),
-    db: Db = "evercount.db",
-    head: Head = None,
-    key_file: KeyFile = None,
-) -> None:
+    db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None,
+) -> None:  # fmt: skip
     """Cap what all streams about the same unit spend together; a declaration beyond it is refused.
 
     Without options it shows the cap. What is spent already stays spent.
@@ -254,15 +241,9 @@ def _found(opened: Store, stream: str) -> LiveStream:
 
 @store.command()
 def note(
-    stream: StreamName,
-    first: FirstTick,
-    last: LastTick,
-    text: NoteText = "",
-    missing: Missing = None,
-    db: Db = "evercount.db",
-    head: Head = None,
-    key_file: KeyFile = None,
-) -> None:
+    stream: StreamName, first: FirstTick, last: LastTick, text: NoteText = "", missing: Missing = None,
+    db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None,
+) -> None:  # fmt: skip
     """Write a public note on ticks, or declare ticks missing before they close.
 
     It is published as it is, in charts, tables and exports: write nothing that you know from the events only, and do

@@ -18,31 +18,25 @@ from typing import NamedTuple
 
 from evercount.errors import MissingExtra
 
-ORIGINS = ("EWR", "JFK", "LGA")
-"""The three airports of New York."""
+ORIGINS = ("EWR", "JFK", "LGA")  # the three airports of New York
 DAYS = 365
 TIME_ZONE = "America/New_York"
-MISSING = "NA"
-"""How the data writes a number or a name that it does not have."""
+MISSING = "NA"  # how the data writes a number or a name that it does not have
 
 
 class Flight(NamedTuple):
     """One scheduled departure."""
 
-    time: str
-    """Scheduled departure as wall time of `TIME_ZONE`, ISO 8601."""
+    time: str  # scheduled departure as wall time of `TIME_ZONE`, ISO 8601
     origin: str
     dest: str
     carrier: str
-    aircraft: str
-    """Tail number; `unknown` where the data has none."""
-    delay: str
-    """Minutes by which the departure was late, negative if early; empty where the flight was cancelled."""
+    aircraft: str  # tail number; `unknown` where the data has none
+    delay: str  # minutes by which the departure was late, negative if early; empty where the flight was cancelled
 
 
 def flights() -> Iterator[Flight]:
     """All flights in order of their scheduled departure.
-
 
     >>> first = next(flights())
     >>> first.time, first.origin, first.dest
@@ -97,8 +91,6 @@ def write_csv(path: str | Path, end: str = "2014") -> int:
 if __name__ == "__main__":
     command = argparse.ArgumentParser("python -m evercount.examples.flights", description=__doc__)
     command.add_argument("path", nargs="?", default="flights.csv", help="the CSV file to write")
-    command.add_argument(
-        "end", nargs="?", default="2014", help="write the flights before this date, such as 2013-02-01"
-    )
+    command.add_argument("end", nargs="?", default="2014", help="write the flights before this date: 2013-02-01")
     asked = command.parse_args()
     print(f"{write_csv(asked.path, asked.end):,} flights written to {asked.path}")  # noqa: T201

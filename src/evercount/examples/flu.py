@@ -15,19 +15,14 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 
 REGIONS = ("north", "north-east", "east", "south-east", "south", "south-west", "west", "north-west")
-START = datetime(2025, 10, 6, tzinfo=UTC)
-"""A Monday."""
-HOURS = 26 * 7 * 24
-"""A winter of 26 weeks."""
+START = datetime(2025, 10, 6, tzinfo=UTC)  # a Monday
+HOURS = 26 * 7 * 24  # a winter of 26 weeks
 BASE_RATES = (9.0, 4.0, 6.0, 3.0, 12.0, 5.0, 7.0, 2.0)
 """Mean reports per hour of each region, long before and after the peak."""
-PEAK_WEEKS = (13.0, 14.0, 12.5, 15.0, 11.0, 14.5, 13.5, 16.0)
-"""Week of the peak in each region."""
+PEAK_WEEKS = (13.0, 14.0, 12.5, 15.0, 11.0, 14.5, 13.5, 16.0)  # week of the peak in each region
 PEAK_WIDTH_WEEKS = 2.8
-PEAK_HEIGHT = 11.0
-"""Reports at the peak, beyond the base rate and as a multiple of it."""
-WEEKDAY_FACTORS = (1.25, 1.15, 1.05, 1.0, 0.95, 0.8, 0.8)
-"""Monday to Sunday."""
+PEAK_HEIGHT = 11.0  # reports at the peak, beyond the base rate and as a multiple of it
+WEEKDAY_FACTORS = (1.25, 1.15, 1.05, 1.0, 0.95, 0.8, 0.8)  # Monday to Sunday
 COLUMNS = ("ts", "region", "user", "score")
 
 

@@ -15,11 +15,10 @@ PLAIN = 7  # up to this horizon one level is best: every tick has all of ε
 
 @dataclass(frozen=True)
 class Design:
-    """A tree: its branching from the top, and for each level but the last the coefficients of its shares.
+    """A tree: its branching from the top, and for each level but the last the coefficients of its shares."""
 
-    A child at x in (−1, 1) of a block at y in (−1, 1) takes a part of what is left that grows with the polynomial
-    c_0 + c_1·x + c_2·x² + c_3·x³ + c_4·y + c_5·y² + c_6·y³ (the first four at the top, where there is one block).
-    """
+    # A child at x in (−1, 1) of a block at y in (−1, 1) takes a part of what is left that grows with the polynomial c_0
+    # + c_1·x + c_2·x² + c_3·x³ + c_4·y + c_5·y² + c_6·y³ (the first four at the top, where there is one block).
 
     branching: tuple[int, ...]
     coefficients: tuple[tuple[float, ...], ...]

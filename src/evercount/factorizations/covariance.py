@@ -23,11 +23,10 @@ KEPT_RUNS = 4  # runs whose moments are kept; of all others, those at their firs
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """What ℓ ticks do to the buffers and to two sums of the filter's outputs w_k, before weights are applied.
+    """What ℓ ticks do to the buffers and to two sums of the filter's outputs w_k, before weights are applied."""
 
-    The weights are η = η_0 + η'k and n = n_0 + n'k. Γ(j) is what the normal of tick j adds to (buffers, Σ w_k,
-    Σ k·w_k).
-    """
+    # The weights are η = η_0 + η'k and n = n_0 + n'k. Γ(j) is what the normal of tick j adds to (buffers, Σ w_k, Σ
+    # k·w_k).
 
     decay: FloatArray  # (d,): μ^ℓ
     zero: FloatArray  # (d,): what the buffers add to Σ w_k
@@ -36,26 +35,22 @@ class _Step:
 
 
 class Covariance:
-    """Var(noise_t) and Var(noise_t − noise_s) for unit normals, for any ticks.
+    """Var(noise_t) and Var(noise_t − noise_s) for unit normals, for any ticks."""
 
-    Moments P are covariances of (buffers, running noise) after some tick, shape (d+1, d+1).
-    """
+    # Moments P are covariances of (buffers, running noise) after some tick, shape (d+1, d+1).
 
     def __init__(self, inverse: Exponentials, eta: PiecewiseLinear, n: PiecewiseLinear) -> None:
         self.inverse = inverse
         self.knots = eta.knots
         self._lengths = np.diff(self.knots)
-        self._lines = [
-            np.stack([weight.values[:-1], np.diff(weight.values) / self._lengths], axis=1) for weight in (eta, n)
-        ]
-        self._last = tuple((float(weight.values[-1]), 0.0) for weight in (eta, n))
+        values = eta.values, n.values
+        self._lines = [np.stack([each[:-1], np.diff(each) / self._lengths], axis=1) for each in values]
+        self._last = tuple((float(each[-1]), 0.0) for each in values)
         self._steps: dict[int, _Step] = {}
         self._lock = threading.RLock()
         self._starts = [np.zeros((len(inverse.u) + 1,) * 2)]
         self._tables: list[FloatArray] = []
         self._kept: dict[int, FloatArray] = {}
-
-    # -- queries -------------------------------------------------------------------------------------------------
 
     def variances(self, ticks: IntArray) -> FloatArray:
         """Var(noise_t) for 1-based ticks; each is a function of its tick alone, whatever else is asked for.
@@ -83,27 +78,20 @@ class Covariance:
         return float(self._advance(P, earlier, later)[-1, -1])
 
     def differences_to(self, later: int, earlier: IntArray) -> FloatArray:
-        """`difference` to one later tick from many earlier ones, in one pass backwards: equal up to rounding.
-
-        The noise after tick `earlier` is a sum over the buffers there (`factors`) and over later normals (`fresh`).
-        """
+        """`difference` to one later tick from many earlier ones, in one pass backwards: equal up to rounding."""
+        # The noise after tick `earlier` is a sum over the buffers there (`factors`) and over later normals (`fresh`).
         d = len(self.inverse.u)
         factors, fresh, at = np.zeros(d), 0.0, later
         values = {}
         for tick in np.unique(earlier)[::-1].tolist():
             for step, eta, n in reversed(list(self._pieces(tick, at))):
                 v = np.concatenate([factors, n])
-                fresh += float(
-                    eta[0] ** 2 * (v @ step.Q[0] @ v)
-                    + 2 * eta[0] * eta[1] * (v @ step.Q[1] @ v)
-                    + eta[1] ** 2 * (v @ step.Q[2] @ v)
-                )
+                parts = eta[0] ** 2, 2 * eta[0] * eta[1], eta[1] ** 2
+                fresh += float(sum(part * (v @ Q @ v) for part, Q in zip(parts, step.Q, strict=True)))
                 factors = factors * step.decay + n[0] * step.zero + n[1] * step.one
             at = tick
             values[tick] = float(factors @ self._after(tick)[:-1, :-1] @ factors) + fresh
         return np.asarray([values[tick] for tick in earlier.tolist()])
-
-    # -- runs of blocks ------------------------------------------------------------------------------------------
 
     def _table(self, run: int) -> FloatArray:
         """Per block of a run: four points, the exact variances there, and Newton's divided differences, (3, 4)."""
@@ -185,8 +173,6 @@ class Covariance:
             tables[same, 2, :size] = differences
         return tables
 
-    # -- evolution -----------------------------------------------------------------------------------------------
-
     def _after(self, tick: int) -> FloatArray:
         """Moments after `tick` ticks, computed from the last knot that is not later."""
         q = int(np.searchsorted(self.knots, tick, side="right")) - 1
@@ -256,13 +242,8 @@ class Covariance:
         Q0, Q1, Q2 = two.Q
         shifted = (Q0, Q1 + a * Q0, Q2 + 2 * a * Q1 + a**2 * Q0)
         q0, q1, q2 = (first @ old @ first.T + second @ new @ second.T for old, new in zip(one.Q, shifted, strict=True))
-        zero = one.zero + two.zero * one.decay
-        return _Step(
-            np.exp(-(a + b) * self.inverse.rates),
-            zero,
-            one.one + (two.one + a * two.zero) * one.decay,
-            (q0, q1, q2),
-        )
+        sums = one.zero + two.zero * one.decay, one.one + (two.one + a * two.zero) * one.decay
+        return _Step(np.exp(-(a + b) * self.inverse.rates), *sums, (q0, q1, q2))
 
 
 def _evaluate(tables: FloatArray, at: FloatArray) -> FloatArray:

@@ -22,8 +22,7 @@ from evercount.factorizations.bridge_table import ENDLESS, Design
 from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization, node_variance
 from evercount.factorizations.laplace_bridge import NARROW, UNITS, Bridge
 
-GROWTH = 16
-"""An epoch ends at this many times the tick where the one before ended; also the branching inside an epoch."""
+GROWTH = 16  # an epoch ends at this many times the tick where the one before ended; also the branching inside an epoch
 ENDS = np.asarray([0, *(GROWTH**epoch for epoch in range(1, len(ENDLESS) + 1))])
 """Epoch e holds the ticks ENDS[e] + 1 … ENDS[e + 1]."""
 
@@ -34,10 +33,8 @@ class EpochBridge(Bridge):
     name = "endless-bridge"
 
     def beside_total(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(weight of the epoch's total, variance and largest scale of the rest) of the noise at each tick, rate 1.
-
-        Sorted ticks. Of continuous noise, as the last two of `laplace_errors`; the rest is independent of the total.
-        """
+        """(weight of the epoch's total, variance and largest scale of the rest) of the noise at each tick, rate 1."""
+        # Sorted ticks. Of continuous noise, as the last two of `laplace_errors`; the rest is independent of the total.
         weights, scales = np.zeros((2, 2, 1))  # at both ends of the blocks
         for level, _, split, row, child in self._descend(ticks):
             alpha = split.alpha / self._one
@@ -87,8 +84,6 @@ class EndlessBridge(PureFactorization):
         narrow = math.sqrt(2) / rate * float(self.row_norms([1])[0]) < NARROW
         return EndlessBridge(integers=True) if narrow else self
 
-    # -- epochs ----------------------------------------------------------------------------------------------------
-
     def epochs(self, ticks: npt.ArrayLike) -> IntArray:
         """The epoch that holds each tick."""
         at = self._check_ticks(ticks)
@@ -120,8 +115,6 @@ class EndlessBridge(PureFactorization):
         """The epochs, their trees, the precision of α and the numbers that fix the shares."""
         arrays = [array for epoch in range(len(ENDLESS)) for array in self.bridge(epoch).public_parameters()]
         return (ENDS.astype(np.float64), *arrays)
-
-    # -- the contract of a factorization ---------------------------------------------------------------------------
 
     @property
     def state_bytes(self) -> int:

@@ -28,9 +28,8 @@ class RowFilter:
         k = np.arange(ROW_TICKS)
         powers = np.exp(-np.multiply.outer(response.rates, k))  # (d, ROW_TICKS): μ^k
         # Column k: what the buffers before a row and the row's inputs contribute to its tick k.
-        outputs = np.concatenate(
-            [powers * response.weights[:, np.newaxis], lower_toeplitz(response.values(ROW_TICKS)).T]
-        )
+        lower = lower_toeplitz(response.values(ROW_TICKS))
+        outputs = np.concatenate([powers * response.weights[:, np.newaxis], lower.T])
         # Tick k depends on inputs up to k only, so the rows of zeros at the bottom are cut off.
         self._outputs = [
             np.ascontiguousarray(outputs[: self.order + start + PRODUCT_TICKS, start : start + PRODUCT_TICKS])
@@ -65,11 +64,9 @@ class RowFilter:
         return y.ravel(), s
 
     def _fill(self, rows: FloatArray, s: FloatArray) -> FloatArray:
-        """Write the buffers before each row into that row. `s` are the buffers before the first row.
-
-        Returns the buffers after the last row. The recurrence s_{b+1} = μ^ROW_TICKS·s_b + feed_b runs by groups of
-        GROUP_ROWS rows: the buffers before a group are added to the group's first input.
-        """
+        """Write the buffers before each row into that row. `s` are the buffers before the first row."""
+        # Returns the buffers after the last row. The recurrence s_{b+1} = μ^ROW_TICKS·s_b + feed_b runs by groups of
+        # GROUP_ROWS rows: the buffers before a group are added to the group's first input.
         count, order = len(rows), self.order
         groups = count // GROUP_ROWS + 1
         inputs = np.zeros((order, groups, GROUP_ROWS))  # entry b is what row b−1 adds; entry 0 is `s`
@@ -87,6 +84,4 @@ class RowFilter:
 def lower_toeplitz_stack(first_columns: FloatArray) -> FloatArray:
     """One lower-triangular Toeplitz matrix for each row of `first_columns`, stacked."""
     size = first_columns.shape[1]
-    return np.concatenate(
-        [lower_toeplitz(column)[np.newaxis] for column in first_columns] or [np.empty((0, size, size))]
-    )
+    return np.asarray([lower_toeplitz(column) for column in first_columns]).reshape(-1, size, size)

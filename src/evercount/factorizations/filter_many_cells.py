@@ -59,18 +59,11 @@ class BlockFilter:
         return y, self._over_cells(x[row_ticks:], buffers, np.zeros(cells), products, y[row_ticks:])[0]
 
     def accumulate(
-        self,
-        z: FloatArray,
-        buffers: FloatArray,
-        running: FloatArray,
-        weights: Callable[[int, int], tuple[FloatArray, FloatArray]],
-        products: Sequence[Product],
-        out: FloatArray,
-    ) -> tuple[FloatArray, FloatArray]:
-        """Write the noise into `out`: noise_t = noise_{t−1} + n_t·(filter of η·z)_t.
-
-        `weights(start, stop)` are η and n of these ticks, counted from the first tick of this call.
-        """
+        self, z: FloatArray, buffers: FloatArray, running: FloatArray,
+        weights: Callable[[int, int], tuple[FloatArray, FloatArray]], products: Sequence[Product], out: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        """Write the noise into `out`: noise_t = noise_{t−1} + n_t·(filter of η·z)_t."""
+        # `weights(start, stop)` are η and n of these ticks, counted from the first tick of this call.
         row_ticks, cells = self.ticks_in_rows(*z.shape), z.shape[1]
         if row_ticks:
             buffers, running, work = buffers.copy(), running.copy(), self._rows.workspace(row_ticks)
@@ -89,10 +82,8 @@ class BlockFilter:
         return ticks // ROW_TICKS * ROW_TICKS if cells < MANY_CELLS and len(self.rates) else 0
 
     def products(self, eta: FloatArray, n: FloatArray, *, sums: bool) -> Iterator[Product]:
-        """The small matrices of a pass over all cells, with the weights folded in.
-
-        `sums` says whether the outputs are running sums.
-        """
+        """The small matrices of a pass over all cells, with the weights folded in."""
+        # `sums` says whether the outputs are running sums.
         order = len(self.rates)
         for start in range(0, len(eta), PRODUCT_TICKS):
             ticks = min(PRODUCT_TICKS, len(eta) - start)

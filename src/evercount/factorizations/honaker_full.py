@@ -87,11 +87,9 @@ class HonakerFull(Factorization):
         return np.sqrt(np.maximum(apart, 0.0))
 
     def _covariance(self, s: IntArray, t: IntArray) -> FloatArray:
-        """Covariance of the noise at ticks s ≤ t in units of σ², from the top down until a middle parts them.
-
-        Noise inside a node is a line between its two ends plus fresh noise, which is independent on both sides of the
-        middle. So where the middle lies between s and t, only the lines matter.
-        """
+        """Covariance of the noise at ticks s ≤ t in units of σ², from the top down until a middle parts them."""
+        # Noise inside a node is a line between its two ends plus fresh noise, which is independent on both sides of the
+        # middle. So where the middle lies between s and t, only the lines matter.
         begin = np.zeros(np.shape(s), dtype=np.int64)
         left, both = np.zeros(begin.shape), np.zeros(begin.shape)  # variance at the begin; covariance with the end
         right = np.full(begin.shape, self.variances[-1])  # variance at the end
@@ -106,9 +104,8 @@ class HonakerFull(Factorization):
             parts = ~parted & (s <= middle) & (middle <= t)
             result, parted = np.where(parts, lines, result), parted | parts
             later = s > middle
-            left, both, right = (
-                np.where(later, one, other) for one, other in ((own, left), (after, before), (right, own))
-            )
+            both = np.where(later, after, before)
+            left, right = np.where(later, own, left), np.where(later, right, own)
             begin = np.where(later, middle, begin)
         return result
 
@@ -158,11 +155,9 @@ def draw_of_middle(begins: IntArray, level: int, height: int) -> IntArray:
 def noise_at_boundaries(
     z: AnyArray, ends: AnyArray, start: int, stop: int, combine: Callable[[int, AnyArray, AnyArray], AnyArray]
 ) -> tuple[AnyArray, AnyArray]:
-    """(noise at ticks start+1 … stop, ends of the nodes that hold `stop`) of `HonakerFull`, in any arithmetic.
-
-    `combine` makes the noise in the middle of a node from (level, own normal, sum of that at its ends), and for the
-    highest level that at the end of the tree from (level, own normal, 0). Normals of a tick come from the top down.
-    """
+    """(noise at ticks start+1 … stop, ends of the nodes that hold `stop`) of `HonakerFull`, in any arithmetic."""
+    # `combine` makes the noise in the middle of a node from (level, own normal, sum of that at its ends), and for the
+    # highest level that at the end of the tree from (level, own normal, 0). Normals of a tick come from the top down.
     height, size = len(ends) - 1, stop - start
     levels = np.arange(height + 1)
     drawn = known_boundaries(start, height)

@@ -46,10 +46,8 @@ class PureFactorization(Factorization):
         """
 
     def suspects(self, ticks: int) -> list[int]:
-        """Ticks, none above `ticks`, one of which has the largest std of the first `ticks`.
-
-        Empty where none are known; with a horizon, `ticks` must be that.
-        """
+        """Ticks, none above `ticks`, one of which has the largest std of the first `ticks`."""
+        # Empty where none are known; with a horizon, `ticks` must be that.
         return [] if self.horizon is None else [self.worst_row()[0]]
 
     def initial(self, cells: int = 1) -> State:

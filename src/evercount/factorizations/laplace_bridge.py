@@ -98,8 +98,6 @@ class Bridge(PureFactorization):
         narrow = math.sqrt(2) / rate * float(self.row_norms([1])[0]) < NARROW
         return Bridge(self.horizon, self._design, integers=True) if narrow else self
 
-    # -- shares and coefficients -----------------------------------------------------------------------------------
-
     def _parts(self, level: int, index: IntArray) -> FloatArray:
         """The part of what is left that each child of these blocks takes, shape (blocks, k)."""
         k = self.branching[level]
@@ -138,12 +136,9 @@ class Bridge(PureFactorization):
     def _inside(blocks: Blocks, split: Split, row: IntArray, child: IntArray, index: IntArray) -> Blocks:
         """Children of these blocks, as blocks of the next level."""
         return Blocks(
-            index,
-            blocks.left[row] - split.shares[row, child],
-            split.variance[row, child],
-            split.variance[row, child + 1],
-            split.cov[row, child],
-        )
+            index, blocks.left[row] - split.shares[row, child], split.variance[row, child],
+            split.variance[row, child + 1], split.cov[row, child],
+        )  # fmt: skip
 
     def _descend(self, ticks: IntArray) -> Iterator[tuple[int, Blocks, Split, IntArray, IntArray]]:
         """Per level: the distinct blocks that hold these ticks, their children, and each tick's (block, child)."""
@@ -159,10 +154,8 @@ class Bridge(PureFactorization):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the shares and coefficients of the first, the last and some other ticks.
-
-        A snapshot holds it: noise of other shares would not continue a stream.
-        """
+        """A hash of the shares and coefficients of the first, the last and some other ticks."""
+        # A snapshot holds it: noise of other shares would not continue a stream.
         ticks = np.unique(np.linspace(1, self.horizon, 64).astype(np.int64))
         parts = [self.branching.__repr__().encode()]
         for _, blocks, split, _, _ in self._descend(ticks):
@@ -190,8 +183,6 @@ class Bridge(PureFactorization):
     def top_shares(self) -> IntArray:
         """Shares of the nodes of the highest level, in UNITS."""
         return np.asarray(self._split(0, self._top()).shares[0])
-
-    # -- the contract of a factorization ----------------------------------------------------------------------------
 
     @property
     def state_bytes(self) -> int:
@@ -264,34 +255,15 @@ class Bridge(PureFactorization):
             here = slice(done, done + k)
             nodes[:, here] = self._offset[level] + blocks.index[row][:, None] * k + np.arange(k)
             shares[:, here] = split.shares[row]
-            scale = 1 << self._step * max(level - 1, 0)
-            before, after = (
-                self._boundary(start, end, split.alpha[row, i], np.arange(k) < i[:, None], here, scale, level)
-                for i in (child, child + 1)
-            )
-            start, end = before, after
+            ends = []  # rows of L at a boundary: α·(start + children passed) + (1 − α)·(end − the others), times `_one`
+            for i in (child, child + 1):
+                a, passed = split.alpha[row, i][:, None], np.arange(k) < i[:, None]
+                line = a * start + (self._one - a) * end
+                line[:, here] = np.where(passed, a, a - self._one) << self._step * (level - 1) if level else passed
+                ends.append(line)
+            start, end = ends
             done += k
         return nodes, end, shares
-
-    def _boundary(
-        self,
-        start: IntArray,
-        end: IntArray,
-        alpha: IntArray,
-        passed: npt.NDArray[np.bool_],
-        here: slice,
-        scale: int,
-        level: int,
-    ) -> IntArray:
-        """Rows of L at a boundary: α·(start + children passed) + (1 − α)·(end − the others), times `_one`."""
-        if level == 0:
-            row = start.copy()
-            row[:, here] = passed
-            return row
-        a = alpha[:, None]
-        row = a * start + (self._one - a) * end
-        row[:, here] = np.where(passed, a, a - self._one) * scale
-        return row
 
     def difference_norm(self, earlier: int, later: int) -> float:
         earlier, later = self._check_pair(earlier, later)
@@ -326,15 +298,11 @@ class Bridge(PureFactorization):
         start = (node - self._offset[level]) * size
         return start + 1, start + size
 
-    # -- noise ---------------------------------------------------------------------------------------------------------
-
     def noise(
         self, first: int, count: int, draw: DrawShares, memory: Memory | None = None
     ) -> tuple[npt.NDArray[Any], Memory]:
-        """Noise of ticks first … first+count−1 (1-based) in units of 2^−bits, shape (count, cells), and the memory.
-
-        The memory of an earlier call saves draws and changes no number.
-        """
+        """Noise of ticks first … first+count−1 (1-based) in units of 2^−bits, shape (count, cells), and the memory."""
+        # The memory of an earlier call saves draws and changes no number.
         kept: Memory = []
         blocks = self._top()
         split: Split | None = None
@@ -366,16 +334,11 @@ class Bridge(PureFactorization):
         return ends[at // k - (first - 1) // k, at % k + 1], kept
 
     def _boundaries(
-        self,
-        level: int,
-        alpha: IntArray,
-        drawn: npt.NDArray[Any],
+        self, level: int, alpha: IntArray, drawn: npt.NDArray[Any],
         outer: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None,
-    ) -> npt.NDArray[Any]:
-        """Noise at all boundaries, shape (blocks, k + 1, cells).
-
-        A running sum from the start, minus 1 − α times what that sum misses the known end by.
-        """
+    ) -> npt.NDArray[Any]:  # fmt: skip
+        """Noise at all boundaries, shape (blocks, k + 1, cells)."""
+        # A running sum from the start, minus 1 − α times what that sum misses the known end by.
         sums = np.cumsum(drawn, axis=1)
         shape = (len(drawn), drawn.shape[1] + 1, drawn.shape[2])
         if outer is None:

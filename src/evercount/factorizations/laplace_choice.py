@@ -21,10 +21,8 @@ _WINDOW = re.compile(r"pure-window-([1-9][0-9]{0,7})")
 
 
 def pure_factorization(name: str | None, horizon: int | None) -> PureFactorization:
-    """The pure mechanism of that name; None chooses the bridge, or the endless bridge without a horizon.
-
-    Other names: "pure-tree-k" for an odd k, "pure-window-7" for sums over the last 7 ticks.
-    """
+    """The pure mechanism of that name; None chooses the bridge, or the endless bridge without a horizon."""
+    # Other names: "pure-tree-k" for an odd k, "pure-window-7" for sums over the last 7 ticks.
     known = (*PURE, *PURE_ENDLESS, "fresh")
     if name is None:
         name = "endless-bridge" if horizon is None else "bridge"

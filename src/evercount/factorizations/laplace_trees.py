@@ -55,8 +55,6 @@ class DigitTree(PureFactorization):
         self.column_norm = math.sqrt(levels) * (1 + 1e-9)
         self.name = f"pure-tree-{base}" if balanced else ("pure-binary" if base == 2 else f"pure-plain-{base}")
 
-    # -- digits and walks ------------------------------------------------------------------------------------------
-
     def _index(self, ticks: IntArray, level: int) -> IntArray:
         """t / k^level with its lower digits cut off."""
         size = self.base**level
@@ -92,23 +90,9 @@ class DigitTree(PureFactorization):
         raise ParameterError(f"0 is not a node, got {node}")
 
     def total_weight(self) -> int:
-        """Σ of `weight` over all ticks of the horizon, in closed form: the exact mean squared error follows."""
-        assert self.horizon is not None
-        total = 0
-        sizes = [min(r, self.base - r) if r >= self.base - self.low else r for r in range(self.base)]  # |digit|
-        for level in range(self.levels):
-            size = self.base**level
-            offset = self.low * ((size - 1) // (self.base - 1))
-
-            def below(x: int, size: int = size) -> int:
-                index, rest = divmod(x, size)
-                cycles, last = divmod(index, self.base)
-                return size * (cycles * sum(sizes) + sum(sizes[:last])) + rest * sizes[last]
-
-            total += below(self.horizon + offset + 1) - below(offset)
-        return total
-
-    # -- the contract of a factorization -----------------------------------------------------------------------------
+        """Σ of `weight` over all ticks of the horizon: the exact mean squared error follows."""
+        counts = self.weight_counts()
+        return int(np.arange(len(counts)) @ counts)
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """√weight: the std at t is that of a node times this."""
@@ -143,11 +127,9 @@ class DigitTree(PureFactorization):
         return counts
 
     def worst_row(self) -> tuple[int, float]:
-        """(tick, √weight) with the largest weight of all ticks, exactly.
-
-        A tick below T agrees with T above some place, has a smaller digit there and any digits below: only the two
-        ends of the smaller digits and the largest digits below can be the worst.
-        """
+        """(tick, √weight) with the largest weight of all ticks, exactly."""
+        # A tick below T agrees with T above some place, has a smaller digit there and any digits below: only the two
+        # ends of the smaller digits and the largest digits below can be the worst.
         T = self.horizon
         assert T is not None
         digits = self.digits([T])[0].tolist()
@@ -168,11 +150,9 @@ class DigitTree(PureFactorization):
         return math.sqrt(int(self.apart([earlier], [later])[0]))
 
     def apart(self, earlier: npt.ArrayLike, later: npt.ArrayLike) -> IntArray:
-        """How many nodes make up the difference of two prefixes.
-
-        The walks meet as soon as the highest place in which the two ticks differ has the same digit: below that place
-        every node is used by one of them only, and in it as many as the digits are apart.
-        """
+        """How many nodes make up the difference of two prefixes."""
+        # The walks meet as soon as the highest place in which the two ticks differ has the same digit: below that place
+        # every node is used by one of them only, and in it as many as the digits are apart.
         one, two = self.digits(earlier), self.digits(later)
         low, size = np.zeros(one.shape[:-1], np.int64), np.zeros(one.shape[:-1], np.int64)
         for level in range(self.levels):
@@ -195,13 +175,10 @@ class DigitTree(PureFactorization):
             right[i, first - 1 : last] = 1.0
         return left, right
 
-    # -- noise -------------------------------------------------------------------------------------------------------
-
     def noise(self, first: int, count: int, draw: Draw, top: tuple[int, IntArray] | None = None) -> IntArray:
-        """Noise of ticks first … first+count−1 (1-based), shape (count, cells). Each node is drawn at most once.
-
-        `top`, where it is known already: the noise of the prefixes of whole nodes of the highest level, from a node on.
-        """
+        """Noise of ticks first … first+count−1 (1-based), shape (count, cells). Each node is drawn at most once."""
+        # `top`, where it is known already: the noise of the prefixes of whole nodes of the highest level, from a node
+        # on.
         ends = np.asarray([first, first + count - 1])
         span = [self._index(ends, level) for level in range(self.levels + 1)]
         if top is None:  # above the highest level there is one prefix: the empty one
@@ -230,10 +207,8 @@ class DigitTree(PureFactorization):
         return known[first - low : first - low + count]
 
     def step(self, memory: Memory | None, tick: int, draw: Draw) -> tuple[IntArray, Memory]:
-        """Noise of one tick, shape (cells,), and what the next tick can reuse: the prefix noise at every level.
-
-        The same numbers as `noise`, with about 1.5 draws a tick when ticks are taken in turn: for very many cells.
-        """
+        """Noise of one tick, shape (cells,), and what the next tick can reuse: the prefix noise at every level."""
+        # The same numbers as `noise`, with about 1.5 draws a tick when ticks are taken in turn: for very many cells.
         kept: Memory = []
         above = draw(np.empty(0, np.int64)).sum(axis=0)
         parent = 0

@@ -71,9 +71,7 @@ class WindowTree(DigitTree):
         last = self.width + self.size if self.horizon is None else min(self.horizon, self.width + self.size)
         ticks = np.arange(1, last + 1)
         if last > _SOME:
-            ends = [
-                np.linspace(a, b, _SOME // 2).astype(np.int64) for a, b in ((1, last), (max(last - _SOME, 1), last))
-            ]
+            ends = [np.linspace(first, last, _SOME // 2).astype(np.int64) for first in (1, max(last - _SOME, 1))]
             ticks = np.unique(np.concatenate(ends))
         return math.sqrt(int(self.apart(np.maximum(ticks - self.width, 0), ticks).max()))
 

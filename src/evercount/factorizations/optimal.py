@@ -16,8 +16,7 @@ from evercount.factorizations.blas_threads import blas_threads
 from evercount.factorizations.dense import Matrices
 
 LARGEST_OPTIMAL_HORIZON = 1024  # more ticks are refused: the matrices and the iteration would take too long
-OPTIMALITY_GAP = 1e-5
-"""The iteration ends when the upper and the lower bound of γ₂ differ by at most this fraction."""
+OPTIMALITY_GAP = 1e-5  # the iteration ends when the upper and the lower bound of γ₂ differ by at most this fraction
 OVER_RELAXATION = 1.9
 """Over-relaxation of the fixed-point step p ← diag|S|: half as many steps; from about 2.3 on it diverges."""
 ANDERSON_POINTS = 6
@@ -63,13 +62,11 @@ class Optimal(Matrices):
             raise ParameterError(f"the numerical optimum for {T} ticks has a negative Gram entry; use 'balanced'")
         self.column_norm = float(np.linalg.norm(self._right, axis=0).max()) * (1 + NORM_ROUNDING_MARGIN)
         falls = (gram[:, :-1] - gram[:, 1:])[np.triu_indices(T, 0, T - 1)]
-        self._rows_fall = bool(
-            np.all(falls > NORM_ROUNDING_MARGIN)
-        )  # the margin is far above the rounding error of an entry
+        # checked along all rows, not proved in general; the margin is far above the rounding error of an entry
+        self._rows_fall = bool(np.all(falls > NORM_ROUNDING_MARGIN))
 
     @property
     def falling_gram(self) -> bool:
-        """Checked along all rows of the computed matrix, not proved in general."""
         return self._rows_fall
 
 

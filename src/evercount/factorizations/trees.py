@@ -28,19 +28,15 @@ def tree_column_norm(horizon: int) -> float:
 
 
 def _ticks_with_most_ones(horizon: int) -> list[int]:
-    """Candidates for the worst tick of a tree, which has as many set bits as possible.
-
-    For every set bit of T + 1: the bits above it kept, itself cleared, all bits below it set.
-    """
+    """Candidates for the worst tick of a tree, which has as many set bits as possible."""
+    # For every set bit of T + 1: the bits above it kept, itself cleared, all bits below it set.
     end = horizon + 1
     return [t for bit in range(end.bit_length()) if end >> bit & 1 and (t := (end >> bit << bit) - 1) > 0]
 
 
 def prefix_sums(values: AnyArray, prefixes: AnyArray, start: int) -> tuple[AnyArray, AnyArray]:
-    """Add up nodes along the chains of the tree: noise_t = values_t + noise_{t − lowbit(t)} for ticks start+1, ….
-
-    prefixes[j] is the noise at tick `start` with its bits below j cleared; no later tick reads others.
-    """
+    """Add up nodes along the chains of the tree: noise_t = values_t + noise_{t − lowbit(t)} for ticks start+1, …."""
+    # prefixes[j] is the noise at tick `start` with its bits below j cleared; no later tick reads others.
     stop = start + len(values)
     noise = values.copy()
     for level in range(stop.bit_length() - 1, -1, -1):
@@ -203,10 +199,8 @@ class Honaker(_DyadicTree):
 def node_estimates(
     z: AnyArray, newest: AnyArray, start: int, stop: int, combine: Callable[[int, AnyArray, AnyArray], AnyArray]
 ) -> tuple[AnyArray, AnyArray]:
-    """(largest node that ends at each tick of start+1 … stop, newest of each level) of `Honaker`, in any arithmetic.
-
-    `combine` makes a node from (level, own normal, sum of its children). Normals of one tick are ordered by level.
-    """
+    """(largest node that ends at each tick of start+1 … stop, newest of each level) of `Honaker`, in any arithmetic."""
+    # `combine` makes a node from (level, own normal, sum of its children). Normals of one tick are ordered by level.
     numbers = np.arange(start + 1, stop + 1)
     offset = np.concatenate([[0], np.cumsum(1 + low_bit_level(numbers))])  # index of each tick's first normal
     values = z[offset[:-1]]  # level 0: every tick

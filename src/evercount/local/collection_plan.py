@@ -22,17 +22,12 @@ from evercount.privacy import Budget
 
 Form = Literal["one-counter", "two-counter"]
 
-UNIT = 2**20
-"""R is rounded to multiples of 1/UNIT."""
+UNIT = 2**20  # R is rounded to multiples of 1/UNIT
 MOST_BUCKETS = 4096
-MOST_CLIENTS = 2**47
-"""Sums of this many 16-bit entries fit 64 bits."""
-LARGEST_ENTRY = 32767
-"""An entry of a message is a signed 16-bit number."""
-MISS = 40 * math.log(2)
-"""An honest message falls outside the server's ball with probability below 2^−40."""
-HEADROOM = 1e-12
-"""Relative: square roots and products of doubles are rounded up by this much, on the private side."""
+MOST_CLIENTS = 2**47  # sums of this many 16-bit entries fit 64 bits
+LARGEST_ENTRY = 32767  # an entry of a message is a signed 16-bit number
+MISS = 40 * math.log(2)  # an honest message falls outside the server's ball with probability below 2^−40
+HEADROOM = 1e-12  # relative: square roots and products of doubles are rounded up by this much, on the private side
 VERSION = 1
 MAGIC = b"eL"
 
@@ -115,8 +110,6 @@ class LocalPlan:
         if self.scale >= 2**31:
             raise TooLarge(f"noise for epsilon={self.epsilon:g} is too large for the message format; use more epsilon")
 
-    # -- sizes -----------------------------------------------------------------------------------------------------
-
     @cached_property
     def w(self) -> int:
         """Number of buckets of [0, 1]."""
@@ -137,8 +130,6 @@ class LocalPlan:
     def parts(self) -> tuple[slice, ...]:
         """Where the vector of each counter lies in a message."""
         return tuple(slice(start, start + self.w) for start in range(0, self.entries, self.w))
-
-    # -- noise -----------------------------------------------------------------------------------------------------
 
     @cached_property
     def factor(self) -> IntArray:
@@ -177,8 +168,6 @@ class LocalPlan:
         """Std of the noise on R·e_j, in real units."""
         return self.scale / UNIT
 
-    # -- the message -----------------------------------------------------------------------------------------------
-
     @cached_property
     def _largest_norm(self) -> float:
         """The norm in units that an honest vector passes with probability below 2^−40 (Laurent and Massart)."""
@@ -197,11 +186,6 @@ class LocalPlan:
     def radius(self) -> int:
         """The server refuses vectors of a larger Euclidean norm, in entries."""
         return math.ceil(self._largest_norm / (1 << self.shift) + math.sqrt(self.w))
-
-    @cached_property
-    def radius_squared(self) -> float:
-        """The square of `radius`, exact."""
-        return float(self.radius**2)
 
     @cached_property
     def ratio(self) -> FloatArray:
@@ -248,17 +232,13 @@ class LocalPlan:
         """The first eight bytes of every message: see `messages.py`."""
         return MAGIC + bytes([VERSION, self.counters]) + self.digest
 
-    # -- what the server needs ---------------------------------------------------------------------------------------
-
     @cached_property
     def left(self) -> FloatArray:
         """First column of L = M·R^{-1} in real units (Toeplitz, lower triangular)."""
+        from scipy.linalg import solve_toeplitz
+
         r = self.factor / UNIT
-        inverse = np.zeros(self.w)
-        inverse[0] = 1 / r[0]
-        for k in range(1, self.w):
-            inverse[k] = -(r[1 : k + 1] @ inverse[k - 1 :: -1]) / r[0]
-        return np.cumsum(inverse)
+        return np.asarray(solve_toeplitz((r, np.append(r[:1], np.zeros(self.w - 1))), np.ones(self.w)))
 
     def prefix(self, vector: FloatArray) -> FloatArray:
         """L·vector: noisy numbers of values up to the end of each bucket.
@@ -283,16 +263,12 @@ class LocalPlan:
         return np.clip(np.ceil(np.asarray(values, np.float64) * self.w), 1, self.w).astype(np.int64)
 
 
+_known_plan = lru_cache(maxsize=64, typed=True)(LocalPlan)  # typed: True must not find the plan of 1.0
+
+
 def shared_plan(epsilon: float, delta: float, n: int, form: Form, buckets: int | None) -> LocalPlan:
     """One plan object for all clients and servers of equal parameters in a process: its numbers are computed once."""
     try:
-        hash((epsilon, delta, n, form, buckets))
-    except TypeError:  # a list, say: the plan itself refuses it, and says why
+        return _known_plan(epsilon, delta, n, form, buckets)
+    except TypeError:  # a list, say, has no hash: the plan itself refuses it, and says why
         return LocalPlan(epsilon, delta, n, form, buckets)
-    return _shared_plan(epsilon, delta, n, form, buckets)
-
-
-# typed: True must not find the plan of 1.0
-@lru_cache(maxsize=64, typed=True)
-def _shared_plan(epsilon: float, delta: float, n: int, form: Form, buckets: int | None) -> LocalPlan:
-    return LocalPlan(epsilon, delta, n, form, buckets)

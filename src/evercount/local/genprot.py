@@ -27,8 +27,7 @@ from evercount.local.message_server import MessageServer, check_plan
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
 
-NUMBERS = 2**63
-"""The number of a client lies from 0 to below this."""
+NUMBERS = 2**63  # the number of a client lies from 0 to below this
 
 
 def choose(plan: GenProtPlan, probabilities: IntArray, secret: Secret) -> int:
@@ -122,7 +121,7 @@ class GenProtServer(MessageServer):
         self.plan = plan
         self._sums = np.zeros(plan.shape.w + 1)
 
-    def add(self, number: object, message: object) -> None:
+    def add(self, number: object, message: object) -> None:  # type: ignore[override]
         """Add the message of the client with this number, or count it as rejected and raise MessageRejected.
 
         Args:
@@ -157,14 +156,7 @@ class GenProtServer(MessageServer):
         return self.plan.poison_bound
 
     def estimate(self) -> LocalEstimate:
-        """The estimate from all accepted messages: unbiased for rule="best", nearly so for rule="paper".
-
-        Returns:
-            The estimate, with its errors.
-
-        Raises:
-            InputError: No message was accepted yet.
-        """
+        """The estimate from all accepted messages: unbiased for rule="best", nearly so for rule="paper"."""
         if not self.accepted:
             raise InputError("no message was accepted yet: there is nothing to estimate")
         plan, shape = self.plan, self.plan.shape

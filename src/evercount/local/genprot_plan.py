@@ -22,11 +22,9 @@ from evercount.local.estimate import LocalEstimate
 from evercount.privacy import Budget
 
 Rule = Literal["best", "paper"]
-BITS = 53
-"""Bit probabilities are whole multiples of 2^−53."""
+BITS = 53  # bit probabilities are whole multiples of 2^−53
 MOST_CANDIDATES = 64
-VERSION = 1
-"""The version of plans, candidates and dumps."""
+VERSION = 1  # the version of plans, candidates and dumps
 _PERSON = b"evercount.gprot"
 
 
@@ -119,8 +117,6 @@ class GenProtPlan:
         """Bits of a message."""
         return math.log2(self.candidates)
 
-    # -- geometry --------------------------------------------------------------------------------------------------
-
     @cached_property
     def centre(self) -> FloatArray:
         """About the centre of the smallest ball around all R·e_j: the point that the candidates surround."""
@@ -182,8 +178,6 @@ class GenProtPlan:
         second = float((s * s * p) @ weight)
         mean = first * (kept - empty)
         return mean, second * kept + (1 - second) * empty - mean**2
-
-    # -- public randomness ------------------------------------------------------------------------------------------
 
     @cached_property
     def reach(self) -> float:

@@ -20,17 +20,15 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_positive
 from evercount.errors import InputError, MessageRejected, ParameterError
+from evercount.local.estimate import RiskFunction
 from evercount.local.local_client import OneMessage
 from evercount.local.losses import Loss, check_points
 from evercount.local.message_server import MessageServer, check_plan
-from evercount.local.risk_function import RiskFunction
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
 
-MESSAGE = struct.Struct(">BIB")
-"""Level (from 1), number of the Hadamard coefficient, bit."""
-RANDOM = struct.Struct("<QII")
-"""What a client draws: whether it keeps its bit, the coefficient, and the level."""
+MESSAGE = struct.Struct(">BIB")  # level (from 1), number of the Hadamard coefficient, bit
+RANDOM = struct.Struct("<QII")  # what a client draws: whether it keeps its bit, the coefficient, and the level
 FAN_OUTS = (2, 4, 8, 16)
 
 
@@ -181,14 +179,6 @@ class HierarchyServer(MessageServer):
         return self._sums[start : start + self.plan.nodes(level)]
 
     def add(self, message: object) -> None:
-        """Add one message, or count it as rejected and raise MessageRejected.
-
-        Args:
-            message: What a client sent.
-
-        Raises:
-            MessageRejected: No client of this plan sends it.
-        """
         if isinstance(message, bytes) and len(message) == MESSAGE.size:
             level, row, bit = MESSAGE.unpack(message)
             if 1 <= level <= self.plan.levels and row < self.plan.nodes(level) and bit <= 1:
@@ -199,8 +189,6 @@ class HierarchyServer(MessageServer):
         self.rejected += 1
         raise MessageRejected(f"a message is {MESSAGE.size} bytes: a level, a coefficient of it and a bit")
 
-    _add_any = add
-
     @classmethod
     def _of(cls, *parameters: Any) -> Self:
         return cls(HierarchyPlan(*parameters))
@@ -209,14 +197,7 @@ class HierarchyServer(MessageServer):
         return repr(self.plan)
 
     def estimate(self) -> HierarchyEstimate:
-        """The distribution of all accepted values; needs a message of every level.
-
-        Returns:
-            The estimate, with its errors.
-
-        Raises:
-            InputError: No message of some level was accepted yet.
-        """
+        """The distribution of all accepted values; needs a message of every level."""
         if not self._counts.all():
             raise InputError("no message of some level was accepted yet: there is nothing to estimate")
         nodes = [

@@ -177,16 +177,9 @@ class LocalClient(OneMessage[bytes]):
     """
 
     def __init__(
-        self,
-        epsilon: float,
-        delta: float,
-        n: int,
-        secret: Secret | None = None,
-        form: Form = "one-counter",
-        *,
-        buckets: int | None = None,
-        loss: Loss | None = None,
-    ) -> None:
+        self, epsilon: float, delta: float, n: int, secret: Secret | None = None, form: Form = "one-counter", *,
+        buckets: int | None = None, loss: Loss | None = None,
+    ) -> None:  # fmt: skip
         self.plan = shared_plan(epsilon, delta, n, form, buckets)
         super().__init__(secret, loss, self.plan.public_text)
         self._noise: NormalSequence | None = None
@@ -227,7 +220,7 @@ def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
             rounded[place] = (units >> 127 + plan.shift) + 1 >> 1  # ⌊t + ½⌋ = ⌊(⌊2t⌋ + 1)/2⌋
     for part in plan.parts:
         vector = rounded[part]
-        if vector.dot(vector) > plan.radius_squared:
+        if vector.dot(vector) > plan.radius**2:
             rounded[:] = 0.0
     return rounded.astype(ENTRY).tobytes()
 

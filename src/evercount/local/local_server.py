@@ -13,8 +13,7 @@ from evercount.local.estimate import LocalEstimate, make_estimate
 from evercount.local.message_server import MessageServer
 from evercount.local.messages import inside, unpack
 
-BATCH = 4096
-"""Unpacked messages that are checked and added at a time."""
+BATCH = 4096  # unpacked messages that are checked and added at a time
 
 
 class LocalServer(MessageServer):
@@ -51,14 +50,6 @@ class LocalServer(MessageServer):
         self._sums = np.zeros(self.plan.entries, np.int64)
 
     def add(self, message: object) -> None:
-        """Add one message, or count it as rejected and raise MessageRejected.
-
-        Args:
-            message: What a client sent.
-
-        Raises:
-            MessageRejected: No client of this plan sends it.
-        """
         try:
             entries = unpack(self.plan, message)
         except MessageRejected:
@@ -91,14 +82,6 @@ class LocalServer(MessageServer):
         return self.accepted - before
 
     def estimate(self) -> LocalEstimate:
-        """What all accepted messages together say; may be asked at any time and as often as wanted.
-
-        Returns:
-            The estimate, with its errors.
-
-        Raises:
-            InputError: No message was accepted yet.
-        """
         if not self.accepted:
             raise InputError("no message was accepted yet: there is nothing to estimate")
         return make_estimate(self.plan, self._sums, self.accepted)
@@ -114,8 +97,6 @@ class LocalServer(MessageServer):
         rows = LocalEstimate(self.plan, 1, np.zeros(self.plan.w + 1)).rows
         norms = np.linalg.norm(rows.reshape(len(rows), self.plan.counters, self.plan.w), axis=2).sum(axis=1)
         return float(2 * self.plan.radius * self.plan.entry * norms.max()) * (1 + 1e-9)
-
-    _add_any = add
 
     @classmethod
     def _of(cls, *parameters: Any) -> Self:

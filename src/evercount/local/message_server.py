@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
+from evercount.local.estimate import RiskFunction
 
-FORMAT = 1
-"""The version of dumps."""
+FORMAT = 1  # the version of dumps
 
 
 def check_plan(plan: object, kind: type) -> None:
@@ -31,8 +31,29 @@ class MessageServer(ABC):
     rejected: int = 0
 
     @abstractmethod
+    def add(self, message: Any) -> None:
+        """Add one message, or count it as rejected and raise MessageRejected.
+
+        Args:
+            message: What a client sent.
+
+        Raises:
+            MessageRejected: No client of this plan sends it.
+        """
+
     def _add_any(self, message: Any) -> None:
-        """Add one message, or count it as rejected and raise MessageRejected."""
+        self.add(message)
+
+    @abstractmethod
+    def estimate(self) -> RiskFunction:
+        """What all accepted messages together say; may be asked at any time and as often as wanted.
+
+        Returns:
+            The estimate, with its errors.
+
+        Raises:
+            InputError: Too few messages were accepted yet.
+        """
 
     @property
     def _parameters(self) -> tuple[Any, ...]:

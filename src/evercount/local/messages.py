@@ -24,7 +24,7 @@ def inside(plan: LocalPlan, entries: FloatArray) -> BoolArray:
     """Which rows lie in the server's ball, each counter by itself; sums of squares below 2^53 are exact in doubles."""
     vectors = entries.reshape(len(entries), plan.counters, plan.w)
     norms = np.einsum("ijk,ijk->ij", vectors, vectors)
-    return np.asarray((norms <= plan.radius_squared).all(axis=1))
+    return np.asarray((norms <= plan.radius**2).all(axis=1))
 
 
 def _bytes(message: object) -> bytes | None:

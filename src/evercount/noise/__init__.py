@@ -7,12 +7,4 @@ from evercount.noise.noise_owner import NoiseOwner
 from evercount.noise.normal_sampler import ExactNoise
 from evercount.noise.secret import Secret, random_bytes, random_token
 
-__all__ = [
-    "FRACTION_BITS",
-    "ExactNoise",
-    "NoiseOwner",
-    "Normals",
-    "Secret",
-    "random_bytes",
-    "random_token",
-]
+__all__ = ["FRACTION_BITS", "ExactNoise", "NoiseOwner", "Normals", "Secret", "random_bytes", "random_token"]

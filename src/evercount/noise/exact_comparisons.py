@@ -10,11 +10,9 @@ from functools import lru_cache
 
 from evercount.noise.prf import Expansion
 
-GUARD = 32
-"""Bits of precision beyond the random bits that a decision has read."""
+GUARD = 32  # bits of precision beyond the random bits that a decision has read
 
-BITS_PER_READ = 128
-"""How many more random bits are read when a decision is still open."""
+BITS_PER_READ = 128  # how many more random bits are read when a decision is still open
 
 
 def exp_minus(numerator: int, shift: int, bits: int) -> tuple[int, int]:
@@ -47,10 +45,8 @@ def _series(argument: int, work: int) -> tuple[int, int]:
 
 
 def sums(bits: int, work: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-    """Brackets, times 2^work, of Σ_{j≤k} exp(−j²/2) for k = 0, 1, … and of the sum over all j ≥ 0.
-
-    The list stops at the first k for which exp(−k²/2) < 2^−bits.
-    """
+    """Brackets, times 2^work, of Σ_{j≤k} exp(−j²/2) for k = 0, 1, … and of the sum over all j ≥ 0."""
+    # The list stops at the first k for which exp(−k²/2) < 2^−bits.
     lo = hi = 1 << work
     brackets = [(lo, hi)]
     while hi >> (work - bits):
@@ -62,10 +58,8 @@ def sums(bits: int, work: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
 
 @lru_cache(maxsize=16)
 def cumulative(bits: int) -> tuple[tuple[int, int], ...]:
-    """Integers lo_k ≤ 2^bits · C_k ≤ hi_k, where C_k = Σ_{j≤k} exp(−j²/2) / Σ_{j≥0} exp(−j²/2).
-
-    The table stops at the first k for which exp(−k²/2) < 2^−bits: a v beyond it needs more bits.
-    """
+    """Integers lo_k ≤ 2^bits · C_k ≤ hi_k, where C_k = Σ_{j≤k} exp(−j²/2) / Σ_{j≥0} exp(−j²/2)."""
+    # The table stops at the first k for which exp(−k²/2) < 2^−bits: a v beyond it needs more bits.
     brackets, (total_lo, total_hi) = sums(bits, bits + 16)
     return tuple(((lo << bits) // total_hi, -((-hi << bits) // total_lo)) for lo, hi in brackets)
 

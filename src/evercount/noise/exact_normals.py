@@ -12,11 +12,9 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, UIntArray
 from evercount.errors import ParameterError, TooLarge
 
-FRACTION_BITS = 128
-"""Every exact normal is an integer multiple of 2^−FRACTION_BITS."""
+FRACTION_BITS = 128  # every exact normal is an integer multiple of 2^−FRACTION_BITS
 
-MOST_NUMBERS = 2**31
-"""A request for more numbers at once is refused: about 50 GB would be written."""
+MOST_NUMBERS = 2**31  # a request for more numbers at once is refused: about 50 GB would be written
 
 
 def as_integer(name: str, value: SupportsIndex) -> int:
@@ -31,7 +29,7 @@ def check_block_size(draws: int, cells: int) -> None:
     """Refuse a block of numbers that is too large to be made at once."""
     if draws * cells > MOST_NUMBERS:
         raise TooLarge(
-            f"{draws} draws × {cells} cells are more than 2^31 numbers: ask for fewer draws or cells at a time"
+            f"{draws} draws × {cells} cells are more than 2^31 numbers: ask for fewer draws or cells at once"
         )
 
 
@@ -50,14 +48,10 @@ class Normals:
     array([[-1.5]])
     """
 
-    sign: npt.NDArray[np.int8]
-    """+1 or −1."""
-    integer: npt.NDArray[np.int64]
-    """⌊|z|⌋."""
-    fraction_hi: UIntArray
-    """The upper 64 fractional bits."""
-    fraction_lo: UIntArray
-    """The lower 64 fractional bits."""
+    sign: npt.NDArray[np.int8]  # +1 or −1
+    integer: npt.NDArray[np.int64]  # ⌊|z|⌋
+    fraction_hi: UIntArray  # the upper 64 fractional bits
+    fraction_lo: UIntArray  # the lower 64 fractional bits
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -66,12 +60,7 @@ class Normals:
 
     def __getitem__(self, index: Any) -> Normals:
         """The same numbers, indexed as an array: views where numpy gives views."""
-        return Normals(
-            np.asarray(self.sign[index]),
-            np.asarray(self.integer[index]),
-            np.asarray(self.fraction_hi[index]),
-            np.asarray(self.fraction_lo[index]),
-        )
+        return Normals(*(np.asarray(part[index]) for part in vars(self).values()))
 
     def to_float(self) -> FloatArray:
         """The numbers as doubles, relative error ≤ 2^−51. For display and tests, never for a release.

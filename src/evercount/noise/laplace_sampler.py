@@ -25,8 +25,7 @@ from evercount.noise.prf import CELLS, DRAWS, Prf, counter, counters, read_count
 from evercount.noise.secret import Secret, check_secret
 
 LABEL = "evercount/noise/laplace/1"
-SLACK = 2.0**-42
-"""More than the error in doubles of ln t_0 − ln u: `laplace_sampler.proof.md`, lemma 2."""
+SLACK = 2.0**-42  # more than the error in doubles of ln t_0 − ln u: `laplace_sampler.proof.md`, lemma 2
 LEAST_RATE, LARGEST_RATE = 2.0**-36, 64.0
 _NUMBERS_AT_A_TIME = 1 << 14
 

@@ -23,8 +23,7 @@ class NoiseOwner:
     are not seen; the store's lock keeps them out. Tests: tests/engine/test_one_noise_owner.py.
     """
 
-    _owner_noun: ClassVar[str]
-    """What an owner is called in messages."""
+    _owner_noun: ClassVar[str]  # what an owner is called in messages
 
     _process: int = 0
     _closed: bool = False
@@ -73,17 +72,18 @@ class NoiseOwner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _refuse(self, done: str) -> NoReturn:
+        why = "two with one noise would reveal how their data differ"
+        raise ParameterError(f"a {self._owner_noun} is not {done}: {why}")
+
     def __copy__(self) -> NoReturn:
-        noun = self._owner_noun
-        raise ParameterError(f"a {noun} is not copied: two with one noise would reveal how their data differ")
+        self._refuse("copied")
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
-        self.__copy__()
+        self._refuse("copied")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise ParameterError(
-            f"a {self._owner_noun} is not pickled: two with one noise would reveal how their data differ"
-        )
+        self._refuse("pickled")
 
 
 def _forget(name: str, owner: weakref.ref[Any]) -> None:

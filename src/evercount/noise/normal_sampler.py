@@ -44,8 +44,7 @@ _Pending = tuple[IntArray, UIntArray]  # places in the output, and their counter
 DECISION_MARGIN = 2.0**-36
 """Doubles decide only where p and u differ by more; they are then right: `normal_sampler.proof.md`, lemma 3."""
 
-LONGEST = 2**16
-"""A longer `NormalSequence` is refused: `ExactNoise.normals` makes many numbers faster."""
+LONGEST = 2**16  # a longer `NormalSequence` is refused: `ExactNoise.normals` makes many numbers faster
 
 _NUMBERS_AT_A_TIME = 1 << 14  # the working set stays in the processor's cache
 _DRAWN_SINGLY = 8  # up to this many numbers are drawn one by one: numpy's calls cost more than they save

@@ -29,19 +29,13 @@ EXACT_NOISE_LABEL = "evercount/noise/exact/1"
 SEQUENCE = "evercount/noise/sequence/1"
 """The label of the key of a `NormalSequence`: none of its blocks is also a block of other noise."""
 
-NAMED = "evercount/noise/named/1"
-"""The label of the AES key of noise that belongs to names instead of numbered cells."""
-NAMES = "evercount/noise/names/1"
-"""The label of the key with which names are hashed."""
+NAMED = "evercount/noise/named/1"  # the label of the AES key of noise that belongs to names instead of numbered cells
+NAMES = "evercount/noise/names/1"  # the label of the key with which names are hashed
 
-DRAWS = 2**48
-"""Draws are numbered below this."""
-CELLS = 2**32
-"""Cells are numbered below this."""
-ATTEMPTS = 2**16
-"""Attempts of one draw and cell are numbered below this."""
-BLOCK_BYTES = 16
-"""The size of an AES block."""
+DRAWS = 2**48  # draws are numbered below this
+CELLS = 2**32  # cells are numbered below this
+ATTEMPTS = 2**16  # attempts of one draw and cell are numbered below this
+BLOCK_BYTES = 16  # the size of an AES block
 
 
 def counter(draw: int, cell: int, attempt: int, index: int) -> bytes:
@@ -50,10 +44,8 @@ def counter(draw: int, cell: int, attempt: int, index: int) -> bytes:
 
 
 def counters(draws: range | IntArray, cells: range) -> UIntArray:
-    """The counter blocks of index 0 and 1, attempt 0, draw by draw: shape ``(len(draws) · len(cells), 4)``.
-
-    The entries are raw bytes, two 64-bit words for each block; `set_attempt` writes the attempt into them.
-    """
+    """The counter blocks of index 0 and 1, attempt 0, draw by draw: shape ``(len(draws) · len(cells), 4)``."""
+    # The entries are raw bytes, two 64-bit words for each block; `set_attempt` writes the attempt into them.
     blocks = np.empty((len(draws), len(cells), 4), dtype=np.uint64)
     upper = np.asarray(draws, dtype=np.uint64) << np.uint64(16)
     lower = np.arange(cells.start, cells.stop, dtype=np.uint64) << np.uint64(32)
@@ -78,11 +70,9 @@ def read_counter(block: UIntArray) -> tuple[int, int, int]:
 
 
 def switching_bound(numbers: int) -> float:
-    """A bound on the advantage of telling AES's permutation from a random function, for this many normals.
-
-    It is E[q²]/2^129 for q blocks. An attempt uses 2, and the number A of attempts is geometric with mean 1.4:
-    E[A²] = 2.5, so E[q²] ≤ 4 · 2.5 · numbers² < (4 · numbers)².
-    """
+    """A bound on the advantage of telling AES's permutation from a random function, for this many normals."""
+    # It is E[q²]/2^129 for q blocks. An attempt uses 2, and the number A of attempts is geometric with mean 1.4: E[A²]
+    # = 2.5, so E[q²] ≤ 4 · 2.5 · numbers² < (4 · numbers)².
     return (4.0 * numbers) ** 2 * 2.0**-129
 
 

@@ -9,11 +9,9 @@ from evercount.noise.secret import Secret
 
 
 def insecure_generator(seed: int | None) -> np.random.Generator:
-    """NumPy's fastest generator of normals. Its state can be guessed from its outputs, and its doubles have gaps.
-
-    Such gaps rule out neighbouring data sets (Mironov 2012, "On significance of the least significant bits for
-    differential privacy"): releases have `ExactNoise`.
-    """
+    """NumPy's fastest generator of normals. Its state can be guessed from its outputs, and its doubles have gaps."""
+    # Such gaps rule out neighbouring data sets (Mironov 2012, "On significance of the least significant bits for
+    # differential privacy"): releases have `ExactNoise`.
     return np.random.Generator(np.random.SFC64(None if seed is None else check_whole("seed", seed, 0, 2**128)))
 
 

@@ -17,12 +17,12 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import landau
 from evercount.factorizations import Factorization, factorization
 from evercount.noise.simulation import insecure_generator
+from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import delta_of
 from evercount.queries import Count, HighDegree, Substrings
 from evercount.queries.base import Query
-from evercount.reproduce.figures import finish, panels, plain_marks
-from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
+from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, finish, item, plain_marks
 from evercount.reproduce.simulate import batch_seed
 
 TRIALS_PER_BATCH = 512
@@ -31,12 +31,11 @@ OURS = "ours"  # in the column "what": a mechanism of this package, not a claim 
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """A pair of neighbours and the attacker's statistic, as seen through a mechanism's noise.
+    """A pair of neighbours and the attacker's statistic, as seen through a mechanism's noise."""
 
-    `draw(n, seed)` runs the mechanism's noise n times and gives weights·noise, the statistic of a stream whose exact
-    running sums are those of x′. Under x the statistic is larger by `shift` = weights·(change of the running sums).
-    The log-likelihood ratio is the statistic less shift/2, so `shift` is also its variance.
-    """
+    # `draw(n, seed)` runs the mechanism's noise n times and gives weights·noise, the statistic of a stream whose exact
+    # running sums are those of x′. Under x the statistic is larger by `shift` = weights·(change of the running sums).
+    # The log-likelihood ratio is the statistic less shift/2, so `shift` is also its variance.
 
     name: str
     claim: str
@@ -60,16 +59,11 @@ class Attack:
         # Noise that is accepted under x′ is accepted under x too: the covariance is r0·(1 − r1).
         variance = r1 * (1 - r1) + factor**2 * r0 * (1 - r0) - 2 * factor * r0 * (1 - r1)
         return {
-            "mechanism": self.name,
-            "accepted under x": r1,
-            "accepted under x′": r0,
-            "delta reached": r1 - factor * r0,
-            "standard error": float(np.sqrt(variance / repetitions)),
-            "delta, exact for this pair": delta_of(self.mu, epsilon),
-            "attack in standard deviations": self.mu,
-            "trials": repetitions,
-            "what": self.claim,
-        }
+            "mechanism": self.name, "accepted under x": r1, "accepted under x′": r0,
+            "delta reached": r1 - factor * r0, "standard error": float(np.sqrt(variance / repetitions)),
+            "delta, exact for this pair": delta_of(self.mu, epsilon), "attack in standard deviations": self.mu,
+            "trials": repetitions, "what": self.claim,
+        }  # fmt: skip
 
 
 def linear_attack(name: str, claim: str, engine: Factorization, difference: IntArray, sigma: float) -> Attack:
@@ -93,9 +87,6 @@ def changed_cells(query: Query, one: Any, other: Any) -> IntArray:
     second, _ = query.encode_run(query.initial_state(), other)
     difference = first - second
     return difference[:, np.abs(difference).sum(axis=0) > 0]
-
-
-# -- the three failures ----------------------------------------------------------------------------------------------
 
 
 def fresh_noise(ticks: int, budget: Budget) -> list[Attack]:
@@ -172,6 +163,13 @@ def worst_ticks(engine: Factorization, ticks: int) -> tuple[int, int]:
     return worst
 
 
+@item(
+    "privacy-failures", "Attacks on three of the paper's statements",
+    "Theorem 2 (fresh noise per round), the corollary on substrings (S = ℓ²) and on graph functions (l2-sensitivity).",
+    {"epsilon": 0.5, "delta": 0.05, "ticks": 1024, "text": 64, "repetitions": 100000,
+     "graphs": [["square-root", 1024], ["balanced", 256]], "graph repetitions": 400000},
+    {"ticks": 256, "text": 16, "repetitions": 10000, "graphs": [["balanced", 256]], "graph repetitions": 40000},
+)  # fmt: skip
 def failures(parameters: Parameters, context: Context) -> Result:
     """Run all attacks at one (ε, δ). δ is large, so that simulation can count how far it is exceeded."""
     epsilon, delta = parameters["epsilon"], parameters["delta"]
@@ -190,12 +188,9 @@ def failures(parameters: Parameters, context: Context) -> Result:
     ours = [row for row in rows if row["what"] == OURS]
     theirs = [row for row in rows if row["what"] != OURS]
     tight = Budget(0.5, 1e-10).mu / budget.mu
+    mu, tight_delta = "attack in standard deviations", "delta at ε = 0.5, tight calibration"
     small_delta = [
-        {
-            "mechanism": row["mechanism"],
-            "claimed": "(0.5, 1e-10)",
-            "delta at ε = 0.5, tight calibration": delta_of(row["attack in standard deviations"] * tight, 0.5),
-        }
+        {"mechanism": row["mechanism"], "claimed": "(0.5, 1e-10)", tight_delta: delta_of(row[mu] * tight, 0.5)}
         for row in rows
     ]
     broken = "; ".join(f"{row['mechanism']}: δ reached {row['delta reached']:.4f}" for row in theirs)
@@ -239,21 +234,3 @@ def _draw(rows: list[Row], delta: float) -> Figure:
     title = "squares: the paper's, dots: ours"
     finish(axes[0], "δ reached by the attack, ± 2 standard errors", "", title, legend=False)
     return figure
-
-
-FAILURES = Item(
-    "privacy-failures",
-    "Attacks on three of the paper's statements",
-    "Theorem 2 (fresh noise per round), the corollary on substrings (S = ℓ²) and on graph functions (l2-sensitivity).",
-    failures,
-    {
-        "epsilon": 0.5,
-        "delta": 0.05,
-        "ticks": 1024,
-        "text": 64,
-        "repetitions": 100000,
-        "graphs": [["square-root", 1024], ["balanced", 256]],
-        "graph repetitions": 400000,
-    },
-    {"ticks": 256, "text": 16, "repetitions": 10000, "graphs": [["balanced", 256]], "graph repetitions": 40000},
-)

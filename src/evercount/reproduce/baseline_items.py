@@ -1,8 +1,9 @@
-"""Baselines: pure ε-DP trees and bridges beside Gaussian noise, and where the sparse counter beats the plain one."""
+"""Baselines: pure ε-DP trees and bridges, where the sparse counter wins, and how far defaults are from the optimum."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_choice import PURE_ENDLESS
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
+from evercount.planning.dense_optimum import distances
+from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.queries import Count
-from evercount.reproduce.figures import finish, panels
-from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
+from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, finish, item
 from evercount.sparse.budget_split import sparse_against_plain
 
 PURE_TREES = ("bridge", "pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid", "endless-bridge")
@@ -42,8 +44,12 @@ def _std(name: str, epsilon: float, delta: float, ticks: int) -> FloatArray:
     return stream.std(np.arange(1, ticks + 1))[:, 0]
 
 
+@item(
+    "smoothness", "Error over time of pure and Gaussian mechanisms",
+    "The error of the binary mechanism jumps from tick to tick; that of the factorization does not.",
+    {"epsilon": 1.0, "delta": 1e-10, "exponents": (10, 16, 20)}, {"exponents": (10, 12)},
+)  # fmt: skip
 def smoothness(parameters: Parameters, context: Context) -> Result:
-    """Std over time of pure and Gaussian mechanisms: its level and how much it jumps."""
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     rows: list[Row] = []
     curves: dict[str, Any] = {}
@@ -55,17 +61,11 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
             if exponent == exponents[-1]:
                 curves[name] = std
             kept = std[T // 2 :] if name in PURE_ENDLESS else std  # without a horizon: the second half of the ticks
-            rows.append(
-                {
-                    "T": f"2^{exponent}",
-                    "mechanism": name,
-                    "delta": 0.0 if name in PURE_TREES else delta,
-                    "root mean square std": float(np.sqrt(np.mean(kept**2))),
-                    "smallest": float(kept.min()),
-                    "largest": float(kept.max()),
-                    "largest jump between ticks": float(np.abs(np.diff(kept)).max()),
-                }
-            )
+            rows.append({
+                "T": f"2^{exponent}", "mechanism": name, "delta": 0.0 if name in PURE_TREES else delta,
+                "root mean square std": float(np.sqrt(np.mean(kept**2))), "smallest": float(kept.min()),
+                "largest": float(kept.max()), "largest jump between ticks": float(np.abs(np.diff(kept)).max()),
+            })  # fmt: skip
     last = {row["mechanism"]: row for row in rows[-len(PURE_TREES) - len(GAUSSIAN) :]}
     jumps = {name: row["largest jump between ticks"] for name, row in last.items()}
     size = {name: row["root mean square std"] for name, row in last.items()}
@@ -100,8 +100,13 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
     return Result({"smoothness": rows}, findings, verdict, paper, figures={"smoothness": figure})
 
 
+@item(
+    "sparse-counter", "Sparse streams: where private partitioning beats the plain counter",
+    "On streams with few ones the error can depend on their number (Dwork, Naor, Reingold and Rothblum).",
+    {"epsilon": 1.0, "delta": 1e-10, "exponents": (10, 14, 20, 26), "ones": (100, 1000, 10000)},
+    {"exponents": (10, 14), "ones": (100, 1000)},
+)  # fmt: skip
 def sparse(parameters: Parameters, context: Context) -> Result:
-    """The 95 % bounds for all ticks of `SparseCount` and of the plain counter."""
     rows: list[Row] = []
     for delta in context.steps((0.0, parameters["delta"])):
         horizons = tuple(2**e for e in parameters["exponents"])
@@ -133,24 +138,6 @@ def sparse(parameters: Parameters, context: Context) -> Result:
     return Result({"sparse": rows}, findings, verdict, paper, figures={"sparse-against-plain": figure})
 
 
-SMOOTHNESS = Item(
-    "smoothness",
-    "Error over time of pure and Gaussian mechanisms",
-    "The error of the binary mechanism jumps from tick to tick; that of the factorization does not.",
-    smoothness,
-    full={"epsilon": 1.0, "delta": 1e-10, "exponents": (10, 16, 20)},
-    quick={"exponents": (10, 12)},
-)
-SPARSE = Item(
-    "sparse-counter",
-    "Sparse streams: where private partitioning beats the plain counter",
-    "On streams with few ones the error can depend on their number (Dwork, Naor, Reingold and Rothblum).",
-    sparse,
-    full={"epsilon": 1.0, "delta": 1e-10, "exponents": (10, 14, 20, 26), "ones": (100, 1000, 10000)},
-    quick={"exponents": (10, 14), "ones": (100, 1000)},
-)
-
-
 PUBLISHED = {"subtraction tree, k = 13, T = 1024": 324.0, "dense optimum, T = 1024": 103.6}
 """Largest variances times ε² of mechanisms with δ = 0, as published."""
 
@@ -161,14 +148,10 @@ def _bridge_row(T: int) -> Row:
     variance = 2 * bridge.row_norms(np.arange(1, T + 1)) ** 2
     other = 2 * (tree.levels * tree.worst_row()[1]) ** 2
     return {
-        "T": T,
-        "branching": " ".join(map(str, bridge.branching)),
-        "bridge, worst variance": float(variance.max()),
-        "bridge, mean variance": float(variance.mean()),
-        "bridge, worst std": math.sqrt(float(variance.max())),
-        "pure-tree, worst variance": other,
-        "ratio of worst stds": math.sqrt(float(variance.max()) / other),
-    }
+        "T": T, "branching": " ".join(map(str, bridge.branching)), "bridge, worst variance": float(variance.max()),
+        "bridge, mean variance": float(variance.mean()), "bridge, worst std": math.sqrt(float(variance.max())),
+        "pure-tree, worst variance": other, "ratio of worst stds": math.sqrt(float(variance.max()) / other),
+    }  # fmt: skip
 
 
 def _endless_row(T: int) -> Row:
@@ -177,13 +160,11 @@ def _endless_row(T: int) -> Row:
     tree, hybrid = EndlessBridge(), HybridTree()
     mine, other = (float(engine.row_norms(engine.suspects(T)).max()) for engine in (tree, hybrid))
     return {
-        "t": f"2^{T.bit_length() - 1}",
-        "bridge told T = t, worst std": math.sqrt(2) * told,
+        "t": f"2^{T.bit_length() - 1}", "bridge told T = t, worst std": math.sqrt(2) * told,
         "endless bridge, largest std so far": math.sqrt(2) * mine,
-        "endless bridge, std at t": math.sqrt(2) * float(tree.row_norms([T])[0]),
-        "endless over told": mine / told,
+        "endless bridge, std at t": math.sqrt(2) * float(tree.row_norms([T])[0]), "endless over told": mine / told,
         "hybrid over told": other / told,
-    }
+    }  # fmt: skip
 
 
 def _winner_row(epsilon: float, delta: float, T: int) -> Row:
@@ -197,8 +178,15 @@ def _winner_row(epsilon: float, delta: float, T: int) -> Row:
     return {"delta": delta, "T": T, "bridge": pure, "balanced": gaussian, "lower bound": floor, "least": wins}
 
 
+@item(
+    "bridges", "Pure privacy with less error than Gaussian noise",
+    "Tree noise that reaches each tick from both sides, beside published mechanisms with delta 0 and Gaussian noise.",
+    {"epsilon": 0.5, "deltas": (1e-4, 1e-6, 1e-8, 1e-10, 1e-14),
+     "horizons": (24, 100, 365, 1000, 1024, 8760, 2**14, 2**16, 2**20),
+     "endless": tuple(2**power for power in range(4, 33, 2))},
+    {"deltas": (1e-6, 1e-10), "horizons": (24, 365, 1024), "endless": (2**4, 2**10)},
+)  # fmt: skip
 def bridges(parameters: Parameters, context: Context) -> Result:
-    """Exact variances of bridges, and the δ at which Gaussian noise has the same worst std."""
     horizons = parameters["horizons"]
     rows = [_bridge_row(T) for T in context.steps(horizons)]
     epsilon = parameters["epsilon"]
@@ -247,16 +235,52 @@ def bridges(parameters: Parameters, context: Context) -> Result:
     )
 
 
-BRIDGES = Item(
-    "bridges",
-    "Pure privacy with less error than Gaussian noise",
-    "Tree noise that reaches each tick from both sides, beside published mechanisms with delta 0 and Gaussian noise.",
-    bridges,
-    full={
-        "epsilon": 0.5,
-        "deltas": (1e-4, 1e-6, 1e-8, 1e-10, 1e-14),
-        "horizons": (24, 100, 365, 1000, 1024, 8760, 2**14, 2**16, 2**20),
-        "endless": tuple(2**power for power in range(4, 33, 2)),
-    },
-    quick={"deltas": (1e-6, 1e-10), "horizons": (24, 365, 1024), "endless": (2**4, 2**10)},
-)
+SPANS = ("per-tick", "last-7", "running")
+VIEWS = (*((span,) for span in SPANS), SPANS[:2], SPANS[::2], SPANS)
+UNITS: dict[str, dict[str, Any]] = {
+    "event": {},
+    "person, 7 ticks": {"unit": "user", "max_per_tick": 1, "max_ticks": 7},
+    "person, 30 ticks": {"unit": "user", "max_per_tick": 1, "max_ticks": 30},
+    "person and week": {"unit": "user", "max_per_tick": 1, "period": 7},
+}
+GOAL = 0.05
+
+
+def _listed(stds: Iterable[float]) -> str:
+    return " / ".join(f"{std:.2f}" for std in stds)
+
+
+@item(
+    "yardstick", "Defaults beside the dense optimum",
+    "Not in the paper: the least worst std that any factorization has for the same views and unit, with a certificate.",
+    {"horizon": 365, "units": list(UNITS), "registered": []}, {"horizon": 24, "units": ["event"]},
+)  # fmt: skip
+def yardstick(parameters: Parameters, context: Context) -> Result:
+    rows: list[Row] = []
+    cases = [(unit, views) for unit in parameters["units"] for views in VIEWS]
+    T = parameters["horizon"]
+    for unit, views in context.steps(cases):
+        found, best, one = distances(Budget(1.0, 1e-6, **UNITS[unit]), T, views, own=parameters["registered"])
+        gaussian = next(each for each in found if each.delta and each.name not in parameters["registered"])
+        chosen = next(each for each in found if each.chosen)
+        own = [each for each in found if each.name in parameters["registered"]]
+        rows.append({
+            "unit": unit, "views": ", ".join(views), "Gaussian": gaussian.name, "worst std": _listed(gaussian.stds),
+            "least alone": _listed(one * least for least in best.alone),
+            "above the least, %": round(100 * gaussian.above, 1), "best matrices found, %": round(100 * best.gap, 1),
+            "default": f"{chosen.name}, delta={chosen.delta:g}", "its worst std": _listed(chosen.stds),
+            "default above the least, %": round(100 * chosen.above, 1),
+            **{f"{each.name} above the least, %": round(100 * each.above, 1) for each in own},
+        })  # fmt: skip
+    findings = []
+    for kind in ("event", "person"):
+        if some := [row for row in rows if row["unit"].startswith(kind)]:
+            within = sum(row["above the least, %"] <= 100 * GOAL for row in some)
+            worst = max(some, key=lambda row: row["above the least, %"])
+            findings.append(
+                f"Of {kind}s: {within} of {len(some)} cases are within {GOAL:.0%} of the certified least; the farthest "
+                f"is {worst['above the least, %']} % above it ({worst['unit']}: {worst['views']})."
+            )
+    return Result(
+        {"distances": rows}, findings, "ours: how far the Gaussian defaults are from what no factorization can beat"
+    )

@@ -9,11 +9,11 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.factorizations import factorization
+from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import paper_multiplier
 from evercount.queries import TopK
-from evercount.reproduce.figures import COLOURS, finish, panels, thin
-from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
+from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item, thin
 from evercount.reproduce.simulate import Simulation, batch_seed, one_batch, simulate
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")
@@ -27,11 +27,12 @@ PAPER_SNR = {
 PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}  # 1/p at which, by the paper, the SNR falls below 1
 
 
-# -- Figure 1 ----------------------------------------------------------------------------------------------------
-
-
+@item(
+    "figure-1", "Additive error over time",
+    "Figure 1: additive ℓ∞ error of the binary mechanism and of the square root, T = 2^16, ε = 0.8, δ = 1e-10.",
+    {"horizon": 2**16, "epsilon": 0.8, "delta": 1e-10, "repetitions": 2048}, {"horizon": 2**16, "repetitions": 64},
+)  # fmt: skip
 def error_over_time(parameters: Parameters, context: Context) -> Result:
-    """Mean |error| at each tick and mean of the largest error so far, simulated and exact."""
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     simulations = simulate(MECHANISMS, horizon, repetitions, context.seed, context.progress)
@@ -65,18 +66,14 @@ def _summary(simulation: Simulation, scale: float, tight: float) -> Row:
     mean, error = simulation.mean_normalised
     worst, worst_error = simulation.worst_error
     return {
-        "mechanism": simulation.name,
-        "repetitions": simulation.repetitions,
+        "mechanism": simulation.name, "repetitions": simulation.repetitions,
         "worst std, exact": float(simulation.std.max() * scale),
         "worst std, tight calibration": float(simulation.std.max() * scale * tight),
-        "mean over ticks of the std": float(simulation.std.mean() * scale),
-        "l-infinity error, mean": worst * scale,
-        "l-infinity error, standard error": worst_error * scale,
-        "mean |error|/std": mean,
-        "standard error": error,
+        "mean over ticks of the std": float(simulation.std.mean() * scale), "l-infinity error, mean": worst * scale,
+        "l-infinity error, standard error": worst_error * scale, "mean |error|/std": mean, "standard error": error,
         "agreement in standard errors": (mean - HALF_NORMAL) / error,
         "jumps: largest std change between ticks": float(np.abs(np.diff(simulation.std)).max() * scale),
-    }
+    }  # fmt: skip
 
 
 def _curve(simulations: Mapping[str, Simulation], scale: Mapping[str, float]) -> list[Row]:
@@ -111,11 +108,12 @@ def _draw_error(
     return figure
 
 
-# -- Figure 3 and the SNR table ------------------------------------------------------------------------------------
-
-
+@item(
+    "figure-3", "Sparse streams and the SNR table",
+    "Figure 3 and its table: Bernoulli streams with p = 2^-4 … 2^-10 and 0, T = 2^16, ε = 0.5, δ = 1e-10.",
+    {"horizon": 2**16, "epsilon": 0.5, "delta": 1e-10, "exponents": [4, 5, 6, 7, 8, 9, 10]},
+)  # fmt: skip
 def sparse_streams(parameters: Parameters, context: Context) -> Result:
-    """Average signal-to-noise ratio mean_t(true_t / std_t) of Bernoulli streams, exact and on sampled streams."""
     horizon, epsilon, delta = parameters["horizon"], parameters["epsilon"], parameters["delta"]
     exponents = parameters["exponents"]
     paper, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()
@@ -129,28 +127,23 @@ def sparse_streams(parameters: Parameters, context: Context) -> Result:
         for name in MECHANISMS:
             per_unit = float(np.mean(ticks / norms[name]))
             papers = PAPER_SNR.get(name, (None,) * 7)[exponent - 4] if 4 <= exponent <= 10 else None
-            rows.append(
-                {
-                    "p": f"2^-{exponent}",
-                    "mechanism": name,
-                    "paper": papers,
-                    "expected, paper's C": p * per_unit / paper,
-                    "this stream, paper's C": float(np.mean(truth / norms[name]) / paper),
-                    "stream's standard error": _snr_error(ticks, norms[name], p) / paper,
-                    "expected, tight": p * per_unit / tight,
-                    "ours over paper's": None if papers is None else p * per_unit / paper / papers,
-                }
-            )
+            rows.append({
+                "p": f"2^-{exponent}", "mechanism": name, "paper": papers,
+                "expected, paper's C": p * per_unit / paper,
+                "this stream, paper's C": float(np.mean(truth / norms[name]) / paper),
+                "stream's standard error": _snr_error(ticks, norms[name], p) / paper,
+                "expected, tight": p * per_unit / tight,
+                "ours over paper's": None if papers is None else p * per_unit / paper / papers,
+            })  # fmt: skip
     crossings: list[Row] = [
         {
-            "mechanism": name,
-            "paper: SNR 1 at 1/p": PAPER_CROSSING.get(name),
+            "mechanism": name, "paper: SNR 1 at 1/p": PAPER_CROSSING.get(name),
             "paper's own table gives": 16 * PAPER_SNR[name][0] if name in PAPER_SNR else None,
             "ours, paper's C": float(np.mean(ticks / norms[name]) / paper),
             "ours, tight": float(np.mean(ticks / norms[name]) / tight),
         }
         for name in MECHANISMS
-    ]
+    ]  # fmt: skip
     binary, root, balanced = (row["ours, paper's C"] for row in crossings)
     findings = [
         f"Ratio square root to binary: ours {root / binary:.2f}, the paper's table {14.50 / 4.72:.2f}, the text "
@@ -213,23 +206,6 @@ def _draw_snr(rows: list[Row], exponents: Any) -> Figure:
     return figure
 
 
-FIGURE1 = Item(
-    "figure-1",
-    "Additive error over time",
-    "Figure 1: additive ℓ∞ error of the binary mechanism and of the square root, T = 2^16, ε = 0.8, δ = 1e-10.",
-    error_over_time,
-    {"horizon": 2**16, "epsilon": 0.8, "delta": 1e-10, "repetitions": 2048},
-    {"horizon": 2**16, "repetitions": 64},
-)
-FIGURE3 = Item(
-    "figure-3",
-    "Sparse streams and the SNR table",
-    "Figure 3 and its table: Bernoulli streams with p = 2^-4 … 2^-10 and 0, T = 2^16, ε = 0.5, δ = 1e-10.",
-    sparse_streams,
-    {"horizon": 2**16, "epsilon": 0.5, "delta": 1e-10, "exponents": [4, 5, 6, 7, 8, 9, 10]},
-)
-
-
 PAPER_TOP1_SNR = {"binary-tree": 0.52, "square-root": 1.47}  # the average SNR that the paper prints
 RUNS_PER_BATCH = 32
 
@@ -247,8 +223,13 @@ def histogram(items: int, ticks: int, exponent: float, seed: int) -> FloatArray:
     return np.cumsum(increments, axis=0).astype(np.float64)
 
 
+@item(
+    "figure-4", "Top-1 of a Zipf stream",
+    "Figure 4: 20 items, 2048 steps, ε = 0.1, δ = 1e-10; average SNR 1.47 (square root) against 0.52 (binary).",
+    {"items": 20, "ticks": 2048, "epsilon": 0.1, "delta": 1e-10, "exponents": [1.0, 1.5, 2.0], "repetitions": 512},
+    {"repetitions": 32, "exponents": [1.0]},
+)  # fmt: skip
 def top_one(parameters: Parameters, context: Context) -> Result:
-    """SNR of the top-1 count, and the error of the published maximum over repeated runs."""
     ticks, items = parameters["ticks"], parameters["items"]
     epsilon, delta, repetitions = parameters["epsilon"], parameters["delta"], parameters["repetitions"]
     paper, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()
@@ -273,19 +254,15 @@ def top_one(parameters: Parameters, context: Context) -> Result:
             errors = published - top[:, np.newaxis]
             last_errors.append(errors[-ticks // 4 :])
         late = np.concatenate(last_errors, axis=1)
-        rows.append(
-            {
-                "Zipf exponent": exponent,
-                "mechanism": name,
-                "paper's SNR": PAPER_TOP1_SNR.get(name) if exponent == 1.0 else None,
-                "SNR, paper's C": float(np.mean(top / std)),
-                "SNR, tight": float(np.mean(top / std)) * paper / tight,
-                "worst std of a cell": float(std.max()),
-                "published maximum: mean error, last quarter": float(late.mean()),
-                "published maximum: rms error, last quarter": float(np.sqrt(np.mean(late**2))),
-                "true top count, last tick": float(top[-1]),
-            }
-        )
+        rows.append({
+            "Zipf exponent": exponent, "mechanism": name,
+            "paper's SNR": PAPER_TOP1_SNR.get(name) if exponent == 1.0 else None,
+            "SNR, paper's C": float(np.mean(top / std)), "SNR, tight": float(np.mean(top / std)) * paper / tight,
+            "worst std of a cell": float(std.max()),
+            "published maximum: mean error, last quarter": float(late.mean()),
+            "published maximum: rms error, last quarter": float(np.sqrt(np.mean(late**2))),
+            "true top count, last tick": float(top[-1]),
+        })  # fmt: skip
     first = {row["mechanism"]: row for row in rows if row["Zipf exponent"] == parameters["exponents"][0]}
     binary, root, best = (first[name]["SNR, paper's C"] for name in MECHANISMS)
     findings = [
@@ -317,13 +294,3 @@ def _draw_top_one(shown: Mapping[str, FloatArray], truth: FloatArray, law: Float
     axes[1].plot(ticks, truth, color=COLOURS["true"], linewidth=1.6, label="true top count")
     finish(axes[1], "tick", "largest noisy count", f"one run each, ε = {epsilon:g}, paper's C")
     return figure
-
-
-FIGURE4 = Item(
-    "figure-4",
-    "Top-1 of a Zipf stream",
-    "Figure 4: 20 items, 2048 steps, ε = 0.1, δ = 1e-10; average SNR 1.47 (square root) against 0.52 (binary).",
-    top_one,
-    {"items": 20, "ticks": 2048, "epsilon": 0.1, "delta": 1e-10, "exponents": [1.0, 1.5, 2.0], "repetitions": 512},
-    {"repetitions": 32, "exponents": [1.0]},
-)

@@ -1,12 +1,18 @@
-"""An item of the reproduction: its parameters, the context it runs in and the result it returns."""
+"""An item of the reproduction: parameters, the context it runs in, its result, and what all figures share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from evercount.factorizations import BUILT_IN, FACTORIZATIONS
+from evercount.plotting import COLOURS as PALETTE
+from evercount.plotting import MOST_PLOTTED_TICKS, label_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure
@@ -27,8 +33,6 @@ def silent(done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Context:
-    """What a running item may use besides its parameters."""
-
     seed: int = 0
     progress: Progress = silent
 
@@ -51,20 +55,22 @@ class Result:
     """Name → a function that draws; called only where matplotlib is installed."""
 
 
+Run: TypeAlias = Callable[[Parameters, Context], Result]
+
+
 @dataclass(frozen=True, eq=False)
 class Item:
-    """One figure, table or remark of the paper.
+    """One figure, table or remark of the paper."""
 
-    `full` are the parameters; `quick` are those that differ in a quick run. "repetitions" can be overridden;
-    "registered" are the names of the user's own factorizations.
-    """
+    # `full` are the parameters; `quick` are those that differ in a quick run. "repetitions" can be overridden;
+    # "registered" are the names of the user's own factorizations.
 
     name: str
     title: str
     shows: str
-    run: Callable[[Parameters, Context], Result]
-    full: Parameters = field(default_factory=dict)
-    quick: Parameters = field(default_factory=dict)
+    full: Parameters
+    quick: Parameters
+    run: Run
 
     def parameters(self, quick: bool = False, repetitions: int | None = None) -> dict[str, Any]:
         chosen = {**self.full, **self.quick} if quick else dict(self.full)
@@ -73,3 +79,46 @@ class Item:
         if "registered" in chosen:
             chosen["registered"] = sorted(FACTORIZATIONS.keys() - set(BUILT_IN))
         return chosen
+
+
+def item(
+    name: str, title: str, shows: str, full: Parameters, quick: Parameters = MappingProxyType({})
+) -> Callable[[Run], Item]:
+    return partial(Item, name, title, shows, full, quick)
+
+
+_DRAWN = ("balanced", "binary-tree", "normalized", "unbounded", "honaker-full", "square-root", "honaker", "true")
+COLOURS: Mapping[str, str] = dict(zip(_DRAWN, PALETTE, strict=True), optimal="#000000")
+"""One colour per mechanism, the same in every figure."""
+
+
+def finish(
+    axes: Any, x: str, y: str, title: str, legend: bool | dict[str, Any] = True, bottom: float | None = None
+) -> None:
+    """Titles, where the y axis begins, and the names of the curves: at their ends, or in a legend that has a place."""
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.tick_params(labelsize=8)
+    if bottom is not None:
+        axes.set_ylim(bottom=bottom)
+    if isinstance(legend, dict):
+        axes.legend(frameon=False, fontsize=8, **legend)
+    elif legend:
+        label_lines(axes)
+
+
+def powers(axes: Any, lowest: int, highest: int, step: int = 4) -> None:
+    marks = list(range(lowest, highest + 1, step))
+    axes.set_xticks(marks, [f"$2^{{{mark}}}$" for mark in marks])
+
+
+def plain_marks(axis: Any, marks: Sequence[float]) -> None:
+    """Label these places of a logarithmic axis with plain numbers, and no others."""
+    axis.set_ticks(marks, [f"{mark:g}" for mark in marks])
+    axis.set_ticks([], minor=True)
+
+
+def thin(count: int, points: int = MOST_PLOTTED_TICKS) -> Any:
+    """Indices of at most `points` of `count` points, evenly spaced, with the first and the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, points)).astype(np.int64))

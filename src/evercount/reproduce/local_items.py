@@ -8,8 +8,8 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.local import HierarchyPlan, LocalPlan, LocalServer, Logistic, simulate, simulate_hierarchy
-from evercount.reproduce.figures import finish, panels, plain_marks
-from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
+from evercount.plotting import panels
+from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, finish, item, plain_marks
 from evercount.reproduce.simulate import secret_of
 
 BUCKETS = 64
@@ -18,12 +18,10 @@ FORMS = ("hierarchical", "one-counter", "two-counter (the paper's)", "one point 
 
 
 def one_point_per_client(points: FloatArray, buckets: int, epsilon: float, rng: np.random.Generator) -> FloatArray:
-    """F̂ at the ends of the buckets, by the baseline: randomised response about one random end per client.
-
-    In the manner of Smith, Thakurta and Upadhyay (2017) without interaction: a client takes one end t of a bucket at
-    random and tells the slope of its loss there, ±1, by the randomiser of Duchi, Jordan and Wainwright (2013), which
-    keeps the sign with probability e^ε/(1 + e^ε). Pure ε-LDP. The server averages the answers about each end.
-    """
+    """F̂ at the ends of the buckets, by the baseline: randomised response about one random end per client."""
+    # In the manner of Smith, Thakurta and Upadhyay (2017) without interaction: a client takes one end t of a bucket at
+    # random and tells the slope of its loss there, ±1, by the randomiser of Duchi, Jordan and Wainwright (2013), which
+    # keeps the sign with probability e^ε/(1 + e^ε). Pure ε-LDP. The server averages the answers about each end.
     end = rng.integers(1, buckets + 1, len(points))
     below = points <= end / buckets
     kept = rng.random(len(points)) < math.exp(epsilon) / (1 + math.exp(epsilon))
@@ -82,8 +80,13 @@ def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
     return abs(estimate.median - star) / star
 
 
+@item(
+    "local-learning", "Local learning: forms and baseline",
+    "Table 1 and section on learning in the local model: less error than the baseline, which is only stated there.",
+    {"clients": 100_000, "delta": 1e-6, "epsilons": [0.5, 1.0, 2.0], "repetitions": 11},
+    {"clients": 4_000, "epsilons": [1.0], "repetitions": 3},
+)  # fmt: skip
 def compare_forms(parameters: Parameters, context: Context) -> Result:
-    """The largest error of F̂ of every form, and the error of θ̂ for a logistic loss."""
     n, delta, repetitions = int(parameters["clients"]), parameters["delta"], parameters["repetitions"]
     points = np.random.default_rng(context.seed).beta(2, 5, n)
     true = np.searchsorted(np.sort(points), np.arange(1, BUCKETS + 1) / BUCKETS, side="right") / n
@@ -91,26 +94,17 @@ def compare_forms(parameters: Parameters, context: Context) -> Result:
     for epsilon, form in context.steps([(e, form) for e in parameters["epsilons"] for form in FORMS]):
         labels = [f"{form} {epsilon} {i} {context.seed}" for i in range(repetitions)]
         errors = [np.abs(estimated_cdf(form, points, epsilon, delta, label) - true).max() for label in labels]
-        rows.append(
-            {
-                "epsilon": epsilon,
-                "form": form,
-                "delta": 0.0 if form in (FORMS[0], FORMS[3]) else delta,
-                "clients": n,
-                "largest error of F, median of runs": float(np.median(errors)),
-                "largest error of F, largest of runs": float(np.max(errors)),
-                "runs": repetitions,
-            }
-        )
+        rows.append({
+            "epsilon": epsilon, "form": form, "delta": 0.0 if form in (FORMS[0], FORMS[3]) else delta, "clients": n,
+            "largest error of F, median of runs": float(np.median(errors)),
+            "largest error of F, largest of runs": float(np.max(errors)), "runs": repetitions,
+        })  # fmt: skip
     logistic_errors = [logistic_error(n, 1.0, 0.1, f"logistic {i} {context.seed}") for i in range(repetitions)]
     logistic: Row = {
-        "loss": "logistic, scale 0.1",
-        "epsilon": 1.0,
-        "clients": n,
+        "loss": "logistic, scale 0.1", "epsilon": 1.0, "clients": n,
         "relative error of the minimiser, median of runs": float(np.median(logistic_errors)),
-        "relative error of the minimiser, largest of runs": float(np.max(logistic_errors)),
-        "runs": repetitions,
-    }
+        "relative error of the minimiser, largest of runs": float(np.max(logistic_errors)), "runs": repetitions,
+    }  # fmt: skip
     errors_of = {(row["epsilon"], row["form"]): row["largest error of F, median of runs"] for row in rows}
     ratios = {form: [errors_of[e, form] / errors_of[e, FORMS[0]] for e in parameters["epsilons"]] for form in FORMS[1:]}
     better = all(min(ratio) > 1 for ratio in ratios.values())
@@ -146,13 +140,3 @@ def _draw(rows: list[Row]) -> Figure:
     plain_marks(axes[0].yaxis, (0.01, 0.02, 0.05, 0.1, 0.2, 0.5))
     finish(axes[0], "epsilon of a client", "largest error of F (median of runs)", f"{rows[0]['clients']:,} clients")
     return figure
-
-
-LOCAL = Item(
-    "local-learning",
-    "Local learning: forms and baseline",
-    "Table 1 and section on learning in the local model: less error than the baseline, which is only stated there.",
-    compare_forms,
-    {"clients": 100_000, "delta": 1e-6, "epsilons": [0.5, 1.0, 2.0], "repetitions": 11},
-    {"clients": 4_000, "epsilons": [1.0], "repetitions": 3},
-)

@@ -13,20 +13,21 @@ from evercount.factorizations import factorization
 from evercount.factorizations.anytime_bound import anytime_lower_bound
 from evercount.factorizations.dense import LARGEST_OWN_HORIZON
 from evercount.noise.simulation import insecure_generator
-from evercount.reproduce.figures import COLOURS, finish, panels, powers
-from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
+from evercount.plotting import panels
+from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item, powers
 from evercount.reproduce.simulate import simulate
 
 
 def norm(name: str, horizon: int) -> float:
-    """The worst row norm of L times the column norm of R."""
     engine = factorization(name, horizon)
     return engine.worst_row()[1] * engine.column_norm
 
 
-# -- Figure 2 ----------------------------------------------------------------------------------------------------
-
-
+@item(
+    "figure-2", "Upper bound less lower bound",
+    "Figure 2: difference between the paper's upper bound and Mathias' lower bound for T = 2^5 … 2^44.",
+    {"exponents": list(range(5, 45))}, {"exponents": [5, 10, 16, 24, 44]},
+)  # fmt: skip
 def gaps(parameters: Parameters, context: Context) -> Result:
     rows: list[Row] = []
     exponents = parameters["exponents"]
@@ -90,11 +91,14 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
     return figure
 
 
-# -- the binary mechanism ------------------------------------------------------------------------------------------
-
-
+@item(
+    "binary-suboptimality", "Suboptimality of the binary mechanism",
+    "Remark: the binary mechanism's ℓ∞ error is suboptimal by a factor π·log₂e; results: factor about 4 at t "
+    "= 2^i − 1.",
+    {"exponents": list(range(4, 25)), "horizon": 2**16, "repetitions": 2048},
+    {"exponents": [4, 8, 12, 16, 20, 24], "horizon": 2**14, "repetitions": 256},
+)  # fmt: skip
 def suboptimality(parameters: Parameters, context: Context) -> Result:
-    """Norm of the binary mechanism over that of the square root, and the error at t = 2^i − 1."""
     rows: list[Row] = []
     for exponent in parameters["exponents"]:
         T = 2**exponent
@@ -110,16 +114,11 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
     for t in (2**i - 1 for i in range(1, horizon.bit_length())):
         binary, root = (float(simulations[name].std[t - 1] * scale[name]) for name in names)
         drawn = [float(simulations[name].mean_absolute[t - 1] * scale[name]) for name in names]
-        at_worst_ticks.append(
-            {
-                "t": t,
-                "binary std": binary,
-                "square root std": root,
-                "ratio, exact": binary / root,
-                "ratio, simulated": drawn[0] / drawn[1],
-                "standard error": binary / root * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
-            }
-        )
+        at_worst_ticks.append({
+            "t": t, "binary std": binary, "square root std": root, "ratio, exact": binary / root,
+            "ratio, simulated": drawn[0] / drawn[1],
+            "standard error": binary / root * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
+        })  # fmt: skip
     last = rows[-1]
     findings = [
         f"The ratio of norms is {rows[0]['ratio']:.2f} at {rows[0]['T']} and {last['ratio']:.2f} at {last['T']}; its "
@@ -156,13 +155,18 @@ def _draw_binary(rows: list[Row], at_worst_ticks: list[Row], exponents: list[int
     return figure
 
 
-# -- constants ---------------------------------------------------------------------------------------------------
-
 COMPARED = ("square-root", "normalized", "balanced", "optimal")
 
 
+@item(
+    "constants", "Constants of all factorizations",
+    "Beyond the paper: how close each factorization is to the best possible one.",
+    {"exponents": list(range(4, 21)), "optimal up to": 10, "unbounded exponents": list(range(4, 25, 2)),
+     "endless up to": [16, 64, 256, 512], "registered": []},
+    {"exponents": [4, 6, 8, 10, 12, 14, 16, 20], "optimal up to": 6, "unbounded exponents": [4, 8, 12, 16, 20, 24],
+     "endless up to": [16]},
+)  # fmt: skip
 def constants(parameters: Parameters, context: Context) -> Result:
-    """c = norm − ln T/π of every factorization beside the certified optimum and the lower bound."""
     rows: list[Row] = []
     exponents = parameters["exponents"]
     for exponent in context.steps(exponents):
@@ -188,15 +192,10 @@ def constants(parameters: Parameters, context: Context) -> Result:
         t = 2**exponent
         std = float(unbounded.row_norms(np.asarray([t]))[0] * unbounded.column_norm)
         known_horizon = float(bounds.landau(t))
-        endless.append(
-            {
-                "t": f"2^{exponent}",
-                "unbounded: std at t": std,
-                "square root told T = t": known_horizon,
-                "ratio": std / known_horizon,
-                "ratio to balanced told T = t": std / norm("balanced", t),
-            }
-        )
+        endless.append({
+            "t": f"2^{exponent}", "unbounded: std at t": std, "square root told T = t": known_horizon,
+            "ratio": std / known_horizon, "ratio to balanced told T = t": std / norm("balanced", t),
+        })  # fmt: skip
     least = [
         {"T": T, "no endless factorization below": anytime_lower_bound(T)}
         for T in context.steps(parameters["endless up to"])
@@ -242,49 +241,16 @@ def _draw_constants(rows: list[Row], endless: list[Row], exponents: list[int], m
     return figure
 
 
-FIGURE2 = Item(
-    "figure-2",
-    "Upper bound less lower bound",
-    "Figure 2: difference between the paper's upper bound and Mathias' lower bound for T = 2^5 … 2^44.",
-    gaps,
-    {"exponents": list(range(5, 45))},
-    {"exponents": [5, 10, 16, 24, 44]},
-)
-BINARY = Item(
-    "binary-suboptimality",
-    "Suboptimality of the binary mechanism",
-    "Remark: the binary mechanism's ℓ∞ error is suboptimal by a factor π·log₂e; results: factor about 4 at t = 2^i − "
-    "1.",
-    suboptimality,
-    {"exponents": list(range(4, 25)), "horizon": 2**16, "repetitions": 2048},
-    {"exponents": [4, 8, 12, 16, 20, 24], "horizon": 2**14, "repetitions": 256},
-)
-CONSTANTS = Item(
-    "constants",
-    "Constants of all factorizations",
-    "Beyond the paper: how close each factorization is to the best possible one.",
-    constants,
-    {
-        "exponents": list(range(4, 21)),
-        "optimal up to": 10,
-        "unbounded exponents": list(range(4, 25, 2)),
-        "endless up to": [16, 64, 256, 512],
-        "registered": [],
-    },
-    {
-        "exponents": [4, 6, 8, 10, 12, 14, 16, 20],
-        "optimal up to": 6,
-        "unbounded exponents": [4, 8, 12, 16, 20, 24],
-        "endless up to": [16],
-    },
-)
-
-
 TREES = ("binary-tree", "honaker", "honaker-full", "square-root", "balanced")
 
 
+@item(
+    "honaker", "Honaker's variant",
+    "Experiments: Honaker's variant ended within 5 hours only up to T = 512 and had a larger ℓ∞ error than binary.",
+    {"exponents": list(range(4, 17)), "simulated": 9, "repetitions": 4096},
+    {"exponents": [4, 6, 9, 12, 16], "simulated": 8, "repetitions": 512},
+)  # fmt: skip
 def honaker(parameters: Parameters, context: Context) -> Result:
-    """ℓ∞ and ℓ2 error of Honaker's variants against the binary mechanism, exact; run time of a stream."""
     rows: list[Row] = []
     exponents = parameters["exponents"]
     for exponent in context.steps(exponents):
@@ -292,15 +258,10 @@ def honaker(parameters: Parameters, context: Context) -> Result:
         for name in TREES:
             engine = factorization(name, T)
             norms = engine.row_norms(np.arange(1, T + 1)) * engine.column_norm
-            rows.append(
-                {
-                    "T": f"2^{exponent}",
-                    "mechanism": name,
-                    "worst std": float(norms.max()),
-                    "root mean square": float(np.sqrt(np.mean(norms**2))),
-                    "seconds for a stream": _seconds(engine, T),
-                }
-            )
+            rows.append({
+                "T": f"2^{exponent}", "mechanism": name, "worst std": float(norms.max()),
+                "root mean square": float(np.sqrt(np.mean(norms**2))), "seconds for a stream": _seconds(engine, T),
+            })  # fmt: skip
     size = 2 ** parameters["simulated"]
     simulated: list[Row] = []
     for name, simulation in simulate(TREES, size, parameters["repetitions"], context.seed).items():
@@ -350,13 +311,3 @@ def _draw_honaker(rows: list[Row], exponents: list[int]) -> Figure:
         finish(panel, "T", "std at noise multiplier 1", title, bottom=0)
         powers(panel, exponents[0], exponents[-1], 2)
     return figure
-
-
-HONAKER = Item(
-    "honaker",
-    "Honaker's variant",
-    "Experiments: Honaker's variant ended within 5 hours only up to T = 512 and had a larger ℓ∞ error than binary.",
-    honaker,
-    {"exponents": list(range(4, 17)), "simulated": 9, "repetitions": 4096},
-    {"exponents": [4, 6, 9, 12, 16], "simulated": 8, "repetitions": 512},
-)

@@ -16,10 +16,10 @@ import numpy as np
 from evercount import bounds
 from evercount._arrays import FloatArray, IntArray
 from evercount.engine.stream import Stream
+from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.queries import Count, MinCut, Query, Substrings
-from evercount.reproduce.figures import COLOURS, finish, panels
-from evercount.reproduce.item import Context, Figure, Item, Parameters, Result, Row
+from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,12 @@ def apart(reduction: Reduction, bits: IntArray, other: IntArray) -> int:
     return sum(mine != theirs for mine, theirs in pairs)
 
 
+@item(
+    "reductions", "Reductions between problems, run",
+    "Lower bounds: thresholds to counting, counting to substrings, counting to smallest cuts.",
+    {"epsilon": 1.0, "delta": 1e-6, "ticks": 32, "streams": 50}, {"ticks": 12, "streams": 10},
+)  # fmt: skip
 def reductions(parameters: Parameters, context: Context) -> Result:
-    """Run every reduction on random inputs and put our error beside the lower bound of the easier problem."""
     ticks, tries = int(parameters["ticks"]), parameters["streams"]
     budget = Budget(parameters["epsilon"], parameters["delta"])
     floor = budget.noise_multiplier() * float(bounds.nuclear_lower(ticks))
@@ -83,18 +87,12 @@ def reductions(parameters: Parameters, context: Context) -> Result:
             neighbours += apart(reduction, bits, flipped) == 1
         stream = Stream(reduction.query(ticks), budget, ticks)
         worst = float(stream.std(np.arange(1, ticks + 1)).max())
-        rows.append(
-            {
-                "easier problem": reduction.easier,
-                "harder problem": reduction.harder,
-                "inputs": tries,
-                "answers that are the running counts": exact,
-                "neighbours that stay neighbours": neighbours,
-                "our worst std for the harder problem": worst,
-                "lower bound for the easier problem": floor,
-                "ratio": worst / floor,
-            }
-        )
+        rows.append({
+            "easier problem": reduction.easier, "harder problem": reduction.harder, "inputs": tries,
+            "answers that are the running counts": exact, "neighbours that stay neighbours": neighbours,
+            "our worst std for the harder problem": worst, "lower bound for the easier problem": floor,
+            "ratio": worst / floor,
+        })  # fmt: skip
     all_hold = all(
         row["answers that are the running counts"] == row["neighbours that stay neighbours"] == tries for row in rows
     )
@@ -122,13 +120,3 @@ def _draw(rows: Sequence[Row]) -> Figure:
     place = {"ncols": 2, "loc": "upper center", "bbox_to_anchor": (0.4, -0.25)}
     finish(axes[0], "worst std over all ticks", "", "a lower bound that travels along reductions", place)
     return figure
-
-
-REDUCED = Item(
-    "reductions",
-    "Reductions between problems, run",
-    "Lower bounds: thresholds to counting, counting to substrings, counting to smallest cuts.",
-    reductions,
-    full={"epsilon": 1.0, "delta": 1e-6, "ticks": 32, "streams": 50},
-    quick={"ticks": 12, "streams": 10},
-)

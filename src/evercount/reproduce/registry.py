@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from evercount.reproduce.attack_items import FAILURES
-from evercount.reproduce.baseline_items import BRIDGES, SMOOTHNESS, SPARSE
-from evercount.reproduce.counting_items import FIGURE1, FIGURE3, FIGURE4
+from evercount.reproduce import attack_items, local_items, reduction_items, table1_items
+from evercount.reproduce.baseline_items import bridges, smoothness, sparse, yardstick
+from evercount.reproduce.counting_items import error_over_time, sparse_streams, top_one
 from evercount.reproduce.item import Item
-from evercount.reproduce.local_items import LOCAL
-from evercount.reproduce.norm_items import BINARY, CONSTANTS, FIGURE2, HONAKER
-from evercount.reproduce.reduction_items import REDUCED
-from evercount.reproduce.table1_items import TABLE1
-from evercount.reproduce.yardstick_items import YARDSTICK
+from evercount.reproduce.norm_items import constants, gaps, honaker, suboptimality
 
-PAPER = (FIGURE1, FIGURE2, FIGURE3, FIGURE4, BINARY, HONAKER, TABLE1, LOCAL, FAILURES)
-BEYOND = (CONSTANTS, SMOOTHNESS, SPARSE, REDUCED, BRIDGES, YARDSTICK)
-ITEMS: dict[str, Item] = {item.name: item for item in (*PAPER, *BEYOND)}
+FIGURES = (error_over_time, gaps, sparse_streams, top_one)
+PAPER = (*FIGURES, suboptimality, honaker, table1_items.rows_of_table, local_items.compare_forms, attack_items.failures)
+BEYOND = (constants, smoothness, sparse, reduction_items.reductions, bridges, yardstick)
+ITEMS: dict[str, Item] = {one.name: one for one in (*PAPER, *BEYOND)}

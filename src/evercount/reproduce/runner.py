@@ -83,18 +83,11 @@ def run_one(item: Item, context: Context, key: Mapping[str, Any], folder: Path) 
     files = write_tables(result, folder)
     figures, note = write_figures(result, folder)
     record = {
-        "item": item.name,
-        "title": item.title,
-        "paper shows": item.shows,
-        **key,
-        "paper": result.paper,
-        "verdict": result.verdict,
-        "findings": [*result.findings, *([note] if note else [])],
+        "item": item.name, "title": item.title, "paper shows": item.shows, **key,
+        "paper": result.paper, "verdict": result.verdict, "findings": [*result.findings, *([note] if note else [])],
         "tables": {name: list(rows) for name, rows in result.tables.items()},
-        "files": files,
-        "figures": figures,
-        "seconds": round(time.perf_counter() - start, 2),
-    }
+        "files": files, "figures": figures, "seconds": round(time.perf_counter() - start, 2),
+    }  # fmt: skip
     unfinished = folder / "result.json.part"
     unfinished.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     unfinished.replace(folder / "result.json")
@@ -102,15 +95,11 @@ def run_one(item: Item, context: Context, key: Mapping[str, Any], folder: Path) 
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """The record of a finished item; None if there is no readable one."""
     try:
         record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and record.get("format") == RECORD_FORMAT else None
-
-
-# -- files -------------------------------------------------------------------------------------------------------
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -160,11 +149,7 @@ def reduce_colours(path: Path) -> None:
 
 
 def slug(name: str) -> str:
-    """A file name of letters, digits and hyphens."""
     return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name.lower()).split())
-
-
-# -- the index ---------------------------------------------------------------------------------------------------
 
 
 def index_page(records: Sequence[Mapping[str, Any]]) -> str:

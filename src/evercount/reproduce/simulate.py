@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -22,44 +24,32 @@ BATCH = 64  # repetitions that run at once
 
 
 @dataclass(frozen=True, eq=False)
-class Totals:
-    """Sums over repetitions. `+` joins the totals of different repetitions."""
-
-    repetitions: int
-    absolute: FloatArray  # Σ |error| at each tick
-    running: FloatArray  # Σ of max_{s≤t} |error_s|
-    each: FloatArray
-    """Per repetition, summed: rows mean_t |error|/std and max_t |error|; columns Σ and Σ of squares."""
-
-    def __add__(self, other: Totals) -> Totals:
-        return Totals(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
-
-
-@dataclass(frozen=True, eq=False)
 class Simulation:
-    """Statistics of one mechanism over all repetitions, in units of σ."""
+    """Statistics of one mechanism in units of σ, as sums over repetitions; `+` joins those of other repetitions."""
 
     name: str
     std: FloatArray  # the exact std at each tick; only `mean_normalised` uses it
-    totals: Totals
+    repetitions: int
+    absolute: FloatArray  # Σ |error| at each tick
+    running: FloatArray  # Σ of max_{s≤t} |error_s|
+    each: FloatArray  # per repetition, summed: rows mean_t |error|/std and max_t |error|; columns Σ and Σ of squares
 
-    @property
-    def repetitions(self) -> int:
-        return self.totals.repetitions
+    def __add__(self, other: Simulation) -> Simulation:
+        sums = self.absolute + other.absolute, self.running + other.running, self.each + other.each
+        return Simulation(self.name, self.std, self.repetitions + other.repetitions, *sums)
 
     @property
     def mean_absolute(self) -> FloatArray:
         """Mean |error| at each tick; exactly std·√(2/π) in expectation."""
-        return self.totals.absolute / self.repetitions
+        return self.absolute / self.repetitions
 
     @property
     def running_maximum(self) -> FloatArray:
-        """Mean of the largest |error| so far."""
-        return self.totals.running / self.repetitions
+        return self.running / self.repetitions
 
     def _summary(self, which: int) -> tuple[float, float]:
-        """(mean, standard error) of one row of `Totals.each`."""
-        total, squares = self.totals.each[which]
+        """(mean, standard error) of one row of `each`."""
+        total, squares = self.each[which]
         n = self.repetitions
         mean = float(total / n)
         variance = max(float(squares / n) - mean**2, 0.0) * n / max(n - 1, 1)
@@ -76,12 +66,12 @@ class Simulation:
         return self._summary(1)
 
 
-def measure(noise: FloatArray, std: FloatArray) -> Totals:
+def measure(name: str, noise: FloatArray, std: FloatArray) -> Simulation:
     size = np.abs(noise)
     running = np.maximum.accumulate(size, axis=0)
     each = np.stack([(size / std[:, np.newaxis]).mean(axis=0), running[-1]])
     squares = np.stack([each.sum(axis=1), (each**2).sum(axis=1)], axis=1)
-    return Totals(noise.shape[1], size.sum(axis=1), running.sum(axis=1), squares)
+    return Simulation(name, std, noise.shape[1], size.sum(axis=1), running.sum(axis=1), squares)
 
 
 def one_batch(engine: Factorization, repetitions: int, seed: int) -> FloatArray:
@@ -111,14 +101,12 @@ def simulate(
     for place, name in enumerate(names):
         engine = factorization(name, horizon)
         std = engine.row_norms(np.arange(1, horizon + 1))
-        total: Totals | None = None
+        batches = []
         for start in range(0, repetitions, BATCH):
             count = min(BATCH, repetitions - start)
-            batch = measure(one_batch(engine, count, batch_seed(seed, name, start)), std)
-            total = batch if total is None else total + batch
+            batches.append(measure(name, one_batch(engine, count, batch_seed(seed, name, start)), std))
             progress(place * repetitions + start + count, repetitions * len(names))
-        assert total is not None
-        simulations[name] = Simulation(name, std, total)
+        simulations[name] = reduce(add, batches)
     return simulations
 
 

@@ -32,22 +32,16 @@ from evercount.sparse.sparse_plan import (
     up_to_power,
 )
 
-SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-"""Parts of ε for the partition that are tried; the counter has the rest."""
-REFERENCE_TICKS = 2**20
-"""Ticks at which ways of counting without a horizon are compared."""
+SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # parts of ε for the partition that are tried; the counter has the rest
+REFERENCE_TICKS = 2**20  # ticks at which ways of counting without a horizon are compared
 METHODS = ("partition", "plain", "constant")
 """Ways of counting: a counter over private segments, a counter over ticks, and max_ones/2 without any data."""
 
 
 def plan_sparse(
-    epsilon: float,
-    horizon: int | None,
-    delta: float = 0.0,
-    max_ones: int | None = None,
-    beta: float = 0.05,
+    epsilon: float, horizon: int | None, delta: float = 0.0, max_ones: int | None = None, beta: float = 0.05,
     method: str | None = None,
-) -> SparsePlan:
+) -> SparsePlan:  # fmt: skip
     """The way of counting with the least proved bound, and for a partition the best split of ε among a few hundred.
 
     Example:
@@ -157,63 +151,38 @@ def epsilon_rest(epsilon: float, part: float) -> float:
 
 
 def plain_bound(epsilon: float, horizon: int, delta: float = 0.0, beta: float = 0.05, name: str | None = None) -> float:
-    """The simultaneous bound of the counter without partition, by the same tails: what a sparse counter must beat.
-
-    `name` is the pure mechanism where δ = 0; by default the one of a new stream.
-    """
+    """The simultaneous bound of the counter without partition, by the same tails: what a sparse counter must beat."""
+    # `name` is the pure mechanism where δ = 0; by default the one of a new stream.
     if delta > 0:
         return gaussian_radius(epsilon, delta, horizon, beta)
     return named_radius("bridge" if name is None else name, horizon, epsilon, beta)
 
 
 def sparse_against_plain(
-    epsilon: float,
-    horizons: tuple[int, ...] = (2**10, 2**14, 2**18, 2**22, 2**26),
-    ones: tuple[int, ...] = (1, 10, 100, 1000, 10000),
-    delta: float = 0.0,
-    beta: float = 0.05,
-) -> list[dict[str, Any]]:
-    """One row per (horizon, ones): the bounds and whether the partition wins. The data of a chart.
-
-    `constant` is the error of publishing ones/2 for ever, which needs no data: a counter must beat that too.
-    """
+    epsilon: float, horizons: tuple[int, ...] = (2**10, 2**14, 2**18, 2**22, 2**26),
+    ones: tuple[int, ...] = (1, 10, 100, 1000, 10000), delta: float = 0.0, beta: float = 0.05,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """One row per (horizon, ones): the bounds and whether the partition wins. The data of a chart."""
+    # `constant` is the error of publishing ones/2 for ever, which needs no data: a counter must beat that too.
     rows = []
     for T in horizons:
         plain = plain_bound(epsilon, T, delta, beta)
-        for s in ones:
-            if s <= T:
-                sparse = plan_sparse(epsilon, T, delta, s, beta, "partition").bound_without_promise()
-                wins = sparse < min(plain, s / 2)
-                rows.append(
-                    {"horizon": T, "ones": s, "plain": plain, "constant": s / 2, "sparse": sparse, "wins": wins}
-                )
+        for s in (s for s in ones if s <= T):
+            sparse = plan_sparse(epsilon, T, delta, s, beta, "partition").bound_without_promise()
+            wins = sparse < min(plain, s / 2)
+            rows.append({"horizon": T, "ones": s, "plain": plain, "constant": s / 2, "sparse": sparse, "wins": wins})
     return rows
 
 
 def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None = None, counters: int = 1) -> Noise:
-    """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta is positive.
-
-    Simulations ask for that of many counters at once.
-    """
+    """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta is positive."""
+    # Simulations ask for that of many counters at once.
     served = plan.horizon if plan.method == "plain" else plan.segments
     if plan.delta == 0:
-        return build_pure(
-            pure_factorization(plan.counter, served),
-            cells=counters,
-            grid=1.0,
-            l1=1.0,
-            epsilon=plan.counter_epsilon,
-            secret=secret,
-            dumped=dumped,
-        )
+        tree, epsilon = pure_factorization(plan.counter, served), plan.counter_epsilon
+        return build_pure(tree, cells=counters, grid=1.0, l1=1.0, epsilon=epsilon, secret=secret, dumped=dumped)
     engine = factorization(plan.counter, served)
     return build_noise(
-        engine,
-        cells=counters,
-        grid=1.0,
-        sensitivity=engine.column_norm,
-        budget=Budget(plan.counter_epsilon, plan.delta),
-        horizon=served,
-        secret=None if dumped is not None else secret,
-        dumped=dumped,
-    )
+        engine, cells=counters, grid=1.0, sensitivity=engine.column_norm, horizon=served,
+        budget=Budget(plan.counter_epsilon, plan.delta), secret=None if dumped is not None else secret, dumped=dumped,
+    )  # fmt: skip

@@ -29,10 +29,8 @@ from evercount.noise.laplace_sampler import ExactLaplace
 from evercount.sparse.budget_split import make_counter, plan_sparse
 from evercount.sparse.sparse_plan import SparsePlan, up_to_power
 
-TICKS_AHEAD = 1 << 12
-"""Ticks whose noise is drawn at a time."""
-LARGEST_COUNT = 2**53
-"""Counts are exact as doubles below this."""
+TICKS_AHEAD = 1 << 12  # ticks whose noise is drawn at a time
+LARGEST_COUNT = 2**53  # counts are exact as doubles below this
 
 
 @dataclass(frozen=True)
@@ -92,16 +90,9 @@ class SparseCount(NoiseOwner):
     _owner_noun: ClassVar[str] = "counter"
 
     def __init__(
-        self,
-        epsilon: float,
-        horizon: int | None = None,
-        delta: float = 0.0,
-        max_ones: int | None = None,
-        *,
-        level: float = 0.95,
-        method: str | None = None,
-        secret: Secret | None = None,
-    ) -> None:
+        self, epsilon: float, horizon: int | None = None, delta: float = 0.0, max_ones: int | None = None, *,
+        level: float = 0.95, method: str | None = None, secret: Secret | None = None,
+    ) -> None:  # fmt: skip
         self.plan = plan_sparse(epsilon, horizon, delta, max_ones, chance_outside(level), method)
         if not (secret is None or isinstance(secret, Secret)):
             raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
@@ -266,8 +257,6 @@ class SparseCount(NoiseOwner):
             value = low = high = max(0.0, min(value, most))
         return SparseRelease(self.tick, value, low, high, closed, self.segments, self.full)
 
-    # -- snapshots -------------------------------------------------------------------------------------------------
-
     def snapshot(self) -> bytes:
         """Everything needed to continue identically. Secret: it holds raw sums and the key of the noise.
 
@@ -281,14 +270,11 @@ class SparseCount(NoiseOwner):
         self._check_not_torn()
         plan: SparsePlan = self.plan
         data = {
-            "sparse": [plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta],
-            "method": plan.method,
-            "counter": plan.counter,
-            "plan": [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()],
-            "secret": self._secret.hex(),
+            "sparse": [plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta], "method": plan.method,
+            "counter": plan.counter, "plan": _split_of(plan), "secret": self._secret.hex(),
             "noise": {} if self._noise is None else self._noise.dump(),
             "state": [self.tick, self.segments, self._open, self._total, self._estimate],
-        }
+        }  # fmt: skip
         return pack(data)
 
     @classmethod
@@ -309,8 +295,7 @@ class SparseCount(NoiseOwner):
             epsilon, horizon, delta, max_ones, beta = data["sparse"]
             counter = cls.__new__(cls)
             counter.plan = plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, data["method"])
-            split = [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()]
-            if data["plan"] != split or data["counter"] != plan.counter:
+            if data["plan"] != _split_of(plan) or data["counter"] != plan.counter:
                 raise SnapshotError("the snapshot was made with another split of the budget; use the same version")
             counter._start(Secret.from_hex(data["secret"]), data["noise"])
             counter.tick, counter.segments, counter._open, counter._total, counter._estimate = _checked_state(
@@ -322,6 +307,10 @@ class SparseCount(NoiseOwner):
         except (EvercountError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise SnapshotError(f"this is not a snapshot of a SparseCount ({type(error).__name__})") from None
         return counter
+
+
+def _split_of(plan: SparsePlan) -> list[Any]:
+    return [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()]
 
 
 def _checked_state(state: Any, horizon: int | None) -> tuple[int, int, int, int, float]:

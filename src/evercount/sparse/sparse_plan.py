@@ -124,8 +124,6 @@ class SparsePlan:
         parts = f"{stated(self.partition_epsilon)} for the partition and {stated(self.counter_epsilon)} for the counter"
         return f"{promise} Of epsilon, {parts}."
 
-    # -- the partition ---------------------------------------------------------------------------------------------
-
     def spread_at(self, tick: int) -> int:
         """A of the proof at a tick; without a horizon it grows with the logarithm of the tick.
 
@@ -184,8 +182,6 @@ class SparsePlan:
             return (Budget(self.epsilon, self.delta),)
         # Both parts were cut to 20 bits of epsilon, so that their sum is exact.
         return Budget(self.partition_epsilon, 0.0), Budget(self.counter_epsilon, self.delta)
-
-    # -- errors ----------------------------------------------------------------------------------------------------
 
     def counter_bound(self, releases: int) -> float:
         """How far the counter is off, for all of its first releases, with chance 1 − β/3 (plain counters: 1 − β).
@@ -253,7 +249,7 @@ class SparsePlan:
         ones = self.max_ones if ones is None else ones
         if ones is None:
             raise ParameterError("max_ones is unknown: say for how many ones the bound is wanted")
-        ones = _check_ones(ones)
+        ones = check_count("ones", ones, 0)
         if self.method == "constant":
             assert self.max_ones is not None
             return self.max_ones / 2
@@ -262,10 +258,6 @@ class SparsePlan:
             raise ParameterError("there is no horizon: say for how many ticks the bound is wanted")
         ticks = check_count("ticks", ticks)
         return self.counter_bound(ticks if self.method == "plain" else ones // self.gap) + self.offset(ticks)
-
-
-def _check_ones(ones: object) -> int:
-    return 0 if type(ones) is int and ones == 0 else check_count("ones", ones)
 
 
 def fixed_spread(threshold_epsilon: float, tick_epsilon: float, segments: int, horizon: int, beta: float) -> int:
