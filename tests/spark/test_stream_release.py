@@ -173,7 +173,7 @@ def test_a_batch_that_comes_again_is_counted_once(
     store.close()
 
 
-@pytest.mark.parametrize("late", ["drop", "next"])
+@pytest.mark.parametrize("late", soak_but(["next"], ["drop", "next"]))
 def test_late_events_and_the_wait(spark: Any, feed: Feed, tmp_path: Path, late: Any) -> None:
     declaration = replace(DECLARATION, late=late)
     store, checkpoint = new_store(tmp_path / "store.db", declaration), str(tmp_path / "checkpoint")
