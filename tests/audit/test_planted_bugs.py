@@ -51,7 +51,7 @@ BY_ATTACK: list[Any] = [
 
 def replayed(program: Any) -> Any:
     ticks = program.horizon if hasattr(program, "horizon") else planted.T
-    return run_replay(program, ticks, SECRET, 60)
+    return run_replay(program, ticks, SECRET, 200)
 
 
 def attacks(program: Any) -> Iterator[Any]:
