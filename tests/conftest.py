@@ -209,8 +209,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": (folder / "events").as_uri(),
     }
-    # the jobs are short: a compiler that starts at once, and no threads for the memory
-    java = "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'"
+    # the jobs are short: a compiler that starts at once, with room for all it makes, and no threads for the memory
+    java = "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m'"
     arguments = " ".join(f"--conf {name}={value}" for name, value in options.items())
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{java} {arguments} pyspark-shell"
     with warnings.catch_warnings():

@@ -43,9 +43,8 @@ def attacked(query: Query, budget: Budget, name: str | None, runs: int) -> Any:
     return attack(program, pair, runs, SECRET)
 
 
-@pytest.mark.parametrize(
-    "name", ["balanced", *(pytest.param(name, marks=pytest.mark.soak) for name in ("binary-tree", "fresh", "blend"))]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["balanced", "binary-tree", "fresh", "blend"])
 def test_attack_comes_within_a_tenth_of_the_promise(name: str) -> None:
     """S is attained, so a good attack reaches the claim, and no attack gets beyond it."""
     report = attacked(FINE, Budget(3.0, 0.01), name, 1500)
@@ -66,22 +65,22 @@ def test_attack_on_pure_noise_comes_within_a_tenth() -> None:
     assert 0.5 < report.proved <= 1
 
 
-@pytest.mark.parametrize("name", soak_but(["balanced", "unbounded", "honaker-full"], FACTORIZATIONS))
+@pytest.mark.parametrize("name", soak_but(["balanced"], FACTORIZATIONS))
 def test_no_factorization_is_beaten(name: str) -> None:
     report = attacked(Histogram(2), Budget(3.0, 0.01, adjacency="replace"), name, 200)
     assert report.holds, report.summary()
 
 
 def test_bounds_cover_at_their_confidence() -> None:
-    """Of 200 attacks at confidence 0.9 on a mechanism that spends its promise exactly, few prove more than it."""
-    pair = (((1,),), ((),))
+    """Of 100 attacks at confidence 0.9 on a mechanism that spends its promise exactly, few prove more than it."""
+    pair, attacks = (((1,),), ((),)), 100
     beaten = interval = 0
-    for number in range(200):
+    for number in range(attacks):
         report = attack(Coin(1.0, 1.0), pair, 100, SECRET.derive(f"coverage {number}"), 0.9)
         beaten += report.proved > report.claimed
         interval += not report.low <= 1.0 <= report.high
-    assert beaten <= 200 * 0.1 + 3 * math.sqrt(200 * 0.09)
-    assert interval <= 200 * 0.2 + 4 * math.sqrt(200 * 0.16)
+    assert beaten <= attacks * 0.1 + 3 * math.sqrt(attacks * 0.09)
+    assert interval <= attacks * 0.2 + 4 * math.sqrt(attacks * 0.16)
     # and the negative control: noise 2.5 times too small is proved in nearly all of them
     caught = sum(attack(Coin(0.4, 1.0), pair, 100, SECRET.derive(f"control {n}"), 0.9).proved > 1.0 for n in range(20))
     assert caught >= 19
@@ -139,7 +138,7 @@ def law_distance(claim: Claim, noise: FloatArray, grid: float = 1.0) -> tuple[fl
     return statistic / freedom, float(chi2.sf(statistic, freedom))
 
 
-@pytest.mark.parametrize("name", ["pure-tree", "pure-binary"])
+@pytest.mark.parametrize("name", soak_but(["pure-binary"], ["pure-tree", "pure-binary"]))
 def test_pure_streams_follow_the_exact_law(name: str) -> None:
     program = LibraryProgram(Count(), Budget(2.0, 0.0), TICKS, name)
     data = ((),) * TICKS
@@ -153,8 +152,8 @@ def test_pure_streams_follow_the_exact_law(name: str) -> None:
 
 
 def test_table_and_chart(tmp_path: Any) -> None:
-    cases = [case for case in all_cases(Count()) if case.factorization in ("fresh", "pure-binary")][:3]
-    reports = [run_case(case, 60, SECRET) for case in cases]
+    cases = [case for case in all_cases(Count()) if case.factorization in ("fresh", "pure-binary")][:2]
+    reports = [run_case(case, 40, SECRET) for case in cases]
     assert all(report.holds for report in reports)
     chart(reports, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").stat().st_size > 5000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import planted
@@ -53,9 +54,9 @@ def replayed(program: Any) -> Any:
     return run_replay(program, ticks, SECRET, 200)
 
 
-def attacks(program: Any) -> list[Any]:
-    """An attack on each pair; they share the chance of a false alarm."""
-    return [attack(program, pair, RUNS, SECRET, 1 - 1e-4 / len(PAIRS)) for pair in PAIRS]
+def attacks(program: Any) -> Iterator[Any]:
+    """An attack on each pair, one after the other; they share the chance of a false alarm."""
+    return (attack(program, pair, RUNS, SECRET, 1 - 1e-4 / len(PAIRS)) for pair in PAIRS)
 
 
 def test_the_honest_program_passes_both() -> None:
@@ -81,7 +82,7 @@ def test_replay_catches(bug: Any) -> None:
 
 @pytest.mark.parametrize("bug", BY_ATTACK, ids=lambda bug: bug.__name__)
 def test_attack_catches(bug: Any) -> None:
-    assert not all(report.holds for report in attacks(bug()))
+    assert any(not report.holds for report in attacks(bug()))
 
 
 def test_low_bits_and_short_seeds_are_told_by_their_names() -> None:

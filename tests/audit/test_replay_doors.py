@@ -52,14 +52,17 @@ def report_of(program: Any, budget: Budget) -> Any:
 
 @pytest.mark.parametrize(
     ("query", "adjacency", "unit"),
-    [
-        (QUERIES[0], "add-remove", UNITS[0]),
-        (QUERIES[0], "replace", UNITS[1]),
-        (QUERIES[1], "replace", UNITS[0]),
-        (QUERIES[1], "add-remove", UNITS[1]),
-        (QUERIES[2], "add-remove", UNITS[0]),
-        (QUERIES[2], "replace", UNITS[1]),
-    ],
+    soak_but(
+        [(QUERIES[1], "replace", UNITS[0]), (QUERIES[2], "replace", UNITS[1])],
+        [
+            (QUERIES[0], "add-remove", UNITS[0]),
+            (QUERIES[0], "replace", UNITS[1]),
+            (QUERIES[1], "replace", UNITS[0]),
+            (QUERIES[1], "add-remove", UNITS[1]),
+            (QUERIES[2], "add-remove", UNITS[0]),
+            (QUERIES[2], "replace", UNITS[1]),
+        ],
+    ),
 )
 def test_files_keep_the_promise(query: Query, adjacency: Any, unit: dict[str, Any]) -> None:
     budget = Budget(1.0, 1e-6, adjacency=adjacency, **unit)
@@ -73,7 +76,10 @@ def test_files_keep_the_promise(query: Query, adjacency: Any, unit: dict[str, An
 
 @pytest.mark.parametrize(
     ("query", "unit"),
-    [(Count(), UNITS[0]), (Sum(-2, 1), UNITS[1]), (QUERIES[2], UNITS[1]), (Edges(3), UNITS[0])],
+    soak_but(
+        [(QUERIES[2], UNITS[1]), (Edges(3), UNITS[0])],
+        [(Count(), UNITS[0]), (Sum(-2, 1), UNITS[1]), (QUERIES[2], UNITS[1]), (Edges(3), UNITS[0])],
+    ),
     ids=lambda value: getattr(value, "name", None),
 )
 def test_service_keeps_the_promise(query: Query, unit: dict[str, Any]) -> None:
@@ -179,7 +185,7 @@ def test_no_query_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("name", "unit"),
     soak_but(
-        [*((name, "user") for name in TREES), ("rollup", "event"), ("discovered-keys", "event")],
+        [("rollup", "event"), ("distinct-users", "user"), ("occupancy", "user"), ("discovered-keys", "user")],
         product(TREES, ["event", "user"]),
     ),
 )

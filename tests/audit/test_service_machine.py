@@ -112,7 +112,7 @@ class ServiceMachine(RuleBasedStateMachine):
 
 TestServiceMachine = ServiceMachine.TestCase
 TestServiceMachine.settings = settings(
-    max_examples=8,
+    max_examples=4,
     stateful_step_count=15,
     deadline=None,
     derandomize=True,

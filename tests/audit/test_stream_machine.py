@@ -239,6 +239,16 @@ class StoreMachine(RuleBasedStateMachine):
 
 QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 TestStreamMachine = StreamMachine.TestCase
-TestStreamMachine.settings = settings(QUIET, max_examples=40, stateful_step_count=25)
+TestStreamMachine.settings = settings(QUIET, max_examples=12, stateful_step_count=25)
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(QUIET, max_examples=15, stateful_step_count=20)
+TestStoreMachine.settings = settings(QUIET, max_examples=5, stateful_step_count=20)
+
+
+@pytest.mark.soak
+class TestManyStreams(StreamMachine.TestCase):  # type: ignore[name-defined, misc]
+    settings = settings(QUIET, max_examples=40, stateful_step_count=25)
+
+
+@pytest.mark.soak
+class TestManyStores(StoreMachine.TestCase):  # type: ignore[name-defined, misc]
+    settings = settings(QUIET, max_examples=15, stateful_step_count=20)

@@ -37,7 +37,7 @@ def test_the_mechanism_of_your_own_fits_on_a_page():
     assert len(own.read_text(encoding="utf-8").splitlines()) <= 40
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_month_of_the_publishers_year(tmp_path):
     """Late, missing and corrected files, a region that joins, a renewal and kills: no row is lost or counted twice."""
     pytest.importorskip("duckdb")

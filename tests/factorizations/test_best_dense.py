@@ -161,7 +161,7 @@ def test_the_distance_is_printed():
         assert CliRunner().invoke(app, wrong.split()).exit_code == 2
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_blend_is_close():
     """T = 365, events: day, week and running total together, worst ticks."""
     best = dense_optimum((1, 7, None), 365, 1, None, True).certificate

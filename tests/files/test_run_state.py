@@ -209,7 +209,7 @@ def test_killed_while_it_writes_into_a_store(tmp_path: Path, run: Runner) -> Non
     assert all(killed_into_store(tmp_path, run, step) for step in (1, 20, 30, 34, 38, 42))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_killed_at_every_step_into_a_store(tmp_path: Path, run: Runner) -> None:
     steps = 1
     while killed_into_store(tmp_path, run, steps):
@@ -250,16 +250,13 @@ def test_killed_in_a_renewal_that_carries_totals(tmp_path: Path, run: Runner, mo
     assert all(killed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("more", "every"),
-    [("", 1), ("--db s.db --name flu", 7), pytest.param("--db s.db --name flu", 1, marks=pytest.mark.soak)],
-)
-def test_killed_at_every_step_of_a_renewal(tmp_path: Path, run: Runner, more: str, every: int) -> None:
-    """At all steps; into a store, which has some 170 of them, at every seventh but in `make soak`."""
+@pytest.mark.soak
+@pytest.mark.parametrize("more", ["", "--db s.db --name flu"])
+def test_killed_at_every_step_of_a_renewal(tmp_path: Path, run: Runner, more: str) -> None:
+    """Into a store there are some 170 of them."""
     step = 1
     while killed_in_a_renewal(tmp_path / str(step), run, step, more):
-        step += every
+        step += 1
     assert step > 20
 
 

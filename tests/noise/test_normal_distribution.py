@@ -18,6 +18,7 @@ from scipy import special, stats
 from evercount.noise import ExactNoise, Normals, Secret
 from evercount.noise.exact_comparisons import cumulative, thresholds
 from evercount.noise.prf import Prf
+from tiers import soak_but
 
 SECRET = "8f" * 32
 DRAWS, CELLS = 1000, 1000
@@ -181,7 +182,7 @@ def tail_cdf(k: int) -> Callable[[Sample], Sample]:
     return lambda t: (low - special.ndtr(-t)) / (low - high)
 
 
-@pytest.mark.parametrize("k", range(9))
+@pytest.mark.parametrize("k", soak_but([0, 1, 3, 8], range(9)))
 def test_shape_within_each_unit_interval(k: int) -> None:
     """Given k, |z| has the normal law cut to [k, k+1): 50,000 draws at each k, up to 9σ."""
     z = conditional(k)

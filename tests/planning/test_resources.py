@@ -21,8 +21,8 @@ CELLS = 30_000
     [
         (0, "1e-9"),
         (8760, "1e-9"),
-        pytest.param(0, "0", marks=pytest.mark.slow),
-        pytest.param(8760, "0", marks=pytest.mark.slow),
+        pytest.param(0, "0", marks=pytest.mark.soak),
+        pytest.param(8760, "0", marks=pytest.mark.soak),
     ],
 )
 def test_a_plan_states_what_is_used(horizon: int, delta: str) -> None:

@@ -164,7 +164,7 @@ PARTS = [None, (0.5, 0.0), (0.5, 0.5), (1.0, 1.0)]
 @pytest.mark.parametrize(
     ("total", "part"),
     soak_but(
-        [*((TOTALS[0], part) for part in PARTS), (TOTALS[1], PARTS[2]), (TOTALS[2], PARTS[1])],
+        [(TOTALS[0], PARTS[0]), (TOTALS[0], PARTS[2]), (TOTALS[2], PARTS[1])],
         itertools.product(TOTALS, PARTS),
     ),
     ids=str,
@@ -181,7 +181,7 @@ def test_no_adaptive_choice_beats_the_total(total: Budget, part: tuple[float, fl
         assert least * total.delta <= gain <= total.delta * 1.01
 
 
-@pytest.mark.parametrize("total", TOTALS, ids=str)
+@pytest.mark.parametrize("total", soak_but(TOTALS[::2], TOTALS), ids=str)
 def test_the_attacker_breaks_wrong_ledgers(total: Budget) -> None:
     """Negative controls: one pot for all kinds, the largest δ instead of the sum, and budget that is given back."""
     assert best_gain(one_pot_offers(total), total.epsilon, 3) > (3 if total.delta < 1e-4 else 2) * total.delta
@@ -201,7 +201,7 @@ def refunded_gain(total: Budget, parts: int, rounds: int) -> float:
     return float(np.interp(0.0, LOSSES, left[-1]))
 
 
-@pytest.mark.parametrize("total", TOTALS, ids=str)
+@pytest.mark.parametrize("total", soak_but(TOTALS[::2], TOTALS), ids=str)
 def test_the_attacker_computes_what_is_known(total: Budget) -> None:
     """Noise alone, in any number of parts whose sizes depend on the loss, gains δ(μ, ε) exactly; so do fixed mixes."""
     mu = total.mu

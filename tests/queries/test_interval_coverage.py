@@ -20,6 +20,7 @@ from evercount.errors import ParameterError
 from evercount.queries import QUERIES, Query, build_query
 from many_streams import least_share, noise_of, published, smooth_stream
 from small_queries import SMALL, ticks_of
+from tiers import soak_but
 
 STREAMS, TICKS, LEVEL = 16_000, 4, 0.95
 PURE_STREAMS = 8_000
@@ -61,7 +62,11 @@ def shares(off: FloatArray, half: FloatArray) -> FloatArray:
     return np.asarray(np.mean(off <= half[:, np.newaxis], axis=1)[:, random])
 
 
-@pytest.mark.parametrize("name", CASES)
+KEPT = ["count", "average", "quantiles", "rollup, weighted", "degree histogram, mixed"]
+"""One for each way in which noise of cells becomes that of published numbers; `make soak` has every query."""
+
+
+@pytest.mark.parametrize("name", soak_but(KEPT, CASES))
 def test_intervals_hold_as_often_as_they_say(name: str) -> None:
     query = build_query(*CASES[name])
     stream = smooth_stream(query, BUDGET, TICKS, seed=1)
@@ -74,8 +79,11 @@ def test_intervals_hold_as_often_as_they_say(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "factorization"),
-    [*((name, None) for name in PURE)]
-    + [(name, tree) for name in ("count", "rollup, weighted") for tree in ("pure-tree", "pure-binary")],
+    soak_but(
+        [*((name, None) for name in KEPT if name not in MIXED), ("rollup, weighted", "pure-binary")],
+        [*((name, None) for name in PURE)]
+        + [(name, tree) for name in ("count", "rollup, weighted") for tree in ("pure-tree", "pure-binary")],
+    ),
 )
 def test_intervals_of_pure_noise_hold(name: str, factorization: str | None) -> None:
     """At ε = 0.1 noise is far wider than whole numbers; at ε = 12 it is narrower, and rounding counts in every cell."""
@@ -102,10 +110,17 @@ def test_mixed_graphs_have_no_pure_noise(name: str) -> None:
         Stream(build_query(*CASES[name]), Budget(1.0, 0.0), TICKS)
 
 
-@pytest.mark.parametrize("query", [Count(), Rollup([("a", "b"), ("a", "c"), ("d", "e")])], ids=lambda query: query.name)
+ENDLESS = [("unbounded", 1e-6), ("anytime", 1e-6), ("endless-bridge", 0.0), ("pure-hybrid", 0.0)]
+TREE = Rollup([("a", "b"), ("a", "c"), ("d", "e")])
+
+
 @pytest.mark.parametrize(
-    ("factorization", "delta"),
-    [("unbounded", 1e-6), ("anytime", 1e-6), ("endless-bridge", 0.0), ("pure-hybrid", 0.0)],
+    ("factorization", "delta", "query"),
+    soak_but(
+        [*((*one, Count()) for one in ENDLESS), ("endless-bridge", 0.0, TREE)],
+        [(*one, query) for one in ENDLESS for query in (Count(), TREE)],
+    ),
+    ids=lambda value: getattr(value, "name", None),
 )
 def test_intervals_of_streams_without_an_end_hold(factorization: str, delta: float, query: Query) -> None:
     """40 ticks, beyond the first epochs of the trees that grow: as often as with a horizon."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import pickle
 import random
 from collections.abc import Callable
 from functools import partial
@@ -38,6 +39,7 @@ from evercount.queries.graphs import (
     Triangles,
 )
 from many_streams import smooth_stream
+from tiers import soak_but
 
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 BUDGET = Budget(1.0, 1e-6)
@@ -117,25 +119,30 @@ def test_spanning_forests_that_differ_in_two_edges(W: int) -> None:
 
 def neighbours_apart(query: GraphQuery, events: list[Any], length: int) -> dict[Adjacency, float]:
     """The largest Σ over cells of squared differences of values at a tick, over all pairs of streams."""
-    sums: dict[tuple[int, ...], FloatArray | None] = {}
-    for choice in itertools.product(range(len(events) + 1), repeat=length):
-        try:
-            ticks = [[events[i - 1]] if i else [] for i in choice]
-            rows, _ = query.encode_run(query.initial_state(), ticks)
-            sums[choice] = np.cumsum(rows, axis=0)
-        except InputError:
-            sums[choice] = None
+    ticks: list[list[Any]] = [[], *([event] for event in events)]
+    sums = np.full((*[len(ticks)] * length, length, query.cells), np.nan)  # NaN: the stream is refused
+
+    def fill(begun: tuple[int, ...], state: Any, total: Any) -> None:
+        """All streams that begin with these ticks."""
+        kept = pickle.dumps(state)  # encoding changes it
+        for number, tick in enumerate(ticks if len(begun) < length else []):
+            try:
+                row, after = query.encode(pickle.loads(kept), tick)
+            except InputError:
+                continue
+            here = (*begun, number)
+            sums[here][..., len(begun), :] = total + row
+            fill(here, after, total + row)
+
+    fill((), query.initial_state(), 0)
+    sums[np.isnan(sums[..., -1, 0])] = np.nan
     removed = replaced = 0.0
-    for choice, mine in sums.items():
-        if mine is None:
-            continue
-        for place in range(length):
-            for other in range(choice[place]):
-                theirs = sums[(*choice[:place], other, *choice[place + 1 :])]
-                if theirs is not None:
-                    apart = float(np.square(mine - theirs).sum(axis=1).max())
-                    replaced = max(replaced, apart)
-                    removed = removed if other else max(removed, apart)
+    for place in range(length):
+        moved = np.moveaxis(sums, place, 0)
+        for mine, theirs in itertools.combinations(range(len(ticks)), 2):
+            apart = float(np.nan_to_num(np.square(moved[theirs] - moved[mine]).sum(axis=-1)).max())
+            replaced = max(replaced, apart)
+            removed = removed if mine else max(removed, apart)
     return {"add-remove": removed, "replace": replaced}
 
 
@@ -152,7 +159,9 @@ def test_no_mixed_streams_beat_the_claim(number: int) -> None:
             assert apart <= claimed
 
 
-@pytest.mark.parametrize("kind", ["insert", "delete", "ignore-duplicates", "ignore-absent"])
+@pytest.mark.parametrize(
+    "kind", soak_but(["insert", "ignore-absent"], ["insert", "delete", "ignore-duplicates", "ignore-absent"])
+)
 def test_no_other_streams_beat_the_claim(kind: Any) -> None:
     path = [(0, 1), (0, 2), (1, 2), (2, 3), (0, 3)]
     start = {"initial_edges": path} if kind in ("delete", "ignore-absent") else {}
@@ -467,7 +476,7 @@ def test_promises_per_edge_that_are_no_numbers_are_refused(name: str, wrong: Any
         CAPPED[name](4, max_per_edge=wrong)
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("most", soak_but([1, 2], [1, 2, 3]))
 def test_stars_with_a_promise_per_edge(most: int) -> None:
     """All streams of up to 5 updates on 4 vertices: no neighbours that keep the promise beat the smaller claim."""
     query = KStars(4, k=2, max_per_edge=most)

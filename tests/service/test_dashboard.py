@@ -1,6 +1,6 @@
 """The dashboard in a real Chromium against the real service: what is drawn is what was released.
 
-Screenshots are kept in $EVERCOUNT_ARTEFACTS, or in pytest's temporary folder.
+With $EVERCOUNT_ARTEFACTS, screenshots are kept there; else none is taken, as drawing them takes longer than the tests.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the service is not installed: pip install 'evercount[service]'")
 pytest.importorskip("uplot", reason="uPlot is not installed: pip install 'evercount[service]'")
 from serving import free_port
+from tiers import soak_but
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 
@@ -34,6 +35,7 @@ REGIONS = ["Alsace", "Bretagne", "Corse", "Franche-Comté", "Lorraine", "Normand
 MARKUP = "<img src=x onerror=\"document.title='broken'\">"
 BUDGET = {"epsilon": 0.5, "delta": 1e-10}
 PATIENCE = 120_000
+CHEAP = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-extensions"]
 
 LAUNCH = """
 import sys
@@ -120,16 +122,20 @@ def browser() -> Iterator[Any]:
         print(reason)
         pytest.skip(reason)
     with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        started = playwright.chromium.launch(executable_path=found, args=CHEAP)
         yield started
         started.close()
 
 
 @pytest.fixture
 def artefacts(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("EVERCOUNT_ARTEFACTS") or tmp_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return Path(os.environ.get("EVERCOUNT_ARTEFACTS") or tmp_path)
+
+
+def keep_picture(page: Any, path: Path, **more: Any) -> None:
+    """A screenshot, where somebody wants to keep it."""
+    if os.environ.get("EVERCOUNT_ARTEFACTS"):
+        page.screenshot(path=path, **more)
 
 
 class Complaints:
@@ -307,6 +313,7 @@ def test_the_band_is_what_was_released_and_is_drawn(service: Running, visit: Cal
     assert sum(map(drawn, places)) >= 3, places  # a line of the grid may run through the others
 
 
+@pytest.mark.soak
 def test_many_ticks_are_not_read_out_one_by_one(service: Running, visit: Callable[..., Any]) -> None:
     page = visit()
     wait_state(page, "live")
@@ -355,7 +362,7 @@ def test_it_reconnects_and_misses_nothing(browser: Any, tmp_path: Path, artefact
         running.stop()
         wait_state(page, "waiting")
         assert "Connection lost" in page.inner_text("#connection")
-        page.screenshot(path=artefacts / "connection-lost.png")
+        keep_picture(page, artefacts / "connection-lost.png")
         running.start()
         made = [running.close("flu", ["Corse"]) for _ in range(4)]
         wait_tick(page, made[-1]["tick"])
@@ -396,7 +403,7 @@ def test_a_thousand_cells_come_in_pages(service: Running, visit: Callable[..., A
     assert page.inner_text("#page-text") == "1 to 24 of 1,000"
     page.click("#page-next")
     assert page.inner_text(".tile-name >> nth=0") == "zip-0024"
-    page.screenshot(path=artefacts / "thousand-cells.png", full_page=True)
+    keep_picture(page, artefacts / "thousand-cells.png", full_page=True)
     page.fill("#find", "0999")
     assert page.locator(".tile").count() == 1
     page.click(".tile")
@@ -409,6 +416,7 @@ def test_a_thousand_cells_come_in_pages(service: Running, visit: Callable[..., A
 # -- states ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_numbers_look_as_in_the_readers_locale(service: Running, visit: Callable[..., Any]) -> None:
     service.declare("many", ["a"], horizon=2)
     service.close("many", ["a"] * 5_500)
@@ -424,7 +432,7 @@ def test_empty_and_finished_streams_say_so(service: Running, visit: Callable[...
     wait_state(page, "live")
     assert page.get_attribute("#focus-chart", "class") == "chart empty"
     assert "is not over yet" in page.get_attribute("#focus-chart", "data-empty")
-    page.screenshot(path=artefacts / "empty.png")
+    keep_picture(page, artefacts / "empty.png")
     service.close("short", ["a"])
     service.close("short", ["b"])
     wait_state(page, "finished")
@@ -455,7 +463,7 @@ def test_a_private_stream_needs_a_token_that_stays_in_the_tab(
     page.wait_for_selector("#message >> text=This stream is not here")
     assert page.locator("#stream-page").is_hidden()
     page.get_by_role("button", name="Enter a token").click()
-    page.screenshot(path=artefacts / "token.png")
+    keep_picture(page, artefacts / "token.png")
     page.keyboard.type(reader)
     page.keyboard.press("Enter")
     wait_state(page, "live")
@@ -521,7 +529,7 @@ def test_pages_say_whom_a_capped_stream_protects_and_what_it_counts(
     assert "Together with the other streams" in text  # of the same neighbours, whatever they count
     assert page.text_content("#guarantee-letter") == told["explained"]["letter"]
     assert "promised" not in page.text_content("body")
-    page.screenshot(path=artefacts / "capped-stream.png", full_page=True)
+    keep_picture(page, artefacts / "capped-stream.png", full_page=True)
     page.goto(f"{service.address}/#/compare/visits/a/visits/b/per-tick")
     page.wait_for_function("text => document.getElementById('compare-counted').textContent === text", arg=counted)
     page.goto(f"{service.address}/embed#/visits/a/per-tick")
@@ -556,7 +564,7 @@ def test_the_planner_reacts_to_its_sliders(service: Running, visit: Callable[...
     summary = page.inner_text("#plan-summary")
     assert (names[0], first["mechanisms"][0]["ratio_to_lower_bound"] < 1) == ("bridge", True)
     assert "its noise is not Gaussian" in summary
-    page.screenshot(path=artefacts / "planner-light.png", full_page=True)
+    keep_picture(page, artefacts / "planner-light.png", full_page=True)
     page.focus("#plan-epsilon")
     page.keyboard.press("ArrowRight")
     assert page.inner_text("#plan-epsilon-out") == "0.6"
@@ -616,9 +624,10 @@ def test_the_planner_chooses_noise_for_views_and_persons(
     assert "its first 2 events of each day, in the first 10 days" in caption
     assert "tick" not in page.inner_text("#planner-page")
     assert persons["rows"][0]["stds"]["per-tick"] > 4 * told["rows"][0]["stds"]["per-tick"]
-    page.screenshot(path=artefacts / "planner-persons.png", full_page=True)
+    keep_picture(page, artefacts / "planner-persons.png", full_page=True)
 
 
+@pytest.mark.soak
 def test_the_planner_says_that_it_computes(visit: Callable[..., Any]) -> None:
     page = visit("#/planner", reduced_motion="reduce")
     page.wait_for_selector("#plan-rows tr")
@@ -665,7 +674,7 @@ def test_everything_works_from_the_keyboard(service: Running, visit: Callable[..
     assert focused(page).startswith("tile#")  # the focus stays where it was
     assert page.get_attribute(".tile[aria-pressed=true]", "title") == "Bretagne"
     assert page.url.endswith("#/stream/flu/Bretagne")
-    page.screenshot(path=artefacts / "keyboard-focus.png")
+    keep_picture(page, artefacts / "keyboard-focus.png")
     page.focus("#focus-chart")
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")
@@ -676,7 +685,7 @@ def test_everything_works_from_the_keyboard(service: Running, visit: Callable[..
     assert page.inner_text("#focus-name") == "Bretagne"
 
 
-@pytest.mark.parametrize("path", ["#/stream/flu", "#/planner"])
+@pytest.mark.parametrize("path", soak_but(["#/stream/flu"], ["#/stream/flu", "#/planner"]))
 def test_every_control_has_a_name_and_every_page_its_landmarks(visit: Callable[..., Any], path: str) -> None:
     page = visit(path)
     page.wait_for_selector("#plan-rows tr" if "planner" in path else "#table-rows tr")
@@ -693,7 +702,11 @@ def test_every_control_has_a_name_and_every_page_its_landmarks(visit: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("path", "scheme"), [("#/stream/flu", "light"), ("#/stream/flu", "dark"), ("#/planner", "dark")]
+    ("path", "scheme"),
+    soak_but(
+        [("#/stream/flu", "light")],
+        [("#/stream/flu", "light"), ("#/stream/flu", "dark"), ("#/planner", "dark")],
+    ),
 )
 def test_a_phone_has_no_sideways_scroll(visit: Callable[..., Any], artefacts: Path, path: str, scheme: str) -> None:
     page = visit(path, 390, 844, color_scheme=scheme, device_scale_factor=2, has_touch=True, is_mobile=True)
@@ -703,9 +716,7 @@ def test_a_phone_has_no_sideways_scroll(visit: Callable[..., Any], artefacts: Pa
     if "planner" in path:  # nothing of the table is cut off
         table = "document.querySelector('#plan-card .scroll')"
         assert page.evaluate(f"{table}.scrollWidth - {table}.clientWidth") == 0
-    page.screenshot(
-        path=artefacts / f"phone-{'planner' if 'planner' in path else 'stream'}-{scheme}.png", full_page=True
-    )
+    keep_picture(page, artefacts / f"phone-{'planner' if 'planner' in path else 'stream'}-{scheme}.png", full_page=True)
 
 
 def luminance(colour: str) -> float:
@@ -714,14 +725,14 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", soak_but(["dark"], ["light", "dark"]))
 def test_both_themes_are_readable_and_can_be_switched(visit: Callable[..., Any], artefacts: Path, scheme: str) -> None:
     page = visit(color_scheme=scheme)
     wait_state(page, "live")
     background = "getComputedStyle(document.body).backgroundColor"
     dark = luminance(page.evaluate(background)) < 0.5
     assert dark == (scheme == "dark")
-    page.screenshot(path=artefacts / f"desktop-{scheme}.png", full_page=True)
+    keep_picture(page, artefacts / f"desktop-{scheme}.png", full_page=True)
     for selector in ("h1", ".lead", ".hint", ".tile-value", "thead button", ".tile[aria-pressed=true] .tile-value"):
         pair = page.evaluate(
             """(selector) => {

@@ -17,6 +17,7 @@ from service.test_dashboard import (
     artefacts,
     browser,
     complaints,
+    keep_picture,
     luminance,
     plain,
     rounded,
@@ -25,6 +26,7 @@ from service.test_dashboard import (
     visit,
     wait_state,
 )
+from tiers import soak_but
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def test_new_events_come_first_with_their_band(hourly: Running, visit: Callable[
     above, below = (page.locator(f"#{card}").bounding_box() for card in ("span-card", "focus-card"))
     assert above["y"] <= below["y"]
     assert above["x"] < below["x"]  # the running total stands beside it
-    page.screenshot(path=artefacts / "views-desktop-light.png")
+    keep_picture(page, artefacts / "views-desktop-light.png")
     made = hourly.close("wave0", ["a"] * 5000)
     page.wait_for_function("tick => evercount.page.spans.answer.releases.at(-1).tick === tick", arg=made["tick"])
 
@@ -90,7 +92,7 @@ def test_noise_is_never_drawn_as_a_trend(hourly: Running, visit: Callable[..., A
     values = page.evaluate("Array.from(evercount.page.spans.chart.chart.data[3])")
     assert values
     assert all(value is None for value in values)  # no line, the bands only
-    page.screenshot(path=artefacts / "views-flat-dark.png", full_page=True)
+    keep_picture(page, artefacts / "views-flat-dark.png", full_page=True)
 
 
 def test_views_have_permalinks_and_files(hourly: Running, visit: Callable[..., Any], tmp_path: Path) -> None:
@@ -120,7 +122,10 @@ def test_a_clocked_stream_shows_days_in_its_own_zone(hourly: Running, visit: Cal
     assert day.strftime(f"%a, %b {day.day}, %Y") in page.inner_text("#span-eyebrow")
 
 
-@pytest.mark.parametrize(("other", "label"), [("wave0/b", "a minus b"), ("wave1/a", "wave0: a minus wave1: a")])
+COMPARED = [("wave0/b", "a minus b"), ("wave1/a", "wave0: a minus wave1: a")]
+
+
+@pytest.mark.parametrize(("other", "label"), soak_but(COMPARED[1:], COMPARED))
 def test_two_cells_or_two_streams_are_compared(
     hourly: Running,
     visit: Callable[..., Any],
@@ -138,7 +143,7 @@ def test_two_cells_or_two_streams_are_compared(
     last = answer["releases"][-1]
     assert rounded(last["values"][0]) in plain(page.inner_text("#apart-summary"))
     assert page.locator("#compare-legend li").count() == 2
-    page.screenshot(path=artefacts / f"compare-{name}.png", full_page=True)
+    keep_picture(page, artefacts / f"compare-{name}.png", full_page=True)
     assert page.url.endswith(f"#/compare/wave0/a/{other}/per-tick")
 
 
@@ -155,11 +160,12 @@ def test_a_comparison_begins_with_something_to_see(hourly: Running, visit: Calla
     assert page.input_value("#compare-view") == "per-tick"
 
 
+@pytest.mark.soak
 def test_a_phone_compares_without_sideways_scroll(hourly: Running, visit: Callable[..., Any], artefacts: Path) -> None:
     page = visit("#/compare/wave0/a/wave0/b", 390, 844, color_scheme="dark", device_scale_factor=2, is_mobile=True)
     page.wait_for_selector("#apart-chart canvas")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    page.screenshot(path=artefacts / "phone-compare-dark.png", full_page=True)
+    keep_picture(page, artefacts / "phone-compare-dark.png", full_page=True)
 
 
 def test_a_chart_can_be_embedded_and_sends_no_token(
@@ -169,7 +175,7 @@ def test_a_chart_can_be_embedded_and_sends_no_token(
     page.wait_for_selector("#embed-chart canvas")
     page.wait_for_function("document.querySelector('#embed-text').textContent.includes('95 % interval')")
     assert page.inner_text("#embed-title") == "wave0: a"
-    page.screenshot(path=artefacts / "embed.png")
+    keep_picture(page, artefacts / "embed.png")
     answer = page.request.get(f"{hourly.address}/embed")
     assert "frame-ancestors *" in answer.headers["content-security-policy"]
     assert "frame-ancestors 'none'" in page.request.get(f"{hourly.address}/").headers["content-security-policy"]
@@ -192,7 +198,7 @@ def test_scheduled_nonnegative_top_and_single_streams(
     wait_state(page, "scheduled")
     assert page.inner_text("#connection") == "Scheduled"
     assert "Jan 1, 2090, 12:00 AM" in page.inner_text("#facts")
-    page.screenshot(path=artefacts / "scheduled.png")
+    keep_picture(page, artefacts / "scheduled.png")
     page.goto(f"{hourly.address}/#/stream/tidy")
     wait_state(page, "live")
     assert page.locator("#cells-card").is_hidden()  # one cell: no tiles and no search
@@ -222,7 +228,7 @@ def test_scheduled_nonnegative_top_and_single_streams(
     assert page.locator(".tile-name").first.inner_text() == "k4"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", soak_but(["dark"], ["light", "dark"]))
 def test_borders_of_controls_can_be_seen(visit: Callable[..., Any], scheme: str) -> None:
     page = visit(color_scheme=scheme)
     wait_state(page, "live")
@@ -264,4 +270,4 @@ def test_revised_hours_show_their_newest_number_and_what_is_not_final(
     assert [row[:3] for row in rows] == [[one["tick"], one["as_of"], one["values"][0]] for one in answer]
     assert [bool(row[3]) for row in rows] == [False] * 4 + [True] * 2
     assert rows[-1][3] == "not final, revised 2 more times"
-    page.screenshot(path=artefacts / "views-revised.png", full_page=True)
+    keep_picture(page, artefacts / "views-revised.png", full_page=True)

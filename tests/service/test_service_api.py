@@ -25,6 +25,7 @@ from evercount.store import Store, StreamDeclaration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, HandClock, served
+from tiers import soak_but
 
 FLU = {
     "name": "flu",
@@ -369,7 +370,7 @@ typer.run(serve)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", soak_but([signal.SIGINT], [signal.SIGTERM, signal.SIGINT]))
 def test_the_demonstration_runs_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", COMMAND, "--demo", "--db", str(tmp_path), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

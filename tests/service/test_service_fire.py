@@ -368,6 +368,7 @@ def keys_under_fire(forge: Forge, place: str, head: Path | None, kills: int, see
         store.close()
 
 
+@pytest.mark.soak
 def test_discovered_keys_survive_kills(tmp_path: Path, forge: Forge) -> None:
     keys_under_fire(forge, str(tmp_path / "fire.db"), None, kills=3, seed=15)
 

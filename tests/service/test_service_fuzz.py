@@ -259,7 +259,7 @@ def fuzz(target: Target, examples: int) -> list[tuple[Any, ...]]:
 
 
 def test_malformed_requests_are_refused(target: Target) -> None:
-    fuzz(target, 600)
+    fuzz(target, 250)
 
 
 @pytest.mark.soak

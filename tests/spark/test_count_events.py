@@ -19,6 +19,7 @@ from evercount.files.count_rows import count
 from evercount.files.event_sql import NO_ORDER, REASONS
 from evercount.files.source import open_source
 from evercount.service.read_events import read_batch
+from tiers import soak_but
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -112,7 +113,7 @@ def same(spark: Any, declaration: StreamDeclaration, rows: Any, folder: Path) ->
     return found
 
 
-@pytest.mark.parametrize("tick", ["6h", "1d"])
+@pytest.mark.parametrize("tick", soak_but(["1d"], ["6h", "1d"]))
 def test_spark_and_the_file_door_agree_row_by_row(spark: Any, tick: str, tmp_path: Path) -> None:
     """Each text alone, so that no two differences cancel."""
     declaration = declared({"name": "histogram", "parameters": {"keys": [f"r{i}" for i in range(len(TIMES))]}},
@@ -130,9 +131,12 @@ MOMENTS = [datetime(2026, 3, 28, 23, 59, 59, 999999), datetime(2026, 3, 29, 2, 3
     "column",
     [
         pa.array(MOMENTS, pa.timestamp("us")),
-        pa.array([m and m.replace(tzinfo=UTC) for m in MOMENTS], pa.timestamp("us", "UTC")),
+        pytest.param(
+            pa.array([m and m.replace(tzinfo=UTC) for m in MOMENTS], pa.timestamp("us", "UTC")),
+            marks=pytest.mark.soak,  # as in most tests of streams
+        ),
         pa.array([date(2026, 3, 28), date(2026, 4, 1), date(2020, 1, 1), None], pa.date32()),
-        pa.array([1774699200, 1774785600, 2026, None], pa.int64()),
+        pytest.param(pa.array([1774699200, 1774785600, 2026, None], pa.int64()), marks=pytest.mark.soak),
         pa.array([1774699200.5, float("nan"), float("inf"), None], pa.float64()),
     ],
     ids=["wall", "instant", "date", "int64", "double"],
@@ -142,7 +146,9 @@ def test_times_of_every_type(spark: Any, column: Any, tmp_path: Path) -> None:
     assert totals.sum() >= 1
 
 
-@pytest.mark.parametrize(("keys", "unknown"), [(["a", "süd, 'west'", "`x`"], "other"), (3, "refuse")])
+@pytest.mark.parametrize(
+    ("keys", "unknown"), [(["a", "süd, 'west'", "`x`"], "other"), pytest.param(3, "refuse", marks=pytest.mark.soak)]
+)
 def test_keys(spark: Any, keys: Any, unknown: str, tmp_path: Path) -> None:
     declaration = declared(
         {"name": "histogram", "parameters": {"keys": keys, "unknown": unknown}}, {"key": "the `key`.x"}
@@ -159,7 +165,7 @@ HALF = b"\xed\xa0\x80"
 """Half of a surrogate pair as bytes: no text in UTF-8."""
 
 
-@pytest.mark.parametrize("unknown", ["refuse", "other"])
+@pytest.mark.parametrize("unknown", soak_but(["refuse"], ["refuse", "other"]))
 def test_a_key_with_half_a_surrogate_pair_is_unknown(spark: Any, unknown: str, tmp_path: Path) -> None:
     """In Parquet as bytes, in JSON as an escape, which Spark's reader gives as "?"; the other doors answer alike."""
     declaration = declared(

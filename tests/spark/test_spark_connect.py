@@ -47,7 +47,7 @@ def client(folder: Path) -> None:
     from evercount.errors import EvercountError
     from evercount.spark import release_batch, release_stream
 
-    session = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    session = SparkSession.builder.remote("local[1]").config("spark.sql.shuffle.partitions", "1").getOrCreate()
     declaration = StreamDeclaration.from_dict(DECLARATION)
     end = declaration.schedule.start_of(5)
     events = session.createDataFrame(EVENTS, "ts string, key string")
@@ -85,6 +85,7 @@ def test_a_table_of_a_connect_session_is_released_and_a_stream_is_refused(tmp_pa
         **{name: value for name, value in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"},  # of another session
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # a compiler that starts at once
         "EVERCOUNT_SECRET": ROOT_SECRET,
         "PYTHONPATH": os.pathsep.join(sys.path),
     }

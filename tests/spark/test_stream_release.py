@@ -173,7 +173,7 @@ def test_a_batch_that_comes_again_is_counted_once(
     store.close()
 
 
-@pytest.mark.parametrize("late", ["drop", "next"])
+@pytest.mark.parametrize("late", soak_but(["next"], ["drop", "next"]))
 def test_late_events_and_the_wait(spark: Any, feed: Feed, tmp_path: Path, late: Any) -> None:
     declaration = replace(DECLARATION, late=late)
     store, checkpoint = new_store(tmp_path / "store.db", declaration), str(tmp_path / "checkpoint")
@@ -286,9 +286,9 @@ def test_a_checkpoint_ahead_of_the_store_is_refused_before_a_tick_closes(
 def test_an_interrupted_round_stops_its_query(
     spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C after the second of ten batches: none is counted afterwards, and the next round takes the rest."""
+    """Ctrl-C after the second of six batches: none is counted afterwards, and the next round takes the rest."""
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
-    for _ in range(10):
+    for _ in range(6):
         feed.write(1, events=5)
     real = _Round._count
 
@@ -307,7 +307,7 @@ def test_an_interrupted_round_stops_its_query(
     assert not spark.streams.active
     assert store.find("live").closed == 0
     rest = go()
-    assert 0 < rest.batches <= 8
+    assert 0 < rest.batches <= 4
     assert released(store) == expected(feed.totals[:1])
     store.close()
 
@@ -502,9 +502,13 @@ def test_rows_that_cannot_be_parsed_are_said_and_readers_that_drop_them_refused(
     store.close()
 
 
-@pytest.mark.parametrize("shards", soak_but([3], [1, 3]))
+@pytest.mark.soak
+@pytest.mark.parametrize("shards", [1, 3])
 def test_executors_close_shards(spark: Any, feed: Feed, tmp_path: Path, shards: int) -> None:
-    """Two rounds, the second with the number of shards that the store knows; another number is refused."""
+    """Two rounds, the second with the number of shards that the store knows; another number is refused.
+
+    In CI: two shards in PostgreSQL, below, and by the command, test_spark_command.py.
+    """
     store, checkpoint = Store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
     store.declare(DECLARATION, end_of(0) / 1e6, SECRET, shards=shards)
     feed.write(1, 2, 3)
