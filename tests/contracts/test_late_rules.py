@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from evercount.store.accept_totals import CountedBatch
 from evercount.store.reader import Reading
 from evercount.store.schema import users
 from evercount.store.watched_store import WatchedStore
+from tiers import soak_but
 
 pytest.importorskip("duckdb")
 SECRET, HOUR, KEYS = Secret.from_hex(ROOT_SECRET), UNITS["h"], ["n", "s"]
@@ -237,8 +239,19 @@ def by_totals(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
 DOORS = {"files": by_files, "files and store": by_files_and_store, "service": by_service, "totals": by_totals}
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("rule", DOORS_RULES)
+# which tick a row of a file counts in does not depend on where the state is, nor on the noise
+@pytest.mark.parametrize(
+    ("rule", "door"),
+    soak_but(
+        [
+            (rule, door)
+            for rule, door in product(DOORS_RULES, DOORS)
+            if (rule, door) not in (("drop", "files"), ("next", "files and store"))
+            and (rule != "gaussian" or door == "service")
+        ],
+        product(DOORS_RULES, DOORS),
+    ),
+)
 def test_every_door_publishes_the_same_table(rule: str, door: str, tmp_path: Path) -> None:
     one = DOORS_RULES[rule]
     if (rule, door) == ("revised persons", "totals"):
