@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from loaded_program import Programs
     from serving import Postgres
 
 
@@ -247,3 +248,11 @@ def lives() -> Any:
     process.join()
     assert process.exitcode == 0
     return server
+
+
+@pytest.fixture(scope="session")
+def programs(lives: Any) -> Programs:
+    """Programs that need not load the package again."""
+    from loaded_program import Programs
+
+    return Programs(lives)

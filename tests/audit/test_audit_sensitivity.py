@@ -220,19 +220,26 @@ def test_planted_understatement_is_caught() -> None:
 
 def test_random_search_finds_what_enumeration_cannot_reach() -> None:
     query = HighDegree(9, tau=2)
-    report = audit_sensitivity(query, np.eye(4), "add-remove", 4, steps=6, budget=3_000, seed=3)
+    report = audit_sensitivity(query, np.eye(4), "add-remove", 4, steps=6, budget=1_000, seed=3)
     assert not report.exhaustive
-    assert report.pairs == 3_000
+    assert report.pairs == 1_000
     assert report.holds
     assert report.norm > 6
-    again = audit_sensitivity(query, np.eye(4), "add-remove", 4, steps=6, budget=3_000, seed=3)
+    again = audit_sensitivity(query, np.eye(4), "add-remove", 4, steps=6, budget=1_000, seed=3)
     assert again == report  # the same seed, the same search
-    assert not audit_sensitivity(query, np.eye(4), "add-remove", 4, steps=6, budget=3_000, seed=3, claimed=6).holds
+    assert not audit_sensitivity(query, np.eye(4), "add-remove", 4, steps=6, budget=1_000, seed=3, claimed=6).holds
 
 
-@pytest.mark.parametrize("changed", [1, 2])
+@pytest.mark.parametrize(
+    ("query", "changed"),
+    [
+        *itertools.product([Substrings("ab", 2), Sum(-1, 2), Histogram(2)], [1, 2]),
+        (Matching(4, **IGNORED), 1),
+        (Matching(3, **IGNORED), 2),  # of four vertices there are thirty times as many pairs of streams
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize("query", [Substrings("ab", 2), Sum(-1, 2), Histogram(2), Matching(4, **IGNORED)], ids=repr)
 def test_the_search_finds_what_plain_loops_find(query: Query, adjacency: Adjacency, changed: int) -> None:
     """All streams of three events, one in a tick: Σ(P²+N²), Σ|change| and values, by two programs."""
     events = universe(query).events

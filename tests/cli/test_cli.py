@@ -18,6 +18,7 @@ from evercount.cli import app
 from evercount.cli.options import parse_parameters
 from evercount.errors import ParameterError
 from evercount.front_door.declare_stream import parse_horizon
+from loaded_program import COMMAND
 
 
 def evercount(*arguments):
@@ -135,10 +136,10 @@ def test_plan_says_what_a_stream_costs():
     assert all(name in text for name in ("memory of release", "state on disk", "time per tick"))
 
 
-def test_the_example_without_matplotlib(tmp_path):
+def test_the_example_without_matplotlib(programs, tmp_path):
     """The releases are written and the command succeeds; only the chart is missing, and it says how to get it."""
     program = "import sys; sys.modules['matplotlib'] = None; from evercount.cli import main; main()"
-    done = process(("-c", program), "example", "--hours", "8", "--out", str(tmp_path))
+    done = programs.run(program, "example", "--hours", "8", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "evercount[plot]" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["releases.csv"]
@@ -204,8 +205,8 @@ def test_errors_are_one_line_and_exit_2(arguments, message):
     assert result.stdout == ""
 
 
-def test_an_error_of_the_process_is_one_line_too():
-    result = process(("-m", "evercount"), "plan", "--epsilon", "-1")
+def test_an_error_of_the_process_is_one_line_too(programs):
+    result = programs.run(COMMAND, "plan", "--epsilon", "-1")
     assert (result.returncode, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
     assert "epsilon" in line

@@ -6,8 +6,6 @@ import json
 import os
 import socket
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -24,6 +22,7 @@ from evercount.cli import app, client_commands  # noqa: E402
 from evercount.declarations.declaration import StreamDeclaration  # noqa: E402
 from evercount.service.runtime import Service  # noqa: E402
 from evercount.store import Store  # noqa: E402
+from loaded_program import COMMAND, Programs  # noqa: E402
 from serving import ADMIN, HandClock, served  # noqa: E402
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
@@ -180,7 +179,7 @@ def test_push_says_what_is_wrong(service: tuple[Service, str], tmp_path: Path) -
     assert open_totals(running, "flu") == [0, 0]
 
 
-def test_tail(service: tuple[Service, str]) -> None:
+def test_tail(service: tuple[Service, str], programs: Programs) -> None:
     """What was released before, then new releases, without a gap and without a repetition."""
     _, url = service
     for _ in range(4):
@@ -190,14 +189,13 @@ def test_tail(service: tuple[Service, str]) -> None:
     rows = [line.split(",")[0] for line in done.stdout.splitlines()]
     assert rows == ["tick", "2", "2", "3", "3", "4", "4"]
     assert run(url, "tail", "hidden", "--no-follow", token=None).exit_code == 8
-    command = [sys.executable, "-m", "evercount", "tail", "flu", "--json", "-n", "2", "--url", url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        ticks = [json.loads(process.stdout.readline())["tick"] for _ in range(2)]
-        for _ in range(2):
-            close(url)
-            ticks.append(json.loads(process.stdout.readline())["tick"])
-        process.terminate()
+    process = programs.start(COMMAND, "tail", "flu", "--json", "-n", "2", "--url", url)
+    ticks = [json.loads(process.stdout.readline())["tick"] for _ in range(2)]
+    for _ in range(2):
+        close(url)
+        ticks.append(json.loads(process.stdout.readline())["tick"])
+    process.terminate()
+    process.wait()
     assert ticks == [3, 4, 5, 6]
 
 
@@ -271,13 +269,11 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_completion_is_offered() -> None:
+def test_completion_is_offered(programs: Programs) -> None:
     """What a shell asks when somebody types `evercount re` and presses the tab key."""
 
     def asked(**environment: str) -> str:
-        command = [sys.executable, "-m", "evercount"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
-        return done.stdout
+        return programs.run(COMMAND, env={**os.environ, **environment}).stdout
 
     assert "_EVERCOUNT_COMPLETE=complete_bash" in asked(_EVERCOUNT_COMPLETE="source_bash")
     words = {"COMP_WORDS": "evercount re", "COMP_CWORD": "1"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from evercount.declarations.view_names import stack_rows
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.noise import Secret
+from tiers import soak_but
 
 SECRET = Secret.from_hex("4f" * 32)
 JOINS = 7
@@ -32,8 +34,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any], dict[str, Any]
 }
 
 
-@pytest.mark.parametrize("db", [False, True])
-@pytest.mark.parametrize("name", CASES)
+# how keys of each query join a store: tests/store/test_store_join_keys.py
+@pytest.mark.parametrize(
+    ("name", "db"), soak_but([*product(CASES, [False]), ("histogram", True)], product(CASES, [False, True]))
+)
 def test_files_publish_what_the_library_publishes(name: str, db: bool, tmp_path: Path) -> None:
     parameters, columns, keys, unit = CASES[name]
     declaration = StreamDeclaration.from_dict(

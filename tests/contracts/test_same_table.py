@@ -266,12 +266,14 @@ NAMED = {
 """Keys that nobody listed and persons that are counted, with an order that Spark needs."""
 
 
-def events_of(one: Case, number: int = 600) -> list[dict[str, Any]]:
+def events_of(one: Case, number: int | None = None, people: int | None = None) -> list[dict[str, Any]]:
     """Events inside the released ticks, as rows; times are wall times of the zone, offsets and seconds since 1970.
 
     They come in the order in which a service gets them: by time, and by `seq` where that is declared; then many events
-    of a user have one time.
+    of a user have one time. Unlisted keys need more events than others to become public.
     """
+    number = number or (600 if one.declaration.query.discovery is not None else 300)
+    people = people or min(150, number // 4)
     generator = np.random.default_rng(7)
     schedule = one.declaration.schedule
     low, high = schedule.begin, schedule.start_of(one.ticks + 1)
@@ -295,7 +297,7 @@ def events_of(one: Case, number: int = 600) -> list[dict[str, Any]]:
                 "place": ["1:a", "b", *KEYS, "1:a1:b"][int(generator.integers(0, 6))] if i % 50 else None,
                 "digit": str(i % 10),
                 "score": float(generator.integers(-8, 9)) / 8,
-                "who": f"u{int(generator.integers(0, 150))}",
+                "who": f"u{int(generator.integers(0, people))}",
                 "seq": i * 7 - 1000,
             }
         )
@@ -841,19 +843,38 @@ INTO_STORES = [
 
 READ_BACK = ["keys of the day", "post-processed", "two views of discovered keys", "quantiles and a median", "pure"]
 """What a state alone keeps of them is more than running sums."""
+OF_FILES = COUNTED_ALIKE | {"quantiles", "running", "running keys", "two views of pure noise", "users"}
+"""A CSV is counted as for the other cases, and what a stream makes of totals is seen where a store closes the ticks."""
+LIKE_OTHERS = {
+    ("count", "sqlite"): "hours over a clock change",
+    ("histogram", "sqlite"): "post-processed views",
+    ("periods", "sqlite"): "periods, without end",
+    ("pure", "sqlite"): "two views of pure noise",
+    ("quantiles", "sqlite"): "quantiles of odd bins",
+    ("rollup", "sqlite"): "rollup of users",
+    ("running", "sqlite"): "post-processed",
+    ("running keys", "sqlite"): "two views of users",
+    ("two views", "sqlite"): "two views of users",
+    ("users", "sqlite"): "weighted histogram of users",
+}
+"""What walks the way of another case at that door, and of which one."""
+EVERY_DOOR = [
+    (name, door)
+    for name in CASES
+    for door in DOORS
+    if door in ("csv", "sqlite")
+    or name in (INTO_STORES if door == "release into a store" else BY_TYPE)
+    or (door == "frame" and name in READ_BACK)
+]
 
 
 @pytest.mark.filterwarnings("ignore:ticks of 500ms are very short")
 @pytest.mark.parametrize(
     ("name", "door"),
-    [
-        (name, door)
-        for name in CASES
-        for door in DOORS
-        if door in ("csv", "sqlite")
-        or name in (INTO_STORES if door == "release into a store" else BY_TYPE)
-        or (door == "frame" and name in READ_BACK)
-    ],
+    soak_but(
+        [one for one in EVERY_DOOR if one not in LIKE_OTHERS and not (one[1] == "csv" and one[0] in OF_FILES)],
+        EVERY_DOOR,
+    ),
 )
 def test_every_door_publishes_the_same_table(name: str, door: str, tmp_path: Path) -> None:
     one = CASES[name]
@@ -901,12 +922,12 @@ def test_what_is_shown_by_default() -> None:
 @pytest.mark.parametrize("name", PERSONS)
 def test_service_and_files_count_persons_in_periods_as_the_library_does(name: str, tmp_path: Path) -> None:
     one = PERSONS[name]
-    rows, secret = events_of(one, 3000), secret_of(name)
+    rows, secret = events_of(one, 1000, 50), secret_of(name)
     expected = by_library(one, rows, secret)
     assert by_service(one, rows, secret, tmp_path) == expected
     assert by_file("parquet")(one, rows, secret, tmp_path) == expected
     counted = PlainCaps(one)
-    assert 500 < sum(map(counted.counts, rows)) < 2500, "the caps drop some events, not all"
+    assert 167 < sum(map(counted.counts, rows)) < 833, "the caps drop some events, not all"
 
 
 @pytest.mark.slow

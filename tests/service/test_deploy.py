@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 from evercount.cli import app
 from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration
+from loaded_program import COMMAND, Programs
 from serving import ADMIN, HEADERS, free_port, served
 
 ROOT = Path(__file__).parents[2]
@@ -317,7 +318,7 @@ def test_the_image_keeps_the_rules(before: str, after: str, complaint: str | Non
     assert found == [] if complaint is None else any(complaint in one for one in found)
 
 
-def test_the_entrypoint_takes_streams_and_other_options(tmp_path: Path) -> None:
+def test_the_entrypoint_takes_streams_and_other_options(programs: Programs, tmp_path: Path) -> None:
     """The command of the image as it is written there, with the folders of this test."""
     text = (DEPLOY / "Containerfile").read_text()
     (entry,) = re.findall(r"^ENTRYPOINT (.*)", text, re.MULTILINE)
@@ -331,10 +332,7 @@ def test_the_entrypoint_takes_streams_and_other_options(tmp_path: Path) -> None:
     streams.write_text(StreamDeclaration.from_dict(TABLE).to_toml())
     given = ["--streams", str(streams), "--host", "127.0.0.1", "--port", "0"]  # as after the name of the image
     environment = {**os.environ, "HOME": str(tmp_path / "data"), "EVERCOUNT_KEY_FILE": str(key)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", *words, *given], stderr=subprocess.PIPE, text=True, env=environment
-    )
-    assert process.stderr is not None
+    process = programs.start(COMMAND, *words[1:], *given, env=environment)
     try:
         said, found = "", None
         while found is None:
@@ -346,8 +344,9 @@ def test_the_entrypoint_takes_streams_and_other_options(tmp_path: Path) -> None:
         assert [stream["name"] for stream in listed] == ["one"]
     finally:
         process.terminate()
-        process.communicate(timeout=300)
-    assert process.returncode == 0
+        process.stderr.read()
+        ended = process.wait()
+    assert ended == 0
     assert (tmp_path / "head" / "counts.head").exists()
     assert (tmp_path / "data" / "counts.db.admin-token").exists()
 

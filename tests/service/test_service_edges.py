@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from evercount.store.tokens import read_tokens
 from evercount.store.watched_store import WatchedStore
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from loaded_program import COMMAND, Programs
 from serving import ADMIN, HEADERS, Postgres, served
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
@@ -215,35 +215,27 @@ def test_streams_do_not_vanish_while_the_store_is_loaded_again(
 
 # -- the admin token -----------------------------------------------------------------------------------------------
 
-COMMAND = """
-import typer
-from evercount.cli.serve_command import serve
-typer.run(serve)
-"""
 
-
-def first_lines(place: Path, *options: str) -> str:
+def first_lines(programs: Programs, place: Path, *options: str) -> str:
     """What a service says when it starts."""
-    command = [sys.executable, "-c", COMMAND, "--db", str(place), "--port", "0", *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
+    process = programs.start(COMMAND, "serve", "--db", place, "--port", "0", *options)
     said = [process.stderr.readline(), process.stderr.readline()]
     process.terminate()
-    said.append(process.communicate(timeout=300)[1])
-    assert process.returncode == 0
+    said.append(process.stderr.read())
+    assert process.wait() == 0
     return "".join(said)
 
 
-def test_the_admin_token_goes_into_a_file_for_its_owner(tmp_path: Path) -> None:
+def test_the_admin_token_goes_into_a_file_for_its_owner(programs: Programs, tmp_path: Path) -> None:
     place = tmp_path / "a.db"
-    said = first_lines(place)
+    said = first_lines(programs, place)
     file = tmp_path / "a.db.admin-token"
     token = file.read_text().strip()
     assert file.stat().st_mode & 0o777 == 0o600
     assert f"the admin token is in {file}" in said.replace("\n", "")
     assert token not in said
     assert "evc_admin_" not in said
-    assert token not in first_lines(place)
+    assert token not in first_lines(programs, place)
     assert file.read_text().strip() == token  # the second start reads it
     assert b"evc_admin_" not in place.read_bytes()
     store = Store(place)
@@ -252,12 +244,13 @@ def test_the_admin_token_goes_into_a_file_for_its_owner(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_token_is_printed_only_if_that_is_asked_for(tmp_path: Path) -> None:
-    said = first_lines(tmp_path / "a.db", "--print-admin-token")
+def test_a_token_is_printed_only_if_that_is_asked_for(programs: Programs, tmp_path: Path) -> None:
+    said = first_lines(programs, tmp_path / "a.db", "--print-admin-token")
     assert "admin token, shown this once: evc_admin_" in said
     assert not (tmp_path / "a.db.admin-token").exists()
     named = tmp_path / "token"
-    assert str(named) in first_lines(tmp_path / "b.db", "--admin-token-file", str(named)).replace("\n", "")
+    said = first_lines(programs, tmp_path / "b.db", "--admin-token-file", str(named))
+    assert str(named) in said.replace("\n", "")
     assert named.stat().st_mode & 0o777 == 0o600
 
 

@@ -31,6 +31,19 @@ def client(tmp_path: Path) -> Iterator[httpx.Client]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A service that takes nothing of what it is sent: its stream `s`, of distinct users, stays empty."""
+    service = Service(
+        Store(tmp_path_factory.mktemp("refusing") / "store.db"), clock=HandClock(1_774_641_600.0), admin=ADMIN
+    )
+    with served(service) as made:
+        made.headers.update(HEADERS)
+        declare(made, {"name": "distinct-users", "parameters": KEYED})
+        yield made
+        assert [one["name"] for one in made.get("/v1/streams").json()["streams"]] == ["s"]
+
+
 def declare(client: httpx.Client, query: Any, budget: dict[str, Any] = BUDGET, **more: Any) -> dict[str, Any]:
     answer = client.post("/v1/streams", json={"name": "s", "query": query, "budget": budget, **more})
     assert answer.status_code == 201, answer.text
@@ -80,15 +93,14 @@ def test_users_count_once_however_many_events_they_send(client: httpx.Client) ->
         None,
     ],
 )
-def test_events_that_name_no_user_or_key_are_refused(client: httpx.Client, event: Any) -> None:
-    declare(client, {"name": "distinct-users", "parameters": KEYED})
-    answer = client.post("/v1/streams/s/events", json=[{"user": "bob", "key": "north"}, event])
+def test_events_that_name_no_user_or_key_are_refused(refusing: httpx.Client, event: Any) -> None:
+    answer = refusing.post("/v1/streams/s/events", json=[{"user": "bob", "key": "north"}, event])
     assert answer.status_code == 422, answer.text
     assert "event 1" in answer.json()["error"]["message"]
 
 
 def test_active_users_per_tick(client: httpx.Client) -> None:
-    declare(client, {"name": "active-users", "parameters": {}}, {**BUDGET, "max_ticks": 3})
+    declare(client, {"name": "active-users", "parameters": {}}, {**BUDGET, "max_ticks": 3}, horizon=8)
     for _ in range(5):
         assert send(client, [{"user": f"u{i}"} for i in range(500)] * 2 + ["late"]) == 200
         close(client)
@@ -196,15 +208,15 @@ def test_three_days_of_a_week(tmp_path: Path) -> None:
     ],
 )
 def test_caps_that_contradict_each_other_are_refused(
-    client: httpx.Client, budget: dict[str, Any], more: dict[str, Any], said: str
+    refusing: httpx.Client, budget: dict[str, Any], more: dict[str, Any], said: str
 ) -> None:
     zone = {"zone": "UTC"} if "tick" in more else {}
-    table = {"name": "s", "query": "count", "budget": {**BUDGET, **budget}, **zone, **more}
-    answer = client.post("/v1/streams", json=table)
+    table = {"name": "refused", "query": "count", "budget": {**BUDGET, **budget}, **zone, **more}
+    answer = refusing.post("/v1/streams", json=table)
     assert answer.status_code == 422, answer.text
     assert said in answer.json()["error"]["message"]
     assert answer.json()["error"]["remedy"] == "Correct the request; nothing was changed."
-    assert client.get("/v1/streams/s").status_code == 404
+    assert refusing.get("/v1/streams/refused").status_code == 404
 
 
 def test_events_of_persons_name_their_user(client: httpx.Client) -> None:

@@ -20,6 +20,7 @@ from evercount.store import Reading
 pytest.importorskip("pyspark")
 
 from evercount.spark import session as spark_session
+from loaded_program import Programs
 from spark_driver import require_spark
 
 TOML = """
@@ -199,12 +200,10 @@ def test_pandas_that_is_missing_or_new_is_named(monkeypatch: pytest.MonkeyPatch)
         spark_session.check_pandas()
 
 
-def test_pyspark_that_is_missing_is_named() -> None:
+def test_pyspark_that_is_missing_is_named(programs: Programs) -> None:
     hide = "import sys, importlib.util as u; real = u.find_spec; "
     hide += "u.find_spec = lambda n, *a: None if n == 'pyspark' else real(n, *a); "
     code = hide + "import evercount.cli; sys.argv = ['evercount', 'spark', 'a', 'b', '--checkpoint', 'c']; "
-    done = subprocess.run(
-        [sys.executable, "-c", code + "evercount.cli.main()"], capture_output=True, text=True, check=False
-    )
+    done = programs.run(code + "evercount.cli.main()")
     assert done.returncode == MissingExtra.exit_code
     assert "pip install 'evercount[spark]'" in done.stderr

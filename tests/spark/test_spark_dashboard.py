@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from evercount.service.runtime import Service
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.watched_store import WatchedStore
+from loaded_program import COMMAND, Programs
 from serving import ADMIN, HEADERS, served
 
 SECRET = Secret.from_hex("7e" * 32)
@@ -94,22 +96,15 @@ def test_a_store_that_is_not_there_is_named(tmp_path: Path) -> None:
         WatchedStore(tmp_path / "store.db")
 
 
-def test_the_command_shows_a_store(store: Store, tmp_path: Path) -> None:
+def test_the_command_shows_a_store(store: Store, programs: Programs, tmp_path: Path) -> None:
     """`evercount serve --read-only` beside the process that has the lock."""
-    import os
-    import signal
-    import subprocess
-    import sys
-
     store.close_ticks(store.find("live"), 1, 0.0)
-    command = [sys.executable, "-m", "evercount", "serve", "--read-only", "--port", "0", "--db", "store.db"]
-    environment = {**os.environ, "EVERCOUNT_ADMIN_TOKEN": ADMIN}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        address = next(word for word in line.split() if word.startswith("http"))
-        found = httpx.get(f"{address}/v1/streams/live/releases", timeout=300).json()["releases"]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(300) == 0
-        process.stderr.read()
+    words = ("serve", "--read-only", "--port", "0", "--db", "store.db")
+    process = programs.start(COMMAND, *words, cwd=tmp_path, env={**os.environ, "EVERCOUNT_ADMIN_TOKEN": ADMIN})
+    line = process.stderr.readline()
+    address = next(word for word in line.split() if word.startswith("http"))
+    found = httpx.get(f"{address}/v1/streams/live/releases", timeout=300).json()["releases"]
+    process.terminate()
+    process.stderr.read()
+    assert process.wait() == 0
     assert found == list(store.all_releases("live"))

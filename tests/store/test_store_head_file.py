@@ -7,8 +7,6 @@ import resource
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 from evercount.errors import StoreError
 from evercount.store import Store, StreamDeclaration, rollback_guard
 from evercount.store.rollback_guard import Head, HeadFile
+from loaded_program import Programs
 
 HEAD = Head("store", {"one": (3, "aa"), "two": (0, "bb")}, {"one": {"mu": 0.5}, "two": {"mu": 1.0}}, frozenset({"two"}))
 TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
@@ -83,16 +82,16 @@ def test_a_crash_at_any_byte_leaves_the_head_before_or_after(tmp_path: Path) -> 
     ("moment", "named"),
     [("before the line", 3), ("half of the line", 3), ("line not on the disk", 4), ("line on the disk", 4)],
 )
-def test_a_store_killed_at_any_moment_goes_on(tmp_path: Path, moment: str, named: int) -> None:
+def test_a_store_killed_at_any_moment_goes_on(programs: Programs, tmp_path: Path, moment: str, named: int) -> None:
     """What was shown is in the head, so that an older copy is noticed; the database itself goes on."""
     place, copy = tmp_path / "a.db", tmp_path / "copy.db"
     store = Store(place)
     store.close_ticks(store.declare(StreamDeclaration.from_dict(TABLE), 0.0), 2, 0.0)
     store.backup(copy)
     store.close()
-    child = subprocess.run([sys.executable, "-c", CLOSE_AND_DIE, str(place), moment], capture_output=True, check=False)
+    child = programs.run(CLOSE_AND_DIE, place, moment)
     assert child.returncode == -signal.SIGKILL, child.stderr
-    assert child.stdout.split() == [b"3"]  # the fourth was committed, and nobody was told
+    assert child.stdout.split() == ["3"]  # the fourth was committed, and nobody was told
     head = HeadFile(tmp_path / "a.db.head").read()
     assert head is not None
     assert head.streams["one"][0] == named

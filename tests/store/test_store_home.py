@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,10 @@ from evercount.errors import StoreError
 from evercount.service.admin_token import default_file, write_token_file
 from evercount.store import Store
 from evercount.store.rollback_guard import default_path
+from loaded_program import COMMAND
 
 if TYPE_CHECKING:
+    from loaded_program import Programs
     from serving import Postgres
 
 
@@ -28,18 +29,23 @@ def tables(url: str) -> list[str]:
         engine.dispose()
 
 
-def serve(*options: str, **environment: str) -> tuple[int, str]:
+Serve = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def serve(programs: Programs) -> Serve:
     """Start the command; stop it when it serves. Its exit status and what it said."""
-    command = [sys.executable, "-m", "evercount", "serve", "--port", "0", *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
-    assert process.stderr is not None
-    said = ""
-    with process.stderr:
+
+    def started(*options: str, **environment: str) -> tuple[int, str]:
+        process = programs.start(COMMAND, "serve", "--port", "0", *options, env={**os.environ, **environment})
+        said = ""
         for line in process.stderr:
             said += line
             if "the admin token is in" in line:
                 process.terminate()
-    return process.wait(300), said
+        return process.wait(), said
+
+    return started
 
 
 @pytest.fixture
@@ -50,7 +56,7 @@ def no_home(tmp_path: Path) -> str:
 
 
 def test_an_unwritable_home_is_named_with_the_way_out_before_anything_is_committed(
-    postgres: Postgres, no_home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres: Postgres, serve: Serve, no_home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.fresh()
     code, said = serve("--db", url, HOME=no_home)
@@ -69,7 +75,7 @@ def test_an_unwritable_home_is_named_with_the_way_out_before_anything_is_committ
     assert tables(url) != []
 
 
-def test_with_a_head_file_no_home_is_needed(postgres: Postgres, no_home: str, tmp_path: Path) -> None:
+def test_with_a_head_file_no_home_is_needed(postgres: Postgres, serve: Serve, no_home: str, tmp_path: Path) -> None:
     """The admin token is then next to the head file."""
     head = tmp_path / "state" / "a.head"
     code, said = serve("--db", postgres.fresh(), "--head", str(head), HOME=no_home)
@@ -80,7 +86,7 @@ def test_with_a_head_file_no_home_is_needed(postgres: Postgres, no_home: str, tm
 
 
 def test_a_token_file_that_cannot_be_written_is_named_before_anything_is_committed(
-    postgres: Postgres, no_home: str, tmp_path: Path
+    postgres: Postgres, serve: Serve, no_home: str, tmp_path: Path
 ) -> None:
     url = postgres.fresh()
     options = ("--head", str(tmp_path / "a.head"), "--admin-token-file", f"{no_home}/token")
@@ -92,7 +98,7 @@ def test_a_token_file_that_cannot_be_written_is_named_before_anything_is_committ
     assert not (tmp_path / "a.head").exists()
 
 
-def test_a_user_without_a_home_is_told(postgres: Postgres) -> None:
+def test_a_user_without_a_home_is_told(postgres: Postgres, programs: Programs) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become a user whom the system does not know")
     program = f"""
@@ -104,11 +110,11 @@ os.environ.pop("HOME")
 os.setuid(54321)
 print(default_path(database))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = programs.run(program)
     assert "StoreError: the head file has no place: this user has no home folder. Name a file" in done.stderr
 
 
-def test_the_tests_have_a_home_of_their_own(postgres: Postgres) -> None:
+def test_the_tests_have_a_home_of_their_own(postgres: Postgres, serve: Serve) -> None:
     """In this process and in those that it starts; what is left in the user's home fails the whole run."""
     import pwd
 

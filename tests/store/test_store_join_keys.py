@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from evercount.service.read_views import Asked, read_view
 from evercount.store import Batch, Reading, Store
 from evercount.store.join_keys import hide_keys, join_keys
 from evercount.store.open_stream import read_request
+from loaded_program import Programs
 
 SECRET = Secret.from_hex("6e" * 32)
 QUERIES: dict[str, tuple[dict[str, Any], list[Any], list[Any], list[Any]]] = {
@@ -126,14 +124,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])
-def test_a_kill_leaves_all_or_nothing(place: int, tmp_path: Path) -> None:
+def test_a_kill_leaves_all_or_nothing(place: int, programs: Programs, tmp_path: Path) -> None:
     """At the first write, at the second, and after the commit."""
     with_kill = tmp_path / "e.db"
     store = Store(with_kill)
     store.declare(declared("histogram"), 0.0, SECRET)
     send(store, ["a", "c"], 2)
     store.close()
-    done = subprocess.run([sys.executable, "-c", KILLED, str(with_kill), str(place)], check=False, env={**os.environ})
+    done = programs.run(KILLED, with_kill, place)
     assert done.returncode == -signal.SIGKILL
     store = Store(with_kill)
     assert list(store.find("s").stream.labels) == ["a", "b", "other", *(["c"] if place == 3 else [])]

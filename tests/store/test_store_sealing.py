@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from evercount.errors import ParameterError, StoreError
 from evercount.noise import Secret
 from evercount.store import Batch, Store, StreamDeclaration
 from evercount.store.sealing import Sealer, key_from_environment, read_key
+from loaded_program import Programs
 
 KEY = bytes(range(32))
 WORDS = {"name": "words", "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}}}
@@ -94,7 +93,7 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
         key_from_environment(tmp_path)
 
 
-def test_a_key_file_of_root_may_be_lent_to_a_group(tmp_path: Path) -> None:
+def test_a_key_file_of_root_may_be_lent_to_a_group(programs: Programs, tmp_path: Path) -> None:
     """systemd's credentials belong to root and are lent by an access list; those of another user are not trusted."""
     if os.geteuid() != 0:
         pytest.skip("only root can make files of other users")
@@ -118,8 +117,8 @@ for owner, mode in ((0, 0o440), (0, 0o444), (54321, 0o440), (54322, 0o440)):
         print(error)
     break
 """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = programs.run(program, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     answers = done.stdout.splitlines()
     for said, wanted in zip(answers, (KEY.hex(), "chmod o=", "chmod 600", "must belong to"), strict=True):
         assert wanted in said

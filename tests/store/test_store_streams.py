@@ -254,8 +254,8 @@ def test_a_start_far_in_the_past_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "event", "ticks"),
     [
-        ({"postprocess": ["nonnegative", "monotone"]}, "a", 600),
-        ({"factorization": "periods-7", "horizon": None}, "a", 600),
+        ({"postprocess": ["nonnegative", "monotone"]}, "a", 200),
+        ({"factorization": "periods-7", "horizon": None}, "a", 200),
     ],
 )
 def test_missed_ticks_are_the_same_whether_closed_together_or_one_by_one(
