@@ -195,7 +195,9 @@ def test_errors_for_persons(
 
 def test_errors_for_persons_in_a_season() -> None:
     """ε = 1, δ = 1e-6, T = 120, 30 ticks of a person: the noise that intervals attack above."""
-    stream = Stream(Count(), Budget(1.0, 1e-6, unit="user", **LARGE[0][0]), 120, views=("per-tick", "last-7", "running"))
+    stream = Stream(
+        Count(), Budget(1.0, 1e-6, unit="user", **LARGE[0][0]), 120, views=("per-tick", "last-7", "running")
+    )
     for view, bar in zip(stream.views, (26.6, 69.1, 204.5), strict=True):
         assert stream.std(range(1, 121), view=view).max() <= bar
 
