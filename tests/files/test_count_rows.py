@@ -387,6 +387,24 @@ def test_wall_times_of_a_zone(tmp_path: Path, form: str) -> None:
         assert counted(aware, spec, tmp_path / "s", 1, 10_001).totals.tick.tolist() == [ticks[2] + 1]
 
 
+def test_local_days_of_a_run_that_ends_at_a_change_of_the_clock(tmp_path: Path) -> None:
+    """Vienna, days of 23 and 25 hours as the last, a middle and the first tick of a run, minute by minute around them.
+
+    A run looks up the clock changes before its end alone; a schedule in Python knows all of them.
+    """
+    clock = Schedule.of("1d", "2026-03-27", "Europe/Vienna")
+    spring, autumn = 3, 213  # the ticks of the two days
+    hour, minute = 3600 * 10**6, 60 * 10**6
+    edges = [clock.start_of(tick) for day in (spring, autumn) for tick in (day - 1, day, day + 1, day + 2)]
+    instants = [edge + shift for edge in edges for shift in (-hour - minute, -minute, 0, minute, hour + minute)]
+    path = text_file(tmp_path, "ts\n" + "".join(f"{clock.show(instant)}\n" for instant in instants))
+    runs = [(day + first, day + stop) for day in (spring, autumn) for first, stop in ((-2, 1), (-1, 2), (0, 1), (1, 2))]
+    for first, stop in [*runs, (1, autumn + 1)]:
+        got = counted(path, declared(clock, "ts"), tmp_path / "s", first, stop).totals
+        expected = Counter(tick for tick in map(clock.tick_of, instants) if first <= tick < stop)
+        assert dict(zip(got.tick.tolist(), got.total.tolist(), strict=True)) == expected
+
+
 def test_aware_parquet_and_types_that_are_no_time(tmp_path: Path) -> None:
     zone = ZoneInfo("America/New_York")
     moment = datetime(2025, 12, 31, 20, 30, tzinfo=zone)
