@@ -122,6 +122,7 @@ def test_views_that_do_not_fit() -> None:
 
 def test_declared_views_are_kept_and_make_no_other_stream(tmp_path: Any) -> None:
     plain = {"name": "x", "query": "count", "budget": {"epsilon": 1, "delta": 1e-6}, "tick": "1h", "zone": "UTC"}
+    plain["horizon"] = 240
     without = StreamDeclaration.from_dict(plain)
     viewed = StreamDeclaration.from_dict({**plain, "views": ["per-day", "last-24"]})
     assert without.to_dict()["views"] == []

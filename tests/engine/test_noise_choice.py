@@ -54,11 +54,12 @@ def test_a_blend_serves_three_views_at_once() -> None:
 def test_the_choice_is_the_least_of_the_largest_ratios() -> None:
     """For each budget and sets of views, among all candidates; Gaussian noise stays where Laplace gains little."""
     few: tuple[tuple[str, ...], ...] = (("per-tick",), ("per-tick", "running"))
+    ticks = 100
     for budget, sets in ((GAUSSIAN, (("last-30",), ALL, *few)), (Budget(0.1, 1e-2), few), (PURE, few)):
         for views in sets:
-            found = candidates(Count(), budget, YEAR, views, MARGIN)
-            least = least_alone(Count(), budget, YEAR, views, found)
-            kept, engine = choose_noise(Count(), budget, YEAR, None, views)
+            found = candidates(Count(), budget, ticks, views, MARGIN)
+            least = least_alone(Count(), budget, ticks, views, found)
+            kept, engine = choose_noise(Count(), budget, ticks, None, views)
             score = {(one.budget.pure, one.engine.name): one.score(least) for one in found}
             chosen = score[kept.pure, engine.name]
             same = min(value for (pure, _), value in score.items() if pure == kept.pure)
@@ -103,8 +104,16 @@ def test_bounds_of_a_view_hold_for_all_its_numbers_at_once(budget: Budget) -> No
     assert np.mean(np.all(off <= single, axis=(0, 2))) < 0.7, "planted"
 
 
-@pytest.mark.parametrize("views", [("per-tick",), ("per-tick", "last-24")])
-@pytest.mark.parametrize("horizon", [None, 48])
+@pytest.mark.parametrize(
+    ("horizon", "views"),
+    [
+        (None, ("per-tick",)),
+        (48, ("per-tick",)),
+        (48, ("per-tick", "last-24")),
+        # its fit is that of tests/planning/test_compare.py::test_a_plan_without_a_horizon…, and takes as long
+        pytest.param(None, ("per-tick", "last-24"), marks=pytest.mark.soak),
+    ],
+)
 def test_unlisted_keys_take_the_noise_that_they_can_have(views: tuple[str, ...], horizon: int | None) -> None:
     """Keys of the day have fresh noise; for keys that stay, that of running totals or a blend serves their views."""
     stream = Stream(DiscoveredKeys(), Budget(2.0, 1e-6), horizon, views=views)
@@ -205,8 +214,8 @@ def test_a_blend_is_stored_with_its_numbers() -> None:
 
 
 def test_hours_plan_the_longest_day() -> None:
-    assert declared(tick="1h", zone="Europe/Vienna", views=["per-day"]).noise_for == ("last-25",)
-    assert declared(tick="1h", views=["per-day"]).noise_for == ("last-24",)
+    assert declared(tick="1h", zone="Europe/Vienna", views=["per-day"], horizon=50).noise_for == ("last-25",)
+    assert declared(tick="1h", views=["per-day"], horizon=50).noise_for == ("last-24",)
     assert Schedule("1h", 0, "UTC").length * 24 == Schedule("1d", 0, "UTC").length
 
 

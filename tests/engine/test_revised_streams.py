@@ -68,20 +68,19 @@ def test_errors_do_not_grow_with_the_days() -> None:
 @pytest.mark.parametrize(("budget", "name"), [(PURE, None), (GAUSSIAN, "balanced")])
 def test_views_take_the_newest_number_of_each_day(budget: Budget, name: str | None) -> None:
     """Their value is the sum of newest numbers, and std and interval are those of simulated ones."""
-    errors, inside = [], []
-    for seed in range(200):
-        stream = smooth_stream(Count(), budget, None, name, seed=seed, revise_for=2)
-        releases = stream.run([[10, 1, 1]] * 6)
-        view = releases.last(3)
-        newest = [releases.rows[min(day + 2, 6) - 1, min(2, 6 - day)] for day in range(1, 7)]
-        assert np.allclose(view.values[-1, 0], sum(newest[-3:]))
-        truth = 12 + 11 + 10
-        low, high = view.interval(0.9)
-        errors.append(view.values[-1, 0] - truth)
-        inside.append(low[-1, 0] <= truth <= high[-1, 0])
+    cells = 200  # as many independent streams
+    stream = smooth_stream(Histogram(cells), budget, None, name, seed=1, revise_for=2)
+    releases = stream.run([[list(range(cells)) * number for number in (10, 1, 1)]] * 6)
+    view, by_lag = releases.last(3), releases.rows.reshape(6, 3, cells)
+    newest = np.stack([by_lag[min(day + 2, 6) - 1, min(2, 6 - day)] for day in range(1, 7)])
+    assert np.allclose(view.values[-1], newest[-3:].sum(axis=0))
+    truth = 12 + 11 + 10
+    low, high = view.interval(0.9)
+    errors = view.values[-1] - truth
     assert np.std(errors) == pytest.approx(view.std[-1, 0], rel=0.15)
-    assert abs(np.mean(errors)) < 4 * view.std[-1, 0] / np.sqrt(200)
-    assert np.mean(inside) > 0.87
+    assert np.std(errors) != pytest.approx(0.75 * view.std[-1, 0], rel=0.15), "planted"
+    assert abs(np.mean(errors)) < 4 * view.std[-1, 0] / np.sqrt(cells)
+    assert np.mean((low[-1] <= truth) & (truth <= high[-1])) > 0.87
     assert view.std[0, 0] == pytest.approx(np.sqrt(3) * stream.std([1], "per-tick")[0, 0]), "final days"
 
 

@@ -127,7 +127,7 @@ def test_norms_do_not_depend_on_the_sign_of_what_rounding_hides(monkeypatch):
         values = (4 + t) ** 0.3 if endless else (t + 1 + T / 18) ** -0.27 * (T - t + 1) ** -0.28
         return bounded_columns(design(T), PiecewiseLinear(knots, values), endless).values
 
-    cases = [*((T, False) for T in (2, 3, 17, 64, 300, 1025, 5000, 2**17 + 13, 10**6, 2**31)), (2**40, True)]
+    cases = [*((T, False) for T in (2, 3, 17, 300, 1025, 2**17 + 13, 2**31)), (2**40, True)]
     safe = [columns(*case) for case in cases]
     monkeypatch.setattr(row_weighted, "EVALUATION_ERROR", 0.0)
     assert all(np.array_equal(columns(*case), values) for case, values in zip(cases, safe, strict=True))

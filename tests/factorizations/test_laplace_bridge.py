@@ -15,6 +15,7 @@ from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.laplace_trees import DigitTree, best_base
 from evercount.noise.laplace_sampler import variance
+from tiers import soak_but
 
 HORIZONS = [1, 2, 5, 7, 8, 24, 64, 100, 181, 365, 1000]
 
@@ -165,10 +166,11 @@ def test_worst_error_beside_the_digit_tree(horizon: int, part: float) -> None:
     assert bridge.row_norms([tick])[0] == norm
 
 
-def test_never_worse_than_the_digit_tree() -> None:
-    """Every horizon up to 700, and some up to 2^40."""
+@pytest.mark.parametrize("step", soak_but([11], [1, 11]))
+def test_never_worse_than_the_digit_tree(step: int) -> None:
+    """Every horizon up to 130, every one or eleventh up to 700, and some up to 2^40."""
     some = np.unique(np.geomspace(700, 2**22, 25).astype(np.int64)).tolist()
-    for horizon in [*range(1, 700), *some, 2**24 + 1, 10**9, 2**34 - 5, 2**40]:
+    for horizon in [*range(1, 130), *range(130, 700, step), *some, 2**24 + 1, 10**9, 2**34 - 5, 2**40]:
         tree = DigitTree(horizon, best_base(horizon), True)
         assert Bridge(horizon).worst_row()[1] <= tree.levels * tree.worst_row()[1] * (1 + 1e-9), horizon
 

@@ -16,6 +16,7 @@ from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_kn
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns
 from evercount.factorizations.square_root_filter import Rational, design, round_bits
 from evercount.mechanisms.laplace_rates import node_rate
+from tiers import soak_but
 
 
 def gram(engine, T):
@@ -76,10 +77,11 @@ def test_sets_within_a_period(kind):
     assert claims[-1] <= participation(engine, p)
 
 
-@pytest.mark.parametrize("T", [1, 2, 5, 14, 120, 300])
+@pytest.mark.parametrize("T", [1, 2, 14, 120])
 def test_bounds_between_knots_hold_at_every_tick(T, monkeypatch):
     """The way of long streams, taken for short ones: nothing is below the truth, and little above the exact way."""
-    for kind in (Balanced, Normalized, Unbounded, Anytime, SquareRoot):
+    endless = (Unbounded, Anytime) if T in (2, 120) else ()  # their blocks are those of all horizons
+    for kind in (Balanced, Normalized, SquareRoot, *endless):
         engine, q = kind(T), min(T, 40)
         G = gram(engine, T)
         over = Family.of(engine).over
@@ -87,7 +89,7 @@ def test_bounds_between_knots_hold_at_every_tick(T, monkeypatch):
             here = np.diagonal(G, d).max()
             assert over(d, d) >= here * (1 - 1e-12), (kind.name, d)
             assert over(d, None) >= max(np.diagonal(G, k).max() for k in range(d, T)) * (1 - 1e-12)
-            if kind not in (Unbounded, Anytime):  # these have an endless future there
+            if kind not in endless:  # these have an endless future there
                 assert over(d, d) <= here * 1.004
         monkeypatch.setattr(module, "MOST_TICKS", 0)
         claim = participation(engine, q)
@@ -115,7 +117,7 @@ def test_long_blocks_are_bounded_inside():
     assert participation(engine, 20) >= intervals(G, 20)
 
 
-@pytest.mark.parametrize("T", [365, 2000])
+@pytest.mark.parametrize("T", [365, 1200])  # single ticks between knots, and two
 def test_intervals_come_close(T):
     G = gram(Balanced(T), T)
     for q in (7, 30):
@@ -130,7 +132,7 @@ def test_published_figures():
     assert participation(FACTORIZATIONS["fresh"](), 30) == pytest.approx(30)
 
 
-@pytest.mark.parametrize("T", [10**5, 10**6, 10**9])
+@pytest.mark.parametrize("T", soak_but([10**6], [10**5, 10**6, 10**9]))
 def test_long_streams_cost_little_more_than_an_interval(T):
     """The last ticks of a long stream are an interval that can be summed up: two ways meet."""
     engine, q = Balanced(T), 30
@@ -144,10 +146,10 @@ def test_long_streams_cost_little_more_than_an_interval(T):
 
 @pytest.mark.parametrize("kind", [Unbounded, Anytime])
 def test_endless_streams_have_a_supremum(kind):
-    for T in (50, 1000, 2500):
+    suprema = {q: participation(kind(None), q) for q in (2, 7, 30)}
+    for T in (50, 1000):
         G = gram(kind(), T)
-        for q in (2, 7, 30):
-            supremum = participation(kind(None), q)
+        for q, supremum in suprema.items():
             assert supremum < 0.98 * q**2
             assert intervals(G, q) <= participation(kind(T), q) <= supremum
 
@@ -188,7 +190,7 @@ def test_members_that_do_not_fall_are_not_taken_for_falling():
     """Random weights and filters: whichever form is used, no set of 12 ticks costs more."""
     rng = np.random.default_rng(11)
     seen = set()
-    for _ in range(150):
+    for _ in range(60):
         T = int(rng.integers(3, 13))
         roots = np.sort(rng.random(6))
         filter_ = Rational(round_bits(roots[0::2]), round_bits(roots[1::2]))

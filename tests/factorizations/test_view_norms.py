@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from evercount.errors import ParameterError
-from evercount.factorizations import FACTORIZATIONS, Anytime, factorization, view_norms
+from evercount.factorizations import FACTORIZATIONS, Anytime, Balanced, Normalized, Unbounded, factorization, view_norms
+from evercount.factorizations.blend import Blend, BlendFilter
 from evercount.factorizations.bridge_table import Design
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_bridge import Bridge
@@ -43,7 +44,7 @@ def test_without_a_horizon():
 
 @pytest.mark.parametrize("width", [1, 7])
 def test_a_search_that_is_kept_is_that_of_the_same_tree(width):
-    """Trees that differ in one public parameter: none gets what was found for another."""
+    """Trees and weights that differ in one public parameter: none gets what was found for another."""
     design = Design((2, 4, 4), ((0.3, -0.2, 0.1, 0.0), (-0.1, 0.4, 0.0, 0.1, 0.2, -0.1, 0.0)))
     kinds = (
         Bridge(32),
@@ -52,8 +53,15 @@ def test_a_search_that_is_kept_is_that_of_the_same_tree(width):
         Bridge(32, design),
         EndlessBridge(),
         EndlessBridge(True),
+        Balanced(32),
+        Balanced(31),
+        Normalized(32),
+        Anytime(),
+        Unbounded(),
+        Blend(32, BlendFilter((0.25,), (0.5,))),
+        Blend(32, BlendFilter((0.25,), (0.375,))),
     )
     found = [worst_view(kind, width, 31) for kind in kinds]
     assert found == [view_norms._search(kind, width, 31) for kind in kinds]
-    assert len({norm for _, norm in found}) >= 4
+    assert len({norm for _, norm in found}) >= 10
     assert worst_view(Bridge(32), width, 30) == view_norms._search(Bridge(32), width, 30)

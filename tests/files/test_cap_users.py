@@ -26,6 +26,7 @@ from evercount.files.run_state import Places, read_state
 from evercount.files.source import connect, open_source
 from evercount.queries import Count
 from evercount.queries.user_cap import NOTHING, Caps, Used, cap_per_user
+from tiers import soak_but
 
 pa = pytest.importorskip("pyarrow")
 
@@ -41,13 +42,13 @@ class Event(NamedTuple):
 
 
 State = dict[str, UsedBefore]
+KINDS = [Caps(events=7), Caps(per_tick=2), Caps(per_tick=2, ticks=3), Caps(5, ticks=2), Caps(9, 4), Caps(6, 2, 4)]
 CAPS = [
-    *(Caps(events=most) for most in (1, 7, 20)),
-    Caps(per_tick=2),
-    *(Caps(per_tick=each, ticks=ticks) for each, ticks in ((1, 1), (2, 3))),
-    Caps(events=5, ticks=2),
-    *(Caps(events=most, per_tick=each) for most, each in ((4, 1), (9, 4))),
-    *(Caps(most, each, ticks) for most, each, ticks in ((4, 3, 2), (6, 2, 4))),
+    *KINDS,
+    *(Caps(events=most) for most in (1, 20)),
+    Caps(per_tick=1, ticks=1),
+    Caps(events=4, per_tick=1),
+    Caps(4, 3, 2),
 ]
 
 
@@ -120,7 +121,7 @@ def by_sql(
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("caps", CAPS, ids=str)
+@pytest.mark.parametrize("caps", soak_but([*KINDS, Caps(events=1)], CAPS), ids=str)
 def test_caps_are_those_of_plain_python(
     caps: Caps, ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,9 +137,8 @@ def test_caps_are_those_of_plain_python(
         state: State = {}
         for ticks in (range(1, 3), range(3, 8), range(8, 10)):
             right = by_hand(events, caps, state, period_of, ticks, ordered=ordered)
-            for rows in (events, events[::-1]) if ordered else (events,):
-                found = by_sql(rows, caps, state, period_of, ticks, ordered=ordered, scratch=tmp_path)
-                assert found == right
+            rows = events[::-1] if ordered and ticks.start % 2 else events  # of what has an order, any order will do
+            assert by_sql(rows, caps, state, period_of, ticks, ordered=ordered, scratch=tmp_path) == right
             partly += 0 < len(right[0]) < len(events)
             state = right[1]
     assert partly, "some count and some do not"
@@ -214,7 +214,10 @@ PERIODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "late"), [*((name, "drop") for name in PERIODS), ("into spring", "next")])
+RUNS = [*((name, "drop") for name in PERIODS), ("into spring", "next")]
+
+
+@pytest.mark.parametrize(("name", "late"), soak_but([run for run in RUNS if run != ("into spring", "drop")], RUNS))
 def test_runs_over_a_file_forget_users_with_their_period(name: str, late: str, tmp_path: Path) -> None:
     """Several runs over a file that grows: each day's counts are those of plain Python, and the state shrinks."""
     budget = {"max_events": 3, "max_per_tick": 2, "period": "1d"}

@@ -65,7 +65,7 @@ def check_goes_on(earlier: str, path: str, cells: int = 3) -> None:
 def test_the_same_totals_through_every_way(noise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three horizons, one secret: files, stores and the library write the same table, and the errors add up."""
     monkeypatch.setattr(Secret, "generate", lambda: Secret.from_hex("44" * 32))
-    for day in (3, 6, 9, 12, 15):
+    for day in (3, 6, 9, 12, 15) if noise == GAUSS else (3, 9, 15):
         for more in (f"{STORE} --out d.csv", f"{STATE} --out f.csv"):
             code, said = run(day, f"{noise} {VIEWS} {CARRY} --full-digits {more}")
             assert code == 0, said

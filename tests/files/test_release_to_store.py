@@ -43,8 +43,8 @@ def rows(path: str) -> list[str]:
 
 @pytest.mark.parametrize("home", [STORE, "--state f.state"], ids=["store", "state file"])
 def test_cron_goes_on_into_the_next_horizon(home: str) -> None:
-    """The same line every day: three horizons of five days, each in a file; rows of earlier ones are no bad rows."""
-    for day in range(2, 16):
+    """The same line on many days: three horizons of five days, each in a file; rows of earlier ones are no bad rows."""
+    for day in (2, 3, 6, 7, 9, 12, 15):
         code, said = run(day, f"{home} --out flu.csv --renew --view last-2")
         assert code == 0, said
     kept = [rows(path) for path in ("flu.1.csv", "flu.2.csv", "flu.csv")]

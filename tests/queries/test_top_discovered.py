@@ -13,8 +13,8 @@ from many_streams import discoveries
 
 
 def test_intervals_and_confidences_hold_given_discovery() -> None:
-    """2,500 streams with keys of nearly one size around the threshold: noise decides what is public and largest."""
-    level, k, runs = 0.8, 3, 2_500
+    """1,200 streams with keys of nearly one size around the threshold: noise decides what is public and largest."""
+    level, k, runs = 0.8, 3, 1_200
     stream = Stream(DiscoveredKeys(), Budget(1.0, 1e-2), 4, secret=Secret.from_hex("d1" * 32))
     assert stream.thresholds is not None
     least, std = stream.thresholds.at(1), float(stream.std([1])[0, 0])

@@ -112,9 +112,11 @@ class PairSearch:
             absent = any(step in self.world.absent for step in shorter)
             known[shorter] = self._encode(shorter) if absent else None
         rows = known[shorter]
-        for place in quiet:
-            rows = None if rows is None else np.insert(rows, place, 0, axis=0)[:-1]  # the last row is quiet, too
-        return rows
+        if rows is None or not quiet:
+            return rows
+        spread = np.zeros_like(rows)
+        spread[[place for place in range(len(stream)) if place not in quiet]] = rows[: len(shorter)]
+        return spread
 
     def _try_replaced_ticks(self, streams: Sequence[Steps]) -> None:
         """Pairs whose changed tick has several events, beside single events in all other ticks."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -24,7 +26,7 @@ def worst_view(factorization: Factorization, width: int | None, last: int | None
 
     Test: tests/factorizations/test_view_norms.py::test_the_worst_norm_is_that_of_the_dense_matrix.
     """
-    if isinstance(factorization, Bridge | EndlessBridge):  # their public parameters say all of them
+    if isinstance(factorization, Bridge | EndlessBridge | Weighted):  # their public parameters say all of them
         return _search_once(_Known.of(factorization), width, last)
     return _search(factorization, width, last)
 
@@ -36,18 +38,20 @@ class _Known:
     kind: type
     horizon: int | None
     parameters: tuple[bytes, ...]
-    factorization: Factorization = field(compare=False)
+    factorization: Callable[[], Factorization | None] = field(compare=False)  # weak: norms are kept, not what has them
 
     @classmethod
     def of(cls, factorization: Factorization) -> _Known:
         parameters = tuple(array.tobytes() for array in factorization.public_parameters())
-        return cls(type(factorization), factorization.horizon, parameters, factorization)
+        return cls(type(factorization), factorization.horizon, parameters, weakref.ref(factorization))
 
 
 @lru_cache(maxsize=256)
 def _search_once(known: _Known, width: int | None, last: int | None) -> tuple[int, float]:
-    """The search over a tree takes a second, and every promise of a horizon has the same tree."""
-    return _search(known.factorization, width, last)
+    """A search takes up to a second; every promise of a horizon has the same tree, and every run the same weights."""
+    factorization = known.factorization()
+    assert factorization is not None, "the caller has it"
+    return _search(factorization, width, last)
 
 
 def _search(factorization: Factorization, width: int | None, last: int | None) -> tuple[int, float]:

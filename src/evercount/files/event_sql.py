@@ -103,7 +103,7 @@ def placed(
     wanted = "".join(f"{name}, " for name in ["n"] * number + ([extra] if extra else []))
     return (
         f"SELECT {wanted}cell, units, who, us, o, CASE WHEN reason > 0 THEN -reason "
-        f"WHEN us < {low} OR us >= {high} THEN NULL ELSE {schedule.sql_tick('us')} END AS place FROM ("
+        f"WHEN us < {low} OR us >= {high} THEN NULL ELSE {schedule.sql_tick('us', until=high)} END AS place FROM ("
         f"SELECT *, {_reason(declaration)} AS reason FROM ("
         f"SELECT *, coalesce(exact, {schedule.sql_instant('wall')}) AS us, {_cell(declaration)} AS cell, "
         f"{_units(declaration)} AS units FROM ({_rows(files, declaration, number)})))"
