@@ -51,6 +51,7 @@ def test_counts_come_back_as_they_are_and_estimates_add_up(tree: ConsistentTree)
     by_event = np.zeros((tree.leaves, tree.cells), np.int64)
     np.put_along_axis(by_event, one, weight, axis=1)
     cells = counts @ by_event
+    assert np.array_equal(tree.cell_totals(counts), cells)
     assert np.allclose(tree.estimate(cells.astype(np.float64)), counts @ members(tree).T)
     noisy = tree.estimate(cells + generator.normal(0, 50, cells.shape))
     leaves = noisy[:, -tree.leaves :]

@@ -86,6 +86,16 @@ class ConsistentTree:
 
     # -- from leaves to cells ----------------------------------------------------------------------------------------
 
+    def cell_totals(self, leaves: IntArray) -> IntArray:
+        """What counts of the leaves, shape (ticks, leaves), add to the cells, shape (ticks, cells)."""
+        level = np.asarray(leaves, dtype=np.int64)
+        parts = [level * self.weights[-1]]
+        for starts, weight in zip(reversed(self._starts), reversed(self.weights[:-1]), strict=True):
+            level = np.add.reduceat(level, starts, axis=1)
+            if weight:
+                parts.insert(0, level * weight)
+        return np.concatenate(parts, axis=1)
+
     def cells_of_leaves(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
         """(cells, weights) of each leaf, shape (leaves, levels with a cell): what one event in it changes."""
         used = [level for level, weight in enumerate(self.weights) if weight]
