@@ -35,10 +35,9 @@ def test_ten_years_keep_one_budget(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
     set_cap(store.database, Cap(1.0, 1e-6))
     live = store.declare(declared(), START)
+    endless = store.declare(declared(name="endless", horizon=None, start="2030-01-01", factorization="anytime"), START)
     with pytest.raises(ParameterError, match="nothing to renew"):
-        renew_stream(
-            store, store.declare(declared(name="endless", horizon=None, start="2030-01-01"), START).name, START
-        )
+        renew_stream(store, endless.name, START)
     for number in range(2, 11):
         heir = renew_stream(store, live.name, START, horizon=20 if number == 2 else None)
         assert (heir.name, heir.declaration.schedule.begin) == (
