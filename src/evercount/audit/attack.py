@@ -72,9 +72,13 @@ def check_runs(runs: int) -> None:
 
 
 def attack(
-    program: Program, pair: Pair, runs: int = 2000, secret: Secret | None = None, confidence: float = 1 - 1e-4,
+    program: Program,
+    pair: Pair,
+    runs: int = 2000,
+    secret: Secret | None = None,
+    confidence: float = 1 - 1e-4,
     progress: Progress | None = None,
-) -> AttackReport:  # fmt: skip
+) -> AttackReport:
     """Attack one pair of neighbours with `runs` runs on either side, each with a secret of its own.
 
     **Guarantee.** If the promise is true, `proved` and `epsilon` exceed it with probability at most 1 − confidence,

@@ -47,10 +47,18 @@ class Verdict:
 
 
 def check(
-    query: Query, universe: Sequence[Any], ticks: int, adjacency: Adjacency,
-    factorization: Factorization | None = None, samples: int = 20_000, *, per_tick: int = 1, noop: Any = ABSENT,
-    seed: int = 0, as_tick: Callable[[Sequence[Any]], Any] = list,
-) -> Verdict:  # fmt: skip
+    query: Query,
+    universe: Sequence[Any],
+    ticks: int,
+    adjacency: Adjacency,
+    factorization: Factorization | None = None,
+    samples: int = 20_000,
+    *,
+    per_tick: int = 1,
+    noop: Any = ABSENT,
+    seed: int = 0,
+    as_tick: Callable[[Sequence[Any]], Any] = list,
+) -> Verdict:
     """Attack the declared S of any query by trying neighbouring streams over a finite universe of events.
 
     Every tick has `per_tick` events. A neighbour lacks one event (or has `noop` in its place), or has another event

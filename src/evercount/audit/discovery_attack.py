@@ -76,9 +76,14 @@ def neighbours(ticks: int, most: int = 1, minimum: int = 1) -> tuple[Ticks, Tick
 
 
 def attack_discovery(
-    program: Program, budget: Budget, pair: tuple[Ticks, Ticks], runs: int = 400, secret: Secret | None = None,
-    confidence: float = 1 - 1e-4, progress: Callable[[int], None] | None = None,
-) -> DiscoveryReport:  # fmt: skip
+    program: Program,
+    budget: Budget,
+    pair: tuple[Ticks, Ticks],
+    runs: int = 400,
+    secret: Secret | None = None,
+    confidence: float = 1 - 1e-4,
+    progress: Callable[[int], None] | None = None,
+) -> DiscoveryReport:
     """Run both streams of a pair many times and look for an event that breaks the promise.
 
     **Guarantee.** If the promise is true, `proved` exceeds δ with probability at most 1 − confidence: the event is

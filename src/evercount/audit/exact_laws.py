@@ -148,10 +148,15 @@ def _tail(rate: float, gap: Any) -> FloatArray:
 
 
 def audit_sparse(
-    epsilon: float = 1.0, horizon: int = 64, max_ones: int = 60, ticks: int = 4, draws: int = 1000,
-    secret: Secret | None = None, plan: SparsePlan | None = None,
+    epsilon: float = 1.0,
+    horizon: int = 64,
+    max_ones: int = 60,
+    ticks: int = 4,
+    draws: int = 1000,
+    secret: Secret | None = None,
+    plan: SparsePlan | None = None,
     program: Callable[[Secret], SparseCount] | None = None,
-) -> LawReport:  # fmt: skip
+) -> LawReport:
     """Audit a pure `SparseCount` by partition: the exact law of its closings, and the counter behind them.
 
     Streams have counts around the threshold, where the law moves most. Neighbours have one event more at one tick. A

@@ -31,9 +31,14 @@ class DoorProgram(ABC):
     universe: Universe
 
     def __init__(
-        self, query: Query, budget: Budget, horizon: int | None = None, factorization: Any = None, *,
+        self,
+        query: Query,
+        budget: Budget,
+        horizon: int | None = None,
+        factorization: Any = None,
+        *,
         restarts: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.query, self.budget, self.horizon, self.factorization = query, budget, horizon, factorization
         self.restarts = restarts
         self.name = f"{self.door}: {query.name}"

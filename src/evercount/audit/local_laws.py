@@ -34,9 +34,13 @@ Encoder = Callable[[HierarchyPlan, int, int, int, int], Hashable]
 
 
 def audit_hierarchical(
-    epsilon: float = 1.0, buckets: int = 16, draws: int = 2000, secret: Secret | None = None,
-    encoder: Encoder = encode, client: Callable[[HierarchyPlan, Secret], Any] = HierarchyClient,
-) -> LawReport:  # fmt: skip
+    epsilon: float = 1.0,
+    buckets: int = 16,
+    draws: int = 2000,
+    secret: Secret | None = None,
+    encoder: Encoder = encode,
+    client: Callable[[HierarchyPlan, Secret], Any] = HierarchyClient,
+) -> LawReport:
     """Audit hierarchical clients: the law of a message for every bucket, and the messages of real clients.
 
     **Guarantee.** `spent` is the exact ε of a message for a uniform key stream, up to the rounding of a double. Test:
@@ -72,9 +76,14 @@ def _message_law(plan: HierarchyPlan, bucket: int, encoder: Encoder) -> Law:
 
 
 def audit_genprot(
-    epsilon: float = 1.0, buckets: int = 8, rule: Any = "best", draws: int = 2000, secret: Secret | None = None,
-    clip: float | None = None, client: Callable[[GenProtPlan, int, Secret], Any] = GenProtClient,
-) -> LawReport:  # fmt: skip
+    epsilon: float = 1.0,
+    buckets: int = 8,
+    rule: Any = "best",
+    draws: int = 2000,
+    secret: Secret | None = None,
+    clip: float | None = None,
+    client: Callable[[GenProtPlan, int, Secret], Any] = GenProtClient,
+) -> LawReport:
     """Audit GenProt clients: the law of a message for every bucket of several clients, and messages of real clients.
 
     **Guarantee.** For each of 40 clients' candidates `spent` is at least the exact ε of its message; the worst case

@@ -37,9 +37,16 @@ class PairSearch:
     # Neighbours differ in exactly `changed` events.
 
     def __init__(
-        self, query: Query, world: Universe, adjacency: Adjacency, ticks: int, length: int,
-        named: Mapping[str, FloatArray], draw: random.Random, changed: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        query: Query,
+        world: Universe,
+        adjacency: Adjacency,
+        ticks: int,
+        length: int,
+        named: Mapping[str, FloatArray],
+        draw: random.Random,
+        changed: int = 1,
+    ) -> None:
         self.query, self.world, self.adjacency, self.changed = query, world, adjacency, changed
         self.ticks, self.length, self.draw = ticks, length, draw
         self.placements = self._choose_placements()

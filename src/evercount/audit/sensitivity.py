@@ -117,10 +117,19 @@ class SensitivityReport:
 
 
 def audit_sensitivity(
-    query: Query, factorizations: Factorizations, adjacency: Adjacency, ticks: int, universe: Universe | None = None,
-    *, steps: int | None = None, budget: int = 100_000, seed: int = 0, claimed: float | None = None,
-    progress: Callable[[int, int], None] | None = None, changed: int = 1,
-) -> SensitivityReport:  # fmt: skip
+    query: Query,
+    factorizations: Factorizations,
+    adjacency: Adjacency,
+    ticks: int,
+    universe: Universe | None = None,
+    *,
+    steps: int | None = None,
+    budget: int = 100_000,
+    seed: int = 0,
+    claimed: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    changed: int = 1,
+) -> SensitivityReport:
     """Search neighbouring streams of `steps` steps (default: `ticks`) spread over `ticks` ticks.
 
     `factorizations` are dense matrices R with at least `ticks` columns. All pairs are tried if there are at most

@@ -167,9 +167,13 @@ def _limit(powers: tuple[int, ...], values: tuple[float, ...]) -> float:
 
 
 FILES: dict[str, Callable[[], dict[str, Any]]] = {
-    "noise": noise_vectors, "releases": release_vectors, "norms": norm_vectors, "multipliers": multiplier_vectors,
-    "thresholds": threshold_vectors, "literature": literature_vectors,
-}  # fmt: skip
+    "noise": noise_vectors,
+    "releases": release_vectors,
+    "norms": norm_vectors,
+    "multipliers": multiplier_vectors,
+    "thresholds": threshold_vectors,
+    "literature": literature_vectors,
+}
 
 
 def write_vectors(folder: Path) -> list[Path]:

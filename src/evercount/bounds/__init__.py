@@ -22,7 +22,20 @@ from evercount.bounds.norms import (
 from evercount.bounds.paper_statements import STATEMENTS, Statement
 
 __all__ = [
-    "GROWTHS", "STATEMENTS", "Growth", "Statement", "binary_norm", "binary_std", "gamma_hat", "haagerup_upper",
-    "interval_quantile", "landau", "mathias_lower", "mathias_upper", "nuclear_lower", "psi", "psi_paper",
+    "GROWTHS",
+    "STATEMENTS",
+    "Growth",
+    "Statement",
+    "binary_norm",
+    "binary_std",
+    "gamma_hat",
+    "haagerup_upper",
+    "interval_quantile",
+    "landau",
+    "mathias_lower",
+    "mathias_upper",
+    "nuclear_lower",
+    "psi",
+    "psi_paper",
     "simultaneous_quantile",
-]  # fmt: skip
+]

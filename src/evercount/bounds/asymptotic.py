@@ -94,9 +94,15 @@ _REDUCTION = (
 
 
 def _both_kinds(
-    name: str, quantity: str, parameter: str, dimension: str, conditions: tuple[str, str], where: str,
-    dimension_of: Callable[[float], float] = float, caveat: str = "",
-) -> Iterator[Growth]:  # fmt: skip
+    name: str,
+    quantity: str,
+    parameter: str,
+    dimension: str,
+    conditions: tuple[str, str],
+    where: str,
+    dimension_of: Callable[[float], float] = float,
+    caveat: str = "",
+) -> Iterator[Growth]:
     """The bound of a problem that contains the maximum sum, for approximate and for pure privacy."""
     # `parameter` names the problem's size; `dimension` and `dimension_of` give the dimension of the maximum sum in it.
     approximate = f"min{{T^(1/3)/(ε^(2/3)·log^(2/3)(εT)), √{dimension}/(ε·log {dimension}), T}}"
@@ -113,26 +119,44 @@ def _both_kinds(
 
 _SECTION = "Section 'Lower bounds', "
 _COUNTING = Growth(
-    "counting", "max over streams of E‖error‖²_∞", "ln²(T)/ε²", ("T", "epsilon"),
+    "counting",
+    "max over streams of E‖error‖²_∞",
+    "ln²(T)/ε²",
+    ("T", "epsilon"),
     "ε and δ below a small constant, noise independent of the data, streams fixed in advance, T > 1",
-    "Theorem 3 (lower bound)", lambda T, epsilon: (math.log(T) / epsilon) ** 2,
-)  # fmt: skip
+    "Theorem 3 (lower bound)",
+    lambda T, epsilon: (math.log(T) / epsilon) ** 2,
+)
 GROWTHS: dict[str, Growth] = {
     growth.name: growth
     for growth in (
         _COUNTING,
         *_both_kinds(
-            "maximum-sum", "error α of the d-dimensional maximum sum", "d", "d", (", d > 1", ""),
+            "maximum-sum",
+            "error α of the d-dimensional maximum sum",
+            "d",
+            "d",
+            (", d > 1", ""),
             _SECTION + "quoted from Jain et al.",
         ),
         *_both_kinds(
-            "minimum-cut", "error α of the minimum cut, or of the minimum degree, of a multigraph", "n", "n",
-            (", n ≥ 3 nodes", ", n ≥ 3 nodes"), _SECTION + "first theorem",
+            "minimum-cut",
+            "error α of the minimum cut, or of the minimum degree, of a multigraph",
+            "n",
+            "n",
+            (", n ≥ 3 nodes", ", n ≥ 3 nodes"),
+            _SECTION + "first theorem",
         ),
         *_both_kinds(
-            "substrings", "error α of counting substrings over an alphabet of U letters", "U", "log U",
-            (", log U > 1", ", U > 1"), _SECTION + "second theorem", math.log, _REDUCTION,
+            "substrings",
+            "error α of counting substrings over an alphabet of U letters",
+            "U",
+            "log U",
+            (", log U > 1", ", U > 1"),
+            _SECTION + "second theorem",
+            math.log,
+            _REDUCTION,
         ),
     )
-}  # fmt: skip
+}
 """Every lower bound of the paper's section on lower bounds, by name."""

@@ -27,16 +27,34 @@ from evercount.cli.store_command import store
 from evercount.errors import EvercountError, MissingExtra, StoreError
 
 EXTRAS = {
-    "cli": ("rich", "pydantic"), "files": ("duckdb", "pyarrow"), "plot": ("matplotlib",), "postgres": ("psycopg",),
-    "service": ("sqlalchemy", "fastapi", "uvicorn"), "spark": ("pyspark",), "frames": ("pandas", "polars"),
-    "consume": ("nats", "confluent_kafka", "prometheus_client"), "audit": ("hypothesis",), "client": ("httpx",),
-}  # fmt: skip
+    "cli": ("rich", "pydantic"),
+    "files": ("duckdb", "pyarrow"),
+    "plot": ("matplotlib",),
+    "postgres": ("psycopg",),
+    "service": ("sqlalchemy", "fastapi", "uvicorn"),
+    "spark": ("pyspark",),
+    "frames": ("pandas", "polars"),
+    "consume": ("nats", "confluent_kafka", "prometheus_client"),
+    "audit": ("hypothesis",),
+    "client": ("httpx",),
+}
 """Which extra installs the packages that a command may lack."""
 COMMANDS: dict[str, Any] = {
-    "plan": plan, "release": release, "serve": serve, "spark": spark, "consume": consume, "tail": tail, "push": push,
-    "reproduce": reproduce, "bench": bench, "example": example, "store": store, "streams": streams, "tokens": tokens,
+    "plan": plan,
+    "release": release,
+    "serve": serve,
+    "spark": spark,
+    "consume": consume,
+    "tail": tail,
+    "push": push,
+    "reproduce": reproduce,
+    "bench": bench,
+    "example": example,
+    "store": store,
+    "streams": streams,
+    "tokens": tokens,
     "audit": audit,
-}  # fmt: skip
+}
 
 
 def _missing_extra(missing: ModuleNotFoundError) -> MissingExtra:
@@ -80,11 +98,14 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    name="evercount", cls=Commands,
+    name="evercount",
+    cls=Commands,
     help="Running statistics of a sensitive event stream under one differential-privacy guarantee.",
-    no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 
 
 def _version(shown: bool) -> None:

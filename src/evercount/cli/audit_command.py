@@ -65,14 +65,21 @@ def replay(
     program: str | None = Option(
         None, help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."
     ),
-    epsilon: Epsilon = 1.0, delta: Delta = 1e-6, adjacency: Adjacency = "add-remove", max_events: MaxEvents = None,
-    max_per_tick: MaxPerTick = None, max_ticks: MaxTicks = None, period: Period = None,
+    epsilon: Epsilon = 1.0,
+    delta: Delta = 1e-6,
+    adjacency: Adjacency = "add-remove",
+    max_events: MaxEvents = None,
+    max_per_tick: MaxPerTick = None,
+    max_ticks: MaxTicks = None,
+    period: Period = None,
     ticks: int = Option(6, help="Ticks of the data.", min=1, max=64),
-    horizon: Horizon = "", factorization: Factorization = None,
+    horizon: Horizon = "",
+    factorization: Factorization = None,
     restarts: bool = Option(True, help="Stop and continue the program halfway."),
     examples: int | None = Option(None, help="Random neighbours to try; 0 for none. Default: 100, by Spark 4.", min=0),
-    secret: RootSecret = None, json_output: Json = False,
-) -> None:  # fmt: skip
+    secret: RootSecret = None,
+    json_output: Json = False,
+) -> None:
     """Run a program twice with one secret on neighbouring data; what differs must be covered by its promise.
 
     Tried are the worst neighbours that the sensitivity search finds, and random ones, which are made small if they
@@ -104,15 +111,18 @@ def mechanism(
     query: str = Argument(..., help="Query by name: count, histogram, …"),
     parameter: Parameters = None,
     everything: bool = Option(False, "--all", help="Every factorization (or that of -f) × adjacency of the query."),
-    epsilon: Epsilon = 3.0, delta: Delta = 0.01, adjacency: Adjacency = "add-remove",
+    epsilon: Epsilon = 3.0,
+    delta: Delta = 0.01,
+    adjacency: Adjacency = "add-remove",
     ticks: int = Option(4, help="Ticks of the data.", min=1, max=32),
-    horizon: Horizon = "", factorization: Factorization = None,
+    horizon: Horizon = "",
+    factorization: Factorization = None,
     runs: int = Option(2000, help="Runs on either side.", min=40),
     confidence: float = Option(0.9999, help="Of every bound."),
     secret: RootSecret = None,
     plot: str | None = Option(None, help="Chart of claimed against attacked: .png, .svg or .pdf."),
     json_output: bool = Option(False, "--json", help="Print JSON, a line for each attack."),
-) -> None:  # fmt: skip
+) -> None:
     """Attack the joint release as a black box: how well can two neighbours be told apart, compared with the promise?
 
     Exit 1 if an attack gets beyond the promise at its confidence. Small streams with a large ε give it power: then it
@@ -184,15 +194,20 @@ def sensitivity(
 
 @audit.command()
 def discovery(
-    parameter: Parameters = None, epsilon: Epsilon = 1.0,
+    parameter: Parameters = None,
+    epsilon: Epsilon = 1.0,
     delta: float = Option(0.2, help="δ of the promise, so large that the runs can see it."),
-    adjacency: Adjacency = "add-remove", max_events: MaxEvents = None, max_per_tick: MaxPerTick = None,
-    max_ticks: MaxTicks = None, period: Period = None,
+    adjacency: Adjacency = "add-remove",
+    max_events: MaxEvents = None,
+    max_per_tick: MaxPerTick = None,
+    max_ticks: MaxTicks = None,
+    period: Period = None,
     ticks: int = Option(6, help="Ticks of the streams.", min=1, max=64),
     view: list[str] | None = Option(None, help="What is published: per-tick for keys of the day."),
     runs: int = Option(400, help="Runs on either side."),
-    secret: RootSecret = None, json_output: Json = False,
-) -> None:  # fmt: skip
+    secret: RootSecret = None,
+    json_output: Json = False,
+) -> None:
     """Attack discovered keys: do releases reveal whether one person's key was there? Exit 1 if so.
 
     Example: evercount audit discovery -p minimum=20 --runs 1000

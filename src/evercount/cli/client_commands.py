@@ -68,9 +68,14 @@ def open_stream(stream: StreamName, url: Url = DEFAULT_URL, token_file: TokenFil
 
 @streams.command()
 def note(
-    stream: StreamName, first: FirstTick, last: LastTick, text: NoteText = "", missing: Missing = None,
-    url: Url = DEFAULT_URL, token_file: TokenFile = None,
-) -> None:  # fmt: skip
+    stream: StreamName,
+    first: FirstTick,
+    last: LastTick,
+    text: NoteText = "",
+    missing: Missing = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
     """Write a public note on ticks, or declare ticks missing before they close (admin).
 
     It is published as it is: write nothing that you know from the events only.
@@ -81,11 +86,13 @@ def note(
 
 
 def tail(
-    stream: StreamName, url: Url = DEFAULT_URL, token_file: TokenFile = None,
+    stream: StreamName,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
     last: int = Option(10, "--last", "-n", min=0, help="Number of earlier ticks to begin with."),
     follow: bool = Option(True, "--follow/--no-follow", help="Wait for new releases."),
     json_output: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Print the releases of a stream as CSV, and new ones as they are made; a lost connection is made again."""
     with connected(url, token_file) as client:
         facts = answer_of(client.get(f"/v1/streams/{stream}"))

@@ -35,10 +35,13 @@ def plan(
     rho: float | None = Option(None, help="zCDP parameter ρ, instead of ε."),
     horizon: str = Option("2^16", "--horizon", "-t", help="Ticks (65536, 2^16, 1e6) or none."),
     query: str = Option("count", "--query", "-q", help="Query by name: count, histogram, rollup, sparse-count, …"),
-    parameter: Parameters = None, adjacency: Adjacency = "add-remove",
+    parameter: Parameters = None,
+    adjacency: Adjacency = "add-remove",
     calibration: str | None = Option(None, help="tight, classic or paper.", show_default="tight"),
     unit: str | None = Option(None, help="event or user (the default with a cap or period).", show_default="event"),
-    period: Period = None, max_per_tick: MaxPerTick = None, max_ticks: MaxTicks = None,
+    period: Period = None,
+    max_per_tick: MaxPerTick = None,
+    max_ticks: MaxTicks = None,
     max_events: MaxEvents = None,
     mechanism: list[str] | None = Option(None, "--mechanism", "-m", help="Only these factorizations, repeatable."),
     ticks: int | None = Option(None, help="Without a horizon: compare over this many ticks."),
@@ -57,7 +60,7 @@ def plan(
     json_output: bool = Option(False, "--json", help="Print JSON instead of a table."),
     wide: bool = Option(False, "--wide", help="Show all columns; they need about 170 characters."),
     plot: Path | None = Option(None, help="Write a chart of error over time (PNG, SVG, PDF)."),
-) -> None:  # fmt: skip
+) -> None:
     """Which error will I get? All mechanisms side by side, with the lower bound for Gaussian noise.
 
     Example: evercount plan --epsilon 0.5 --delta 1e-10 --horizon 2^16 --plot errors.png
@@ -202,12 +205,16 @@ def _print_table(comparison: Plan, level: float, wide: bool) -> None:
 
 
 COLUMNS: dict[str, Callable[[Row], str]] = {
-    "std, last": lambda row: _number(row.last_std, 2), "least, 2nd half": lambda row: _number(row.least_std, 2),
-    "std, worst": lambda row: _number(row.worst_std, 2), "at tick": lambda row: str(row.worst_tick),
-    "95 % ±": lambda row: _number(row.interval95, 1), "all ticks ±": lambda row: _number(row.simultaneous, 1),
+    "std, last": lambda row: _number(row.last_std, 2),
+    "least, 2nd half": lambda row: _number(row.least_std, 2),
+    "std, worst": lambda row: _number(row.worst_std, 2),
+    "at tick": lambda row: str(row.worst_tick),
+    "95 % ±": lambda row: _number(row.interval95, 1),
+    "all ticks ±": lambda row: _number(row.simultaneous, 1),
     "× bound": lambda row: "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}",
-    "state, bytes/cell": lambda row: str(row.state_bytes), "numeric δ": lambda row: f"{row.numeric_delta:.1e}",
-}  # fmt: skip
+    "state, bytes/cell": lambda row: str(row.state_bytes),
+    "numeric δ": lambda row: f"{row.numeric_delta:.1e}",
+}
 WIDE_ONLY = ("least, 2nd half", "state, bytes/cell", "numeric δ")
 
 

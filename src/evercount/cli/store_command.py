@@ -107,11 +107,14 @@ def restore(
 
 @store.command()
 def retire(
-    stream: StreamName, db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None,
+    stream: StreamName,
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
     successor: str | None = Option(None, help="Declare this stream in its place: the same declaration, a new secret."),
     reason: str = Option("", help="Shown to readers."),
     yes: Yes = False,
-) -> None:  # fmt: skip
+) -> None:
     """End a stream for good: its history stays readable, nothing is released again, its budget stays spent.
 
     With --successor a new stream goes on in its place, and what both cost together is stated. While a service runs on
@@ -143,8 +146,11 @@ def renew(
         bool, Option("--carry-totals", help="Its running totals continue from the last ones of the old stream.")
     ] = False,
     name: Annotated[str | None, Option(help="Its name (default: the next number, flu-2 after flu).")] = None,
-    db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None, yes: Yes = False,
-) -> None:  # fmt: skip
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
+    yes: Yes = False,
+) -> None:
     """Let a stream go on when its horizon ends: the same declaration, new noise, from that instant on.
 
     It may be done before or after the end. What both cost together is stated, and a cap of the store holds. Events that
@@ -169,8 +175,10 @@ def cap(
     epsilon: float | None = Option(None, help="The largest total epsilon."),
     delta: float | None = Option(None, help="The largest total delta."),
     remove: bool = Option(False, "--remove", help="Remove the cap."),
-    db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None,
-) -> None:  # fmt: skip
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
+) -> None:
     """Cap what all streams about the same unit spend together; a declaration beyond it is refused.
 
     Without options it shows the cap. What is spent already stays spent.
@@ -241,9 +249,15 @@ def _found(opened: Store, stream: str) -> LiveStream:
 
 @store.command()
 def note(
-    stream: StreamName, first: FirstTick, last: LastTick, text: NoteText = "", missing: Missing = None,
-    db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None,
-) -> None:  # fmt: skip
+    stream: StreamName,
+    first: FirstTick,
+    last: LastTick,
+    text: NoteText = "",
+    missing: Missing = None,
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
+) -> None:
     """Write a public note on ticks, or declare ticks missing before they close.
 
     It is published as it is, in charts, tables and exports: write nothing that you know from the events only, and do

@@ -59,9 +59,14 @@ class BlockFilter:
         return y, self._over_cells(x[row_ticks:], buffers, np.zeros(cells), products, y[row_ticks:])[0]
 
     def accumulate(
-        self, z: FloatArray, buffers: FloatArray, running: FloatArray,
-        weights: Callable[[int, int], tuple[FloatArray, FloatArray]], products: Sequence[Product], out: FloatArray,
-    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        self,
+        z: FloatArray,
+        buffers: FloatArray,
+        running: FloatArray,
+        weights: Callable[[int, int], tuple[FloatArray, FloatArray]],
+        products: Sequence[Product],
+        out: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
         """Write the noise into `out`: noise_t = noise_{t−1} + n_t·(filter of η·z)_t."""
         # `weights(start, stop)` are η and n of these ticks, counted from the first tick of this call.
         row_ticks, cells = self.ticks_in_rows(*z.shape), z.shape[1]

@@ -136,9 +136,12 @@ class Bridge(PureFactorization):
     def _inside(blocks: Blocks, split: Split, row: IntArray, child: IntArray, index: IntArray) -> Blocks:
         """Children of these blocks, as blocks of the next level."""
         return Blocks(
-            index, blocks.left[row] - split.shares[row, child], split.variance[row, child],
-            split.variance[row, child + 1], split.cov[row, child],
-        )  # fmt: skip
+            index,
+            blocks.left[row] - split.shares[row, child],
+            split.variance[row, child],
+            split.variance[row, child + 1],
+            split.cov[row, child],
+        )
 
     def _descend(self, ticks: IntArray) -> Iterator[tuple[int, Blocks, Split, IntArray, IntArray]]:
         """Per level: the distinct blocks that hold these ticks, their children, and each tick's (block, child)."""
@@ -334,9 +337,12 @@ class Bridge(PureFactorization):
         return ends[at // k - (first - 1) // k, at % k + 1], kept
 
     def _boundaries(
-        self, level: int, alpha: IntArray, drawn: npt.NDArray[Any],
+        self,
+        level: int,
+        alpha: IntArray,
+        drawn: npt.NDArray[Any],
         outer: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None,
-    ) -> npt.NDArray[Any]:  # fmt: skip
+    ) -> npt.NDArray[Any]:
         """Noise at all boundaries, shape (blocks, k + 1, cells)."""
         # A running sum from the start, minus 1 − α times what that sum misses the known end by.
         sums = np.cumsum(drawn, axis=1)

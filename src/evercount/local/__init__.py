@@ -19,7 +19,24 @@ from evercount.local.local_server import LocalServer
 from evercount.local.losses import Absolute, ConvexLoss, Hinge, Logistic, Loss, Quantile
 
 __all__ = [
-    "Absolute", "Collection", "ConvexLoss", "GenProtClient", "GenProtPlan", "GenProtServer", "HierarchyClient",
-    "HierarchyEstimate", "HierarchyPlan", "HierarchyServer", "Hinge", "LocalClient", "LocalEstimate", "LocalPlan",
-    "LocalServer", "Logistic", "Loss", "Quantile", "simulate", "simulate_hierarchy",
-]  # fmt: skip
+    "Absolute",
+    "Collection",
+    "ConvexLoss",
+    "GenProtClient",
+    "GenProtPlan",
+    "GenProtServer",
+    "HierarchyClient",
+    "HierarchyEstimate",
+    "HierarchyPlan",
+    "HierarchyServer",
+    "Hinge",
+    "LocalClient",
+    "LocalEstimate",
+    "LocalPlan",
+    "LocalServer",
+    "Logistic",
+    "Loss",
+    "Quantile",
+    "simulate",
+    "simulate_hierarchy",
+]

@@ -177,9 +177,16 @@ class LocalClient(OneMessage[bytes]):
     """
 
     def __init__(
-        self, epsilon: float, delta: float, n: int, secret: Secret | None = None, form: Form = "one-counter", *,
-        buckets: int | None = None, loss: Loss | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        epsilon: float,
+        delta: float,
+        n: int,
+        secret: Secret | None = None,
+        form: Form = "one-counter",
+        *,
+        buckets: int | None = None,
+        loss: Loss | None = None,
+    ) -> None:
         self.plan = shared_plan(epsilon, delta, n, form, buckets)
         super().__init__(secret, loss, self.plan.public_text)
         self._noise: NormalSequence | None = None

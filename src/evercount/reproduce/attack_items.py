@@ -59,11 +59,16 @@ class Attack:
         # Noise that is accepted under x′ is accepted under x too: the covariance is r0·(1 − r1).
         variance = r1 * (1 - r1) + factor**2 * r0 * (1 - r0) - 2 * factor * r0 * (1 - r1)
         return {
-            "mechanism": self.name, "accepted under x": r1, "accepted under x′": r0,
-            "delta reached": r1 - factor * r0, "standard error": float(np.sqrt(variance / repetitions)),
-            "delta, exact for this pair": delta_of(self.mu, epsilon), "attack in standard deviations": self.mu,
-            "trials": repetitions, "what": self.claim,
-        }  # fmt: skip
+            "mechanism": self.name,
+            "accepted under x": r1,
+            "accepted under x′": r0,
+            "delta reached": r1 - factor * r0,
+            "standard error": float(np.sqrt(variance / repetitions)),
+            "delta, exact for this pair": delta_of(self.mu, epsilon),
+            "attack in standard deviations": self.mu,
+            "trials": repetitions,
+            "what": self.claim,
+        }
 
 
 def linear_attack(name: str, claim: str, engine: Factorization, difference: IntArray, sigma: float) -> Attack:
@@ -164,12 +169,20 @@ def worst_ticks(engine: Factorization, ticks: int) -> tuple[int, int]:
 
 
 @item(
-    "privacy-failures", "Attacks on three of the paper's statements",
+    "privacy-failures",
+    "Attacks on three of the paper's statements",
     "Theorem 2 (fresh noise per round), the corollary on substrings (S = ℓ²) and on graph functions (l2-sensitivity).",
-    {"epsilon": 0.5, "delta": 0.05, "ticks": 1024, "text": 64, "repetitions": 100000,
-     "graphs": [["square-root", 1024], ["balanced", 256]], "graph repetitions": 400000},
+    {
+        "epsilon": 0.5,
+        "delta": 0.05,
+        "ticks": 1024,
+        "text": 64,
+        "repetitions": 100000,
+        "graphs": [["square-root", 1024], ["balanced", 256]],
+        "graph repetitions": 400000,
+    },
     {"ticks": 256, "text": 16, "repetitions": 10000, "graphs": [["balanced", 256]], "graph repetitions": 40000},
-)  # fmt: skip
+)
 def failures(parameters: Parameters, context: Context) -> Result:
     """Run all attacks at one (ε, δ). δ is large, so that simulation can count how far it is exceeded."""
     epsilon, delta = parameters["epsilon"], parameters["delta"]

@@ -45,10 +45,12 @@ def _std(name: str, epsilon: float, delta: float, ticks: int) -> FloatArray:
 
 
 @item(
-    "smoothness", "Error over time of pure and Gaussian mechanisms",
+    "smoothness",
+    "Error over time of pure and Gaussian mechanisms",
     "The error of the binary mechanism jumps from tick to tick; that of the factorization does not.",
-    {"epsilon": 1.0, "delta": 1e-10, "exponents": (10, 16, 20)}, {"exponents": (10, 12)},
-)  # fmt: skip
+    {"epsilon": 1.0, "delta": 1e-10, "exponents": (10, 16, 20)},
+    {"exponents": (10, 12)},
+)
 def smoothness(parameters: Parameters, context: Context) -> Result:
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     rows: list[Row] = []
@@ -61,11 +63,17 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
             if exponent == exponents[-1]:
                 curves[name] = std
             kept = std[T // 2 :] if name in PURE_ENDLESS else std  # without a horizon: the second half of the ticks
-            rows.append({
-                "T": f"2^{exponent}", "mechanism": name, "delta": 0.0 if name in PURE_TREES else delta,
-                "root mean square std": float(np.sqrt(np.mean(kept**2))), "smallest": float(kept.min()),
-                "largest": float(kept.max()), "largest jump between ticks": float(np.abs(np.diff(kept)).max()),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "T": f"2^{exponent}",
+                    "mechanism": name,
+                    "delta": 0.0 if name in PURE_TREES else delta,
+                    "root mean square std": float(np.sqrt(np.mean(kept**2))),
+                    "smallest": float(kept.min()),
+                    "largest": float(kept.max()),
+                    "largest jump between ticks": float(np.abs(np.diff(kept)).max()),
+                }
+            )
     last = {row["mechanism"]: row for row in rows[-len(PURE_TREES) - len(GAUSSIAN) :]}
     jumps = {name: row["largest jump between ticks"] for name, row in last.items()}
     size = {name: row["root mean square std"] for name, row in last.items()}
@@ -101,11 +109,12 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
 
 
 @item(
-    "sparse-counter", "Sparse streams: where private partitioning beats the plain counter",
+    "sparse-counter",
+    "Sparse streams: where private partitioning beats the plain counter",
     "On streams with few ones the error can depend on their number (Dwork, Naor, Reingold and Rothblum).",
     {"epsilon": 1.0, "delta": 1e-10, "exponents": (10, 14, 20, 26), "ones": (100, 1000, 10000)},
     {"exponents": (10, 14), "ones": (100, 1000)},
-)  # fmt: skip
+)
 def sparse(parameters: Parameters, context: Context) -> Result:
     rows: list[Row] = []
     for delta in context.steps((0.0, parameters["delta"])):
@@ -148,10 +157,14 @@ def _bridge_row(T: int) -> Row:
     variance = 2 * bridge.row_norms(np.arange(1, T + 1)) ** 2
     other = 2 * (tree.levels * tree.worst_row()[1]) ** 2
     return {
-        "T": T, "branching": " ".join(map(str, bridge.branching)), "bridge, worst variance": float(variance.max()),
-        "bridge, mean variance": float(variance.mean()), "bridge, worst std": math.sqrt(float(variance.max())),
-        "pure-tree, worst variance": other, "ratio of worst stds": math.sqrt(float(variance.max()) / other),
-    }  # fmt: skip
+        "T": T,
+        "branching": " ".join(map(str, bridge.branching)),
+        "bridge, worst variance": float(variance.max()),
+        "bridge, mean variance": float(variance.mean()),
+        "bridge, worst std": math.sqrt(float(variance.max())),
+        "pure-tree, worst variance": other,
+        "ratio of worst stds": math.sqrt(float(variance.max()) / other),
+    }
 
 
 def _endless_row(T: int) -> Row:
@@ -160,11 +173,13 @@ def _endless_row(T: int) -> Row:
     tree, hybrid = EndlessBridge(), HybridTree()
     mine, other = (float(engine.row_norms(engine.suspects(T)).max()) for engine in (tree, hybrid))
     return {
-        "t": f"2^{T.bit_length() - 1}", "bridge told T = t, worst std": math.sqrt(2) * told,
+        "t": f"2^{T.bit_length() - 1}",
+        "bridge told T = t, worst std": math.sqrt(2) * told,
         "endless bridge, largest std so far": math.sqrt(2) * mine,
-        "endless bridge, std at t": math.sqrt(2) * float(tree.row_norms([T])[0]), "endless over told": mine / told,
+        "endless bridge, std at t": math.sqrt(2) * float(tree.row_norms([T])[0]),
+        "endless over told": mine / told,
         "hybrid over told": other / told,
-    }  # fmt: skip
+    }
 
 
 def _winner_row(epsilon: float, delta: float, T: int) -> Row:
@@ -179,13 +194,17 @@ def _winner_row(epsilon: float, delta: float, T: int) -> Row:
 
 
 @item(
-    "bridges", "Pure privacy with less error than Gaussian noise",
+    "bridges",
+    "Pure privacy with less error than Gaussian noise",
     "Tree noise that reaches each tick from both sides, beside published mechanisms with delta 0 and Gaussian noise.",
-    {"epsilon": 0.5, "deltas": (1e-4, 1e-6, 1e-8, 1e-10, 1e-14),
-     "horizons": (24, 100, 365, 1000, 1024, 8760, 2**14, 2**16, 2**20),
-     "endless": tuple(2**power for power in range(4, 33, 2))},
+    {
+        "epsilon": 0.5,
+        "deltas": (1e-4, 1e-6, 1e-8, 1e-10, 1e-14),
+        "horizons": (24, 100, 365, 1000, 1024, 8760, 2**14, 2**16, 2**20),
+        "endless": tuple(2**power for power in range(4, 33, 2)),
+    },
     {"deltas": (1e-6, 1e-10), "horizons": (24, 365, 1024), "endless": (2**4, 2**10)},
-)  # fmt: skip
+)
 def bridges(parameters: Parameters, context: Context) -> Result:
     horizons = parameters["horizons"]
     rows = [_bridge_row(T) for T in context.steps(horizons)]
@@ -251,10 +270,12 @@ def _listed(stds: Iterable[float]) -> str:
 
 
 @item(
-    "yardstick", "Defaults beside the dense optimum",
+    "yardstick",
+    "Defaults beside the dense optimum",
     "Not in the paper: the least worst std that any factorization has for the same views and unit, with a certificate.",
-    {"horizon": 365, "units": list(UNITS), "registered": []}, {"horizon": 24, "units": ["event"]},
-)  # fmt: skip
+    {"horizon": 365, "units": list(UNITS), "registered": []},
+    {"horizon": 24, "units": ["event"]},
+)
 def yardstick(parameters: Parameters, context: Context) -> Result:
     rows: list[Row] = []
     cases = [(unit, views) for unit in parameters["units"] for views in VIEWS]
@@ -264,14 +285,21 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
         gaussian = next(each for each in found if each.delta and each.name not in parameters["registered"])
         chosen = next(each for each in found if each.chosen)
         own = [each for each in found if each.name in parameters["registered"]]
-        rows.append({
-            "unit": unit, "views": ", ".join(views), "Gaussian": gaussian.name, "worst std": _listed(gaussian.stds),
-            "least alone": _listed(one * least for least in best.alone),
-            "above the least, %": round(100 * gaussian.above, 1), "best matrices found, %": round(100 * best.gap, 1),
-            "default": f"{chosen.name}, delta={chosen.delta:g}", "its worst std": _listed(chosen.stds),
-            "default above the least, %": round(100 * chosen.above, 1),
-            **{f"{each.name} above the least, %": round(100 * each.above, 1) for each in own},
-        })  # fmt: skip
+        rows.append(
+            {
+                "unit": unit,
+                "views": ", ".join(views),
+                "Gaussian": gaussian.name,
+                "worst std": _listed(gaussian.stds),
+                "least alone": _listed(one * least for least in best.alone),
+                "above the least, %": round(100 * gaussian.above, 1),
+                "best matrices found, %": round(100 * best.gap, 1),
+                "default": f"{chosen.name}, delta={chosen.delta:g}",
+                "its worst std": _listed(chosen.stds),
+                "default above the least, %": round(100 * chosen.above, 1),
+                **{f"{each.name} above the least, %": round(100 * each.above, 1) for each in own},
+            }
+        )
     findings = []
     for kind in ("event", "person"):
         if some := [row for row in rows if row["unit"].startswith(kind)]:

@@ -28,10 +28,12 @@ PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}  # 1/p at which, by the
 
 
 @item(
-    "figure-1", "Additive error over time",
+    "figure-1",
+    "Additive error over time",
     "Figure 1: additive ℓ∞ error of the binary mechanism and of the square root, T = 2^16, ε = 0.8, δ = 1e-10.",
-    {"horizon": 2**16, "epsilon": 0.8, "delta": 1e-10, "repetitions": 2048}, {"horizon": 2**16, "repetitions": 64},
-)  # fmt: skip
+    {"horizon": 2**16, "epsilon": 0.8, "delta": 1e-10, "repetitions": 2048},
+    {"horizon": 2**16, "repetitions": 64},
+)
 def error_over_time(parameters: Parameters, context: Context) -> Result:
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     epsilon, delta = parameters["epsilon"], parameters["delta"]
@@ -66,14 +68,18 @@ def _summary(simulation: Simulation, scale: float, tight: float) -> Row:
     mean, error = simulation.mean_normalised
     worst, worst_error = simulation.worst_error
     return {
-        "mechanism": simulation.name, "repetitions": simulation.repetitions,
+        "mechanism": simulation.name,
+        "repetitions": simulation.repetitions,
         "worst std, exact": float(simulation.std.max() * scale),
         "worst std, tight calibration": float(simulation.std.max() * scale * tight),
-        "mean over ticks of the std": float(simulation.std.mean() * scale), "l-infinity error, mean": worst * scale,
-        "l-infinity error, standard error": worst_error * scale, "mean |error|/std": mean, "standard error": error,
+        "mean over ticks of the std": float(simulation.std.mean() * scale),
+        "l-infinity error, mean": worst * scale,
+        "l-infinity error, standard error": worst_error * scale,
+        "mean |error|/std": mean,
+        "standard error": error,
         "agreement in standard errors": (mean - HALF_NORMAL) / error,
         "jumps: largest std change between ticks": float(np.abs(np.diff(simulation.std)).max() * scale),
-    }  # fmt: skip
+    }
 
 
 def _curve(simulations: Mapping[str, Simulation], scale: Mapping[str, float]) -> list[Row]:
@@ -109,10 +115,11 @@ def _draw_error(
 
 
 @item(
-    "figure-3", "Sparse streams and the SNR table",
+    "figure-3",
+    "Sparse streams and the SNR table",
     "Figure 3 and its table: Bernoulli streams with p = 2^-4 … 2^-10 and 0, T = 2^16, ε = 0.5, δ = 1e-10.",
     {"horizon": 2**16, "epsilon": 0.5, "delta": 1e-10, "exponents": [4, 5, 6, 7, 8, 9, 10]},
-)  # fmt: skip
+)
 def sparse_streams(parameters: Parameters, context: Context) -> Result:
     horizon, epsilon, delta = parameters["horizon"], parameters["epsilon"], parameters["delta"]
     exponents = parameters["exponents"]
@@ -127,23 +134,28 @@ def sparse_streams(parameters: Parameters, context: Context) -> Result:
         for name in MECHANISMS:
             per_unit = float(np.mean(ticks / norms[name]))
             papers = PAPER_SNR.get(name, (None,) * 7)[exponent - 4] if 4 <= exponent <= 10 else None
-            rows.append({
-                "p": f"2^-{exponent}", "mechanism": name, "paper": papers,
-                "expected, paper's C": p * per_unit / paper,
-                "this stream, paper's C": float(np.mean(truth / norms[name]) / paper),
-                "stream's standard error": _snr_error(ticks, norms[name], p) / paper,
-                "expected, tight": p * per_unit / tight,
-                "ours over paper's": None if papers is None else p * per_unit / paper / papers,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "p": f"2^-{exponent}",
+                    "mechanism": name,
+                    "paper": papers,
+                    "expected, paper's C": p * per_unit / paper,
+                    "this stream, paper's C": float(np.mean(truth / norms[name]) / paper),
+                    "stream's standard error": _snr_error(ticks, norms[name], p) / paper,
+                    "expected, tight": p * per_unit / tight,
+                    "ours over paper's": None if papers is None else p * per_unit / paper / papers,
+                }
+            )
     crossings: list[Row] = [
         {
-            "mechanism": name, "paper: SNR 1 at 1/p": PAPER_CROSSING.get(name),
+            "mechanism": name,
+            "paper: SNR 1 at 1/p": PAPER_CROSSING.get(name),
             "paper's own table gives": 16 * PAPER_SNR[name][0] if name in PAPER_SNR else None,
             "ours, paper's C": float(np.mean(ticks / norms[name]) / paper),
             "ours, tight": float(np.mean(ticks / norms[name]) / tight),
         }
         for name in MECHANISMS
-    ]  # fmt: skip
+    ]
     binary, root, balanced = (row["ours, paper's C"] for row in crossings)
     findings = [
         f"Ratio square root to binary: ours {root / binary:.2f}, the paper's table {14.50 / 4.72:.2f}, the text "
@@ -224,11 +236,12 @@ def histogram(items: int, ticks: int, exponent: float, seed: int) -> FloatArray:
 
 
 @item(
-    "figure-4", "Top-1 of a Zipf stream",
+    "figure-4",
+    "Top-1 of a Zipf stream",
     "Figure 4: 20 items, 2048 steps, ε = 0.1, δ = 1e-10; average SNR 1.47 (square root) against 0.52 (binary).",
     {"items": 20, "ticks": 2048, "epsilon": 0.1, "delta": 1e-10, "exponents": [1.0, 1.5, 2.0], "repetitions": 512},
     {"repetitions": 32, "exponents": [1.0]},
-)  # fmt: skip
+)
 def top_one(parameters: Parameters, context: Context) -> Result:
     ticks, items = parameters["ticks"], parameters["items"]
     epsilon, delta, repetitions = parameters["epsilon"], parameters["delta"], parameters["repetitions"]
@@ -254,15 +267,19 @@ def top_one(parameters: Parameters, context: Context) -> Result:
             errors = published - top[:, np.newaxis]
             last_errors.append(errors[-ticks // 4 :])
         late = np.concatenate(last_errors, axis=1)
-        rows.append({
-            "Zipf exponent": exponent, "mechanism": name,
-            "paper's SNR": PAPER_TOP1_SNR.get(name) if exponent == 1.0 else None,
-            "SNR, paper's C": float(np.mean(top / std)), "SNR, tight": float(np.mean(top / std)) * paper / tight,
-            "worst std of a cell": float(std.max()),
-            "published maximum: mean error, last quarter": float(late.mean()),
-            "published maximum: rms error, last quarter": float(np.sqrt(np.mean(late**2))),
-            "true top count, last tick": float(top[-1]),
-        })  # fmt: skip
+        rows.append(
+            {
+                "Zipf exponent": exponent,
+                "mechanism": name,
+                "paper's SNR": PAPER_TOP1_SNR.get(name) if exponent == 1.0 else None,
+                "SNR, paper's C": float(np.mean(top / std)),
+                "SNR, tight": float(np.mean(top / std)) * paper / tight,
+                "worst std of a cell": float(std.max()),
+                "published maximum: mean error, last quarter": float(late.mean()),
+                "published maximum: rms error, last quarter": float(np.sqrt(np.mean(late**2))),
+                "true top count, last tick": float(top[-1]),
+            }
+        )
     first = {row["mechanism"]: row for row in rows if row["Zipf exponent"] == parameters["exponents"][0]}
     binary, root, best = (first[name]["SNR, paper's C"] for name in MECHANISMS)
     findings = [

@@ -81,11 +81,12 @@ def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
 
 
 @item(
-    "local-learning", "Local learning: forms and baseline",
+    "local-learning",
+    "Local learning: forms and baseline",
     "Table 1 and section on learning in the local model: less error than the baseline, which is only stated there.",
     {"clients": 100_000, "delta": 1e-6, "epsilons": [0.5, 1.0, 2.0], "repetitions": 11},
     {"clients": 4_000, "epsilons": [1.0], "repetitions": 3},
-)  # fmt: skip
+)
 def compare_forms(parameters: Parameters, context: Context) -> Result:
     n, delta, repetitions = int(parameters["clients"]), parameters["delta"], parameters["repetitions"]
     points = np.random.default_rng(context.seed).beta(2, 5, n)
@@ -94,17 +95,26 @@ def compare_forms(parameters: Parameters, context: Context) -> Result:
     for epsilon, form in context.steps([(e, form) for e in parameters["epsilons"] for form in FORMS]):
         labels = [f"{form} {epsilon} {i} {context.seed}" for i in range(repetitions)]
         errors = [np.abs(estimated_cdf(form, points, epsilon, delta, label) - true).max() for label in labels]
-        rows.append({
-            "epsilon": epsilon, "form": form, "delta": 0.0 if form in (FORMS[0], FORMS[3]) else delta, "clients": n,
-            "largest error of F, median of runs": float(np.median(errors)),
-            "largest error of F, largest of runs": float(np.max(errors)), "runs": repetitions,
-        })  # fmt: skip
+        rows.append(
+            {
+                "epsilon": epsilon,
+                "form": form,
+                "delta": 0.0 if form in (FORMS[0], FORMS[3]) else delta,
+                "clients": n,
+                "largest error of F, median of runs": float(np.median(errors)),
+                "largest error of F, largest of runs": float(np.max(errors)),
+                "runs": repetitions,
+            }
+        )
     logistic_errors = [logistic_error(n, 1.0, 0.1, f"logistic {i} {context.seed}") for i in range(repetitions)]
     logistic: Row = {
-        "loss": "logistic, scale 0.1", "epsilon": 1.0, "clients": n,
+        "loss": "logistic, scale 0.1",
+        "epsilon": 1.0,
+        "clients": n,
         "relative error of the minimiser, median of runs": float(np.median(logistic_errors)),
-        "relative error of the minimiser, largest of runs": float(np.max(logistic_errors)), "runs": repetitions,
-    }  # fmt: skip
+        "relative error of the minimiser, largest of runs": float(np.max(logistic_errors)),
+        "runs": repetitions,
+    }
     errors_of = {(row["epsilon"], row["form"]): row["largest error of F, median of runs"] for row in rows}
     ratios = {form: [errors_of[e, form] / errors_of[e, FORMS[0]] for e in parameters["epsilons"]] for form in FORMS[1:]}
     better = all(min(ratio) > 1 for ratio in ratios.values())

@@ -24,10 +24,12 @@ def norm(name: str, horizon: int) -> float:
 
 
 @item(
-    "figure-2", "Upper bound less lower bound",
+    "figure-2",
+    "Upper bound less lower bound",
     "Figure 2: difference between the paper's upper bound and Mathias' lower bound for T = 2^5 … 2^44.",
-    {"exponents": list(range(5, 45))}, {"exponents": [5, 10, 16, 24, 44]},
-)  # fmt: skip
+    {"exponents": list(range(5, 45))},
+    {"exponents": [5, 10, 16, 24, 44]},
+)
 def gaps(parameters: Parameters, context: Context) -> Result:
     rows: list[Row] = []
     exponents = parameters["exponents"]
@@ -92,12 +94,13 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
 
 
 @item(
-    "binary-suboptimality", "Suboptimality of the binary mechanism",
+    "binary-suboptimality",
+    "Suboptimality of the binary mechanism",
     "Remark: the binary mechanism's ℓ∞ error is suboptimal by a factor π·log₂e; results: factor about 4 at t "
     "= 2^i − 1.",
     {"exponents": list(range(4, 25)), "horizon": 2**16, "repetitions": 2048},
     {"exponents": [4, 8, 12, 16, 20, 24], "horizon": 2**14, "repetitions": 256},
-)  # fmt: skip
+)
 def suboptimality(parameters: Parameters, context: Context) -> Result:
     rows: list[Row] = []
     for exponent in parameters["exponents"]:
@@ -114,11 +117,16 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
     for t in (2**i - 1 for i in range(1, horizon.bit_length())):
         binary, root = (float(simulations[name].std[t - 1] * scale[name]) for name in names)
         drawn = [float(simulations[name].mean_absolute[t - 1] * scale[name]) for name in names]
-        at_worst_ticks.append({
-            "t": t, "binary std": binary, "square root std": root, "ratio, exact": binary / root,
-            "ratio, simulated": drawn[0] / drawn[1],
-            "standard error": binary / root * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
-        })  # fmt: skip
+        at_worst_ticks.append(
+            {
+                "t": t,
+                "binary std": binary,
+                "square root std": root,
+                "ratio, exact": binary / root,
+                "ratio, simulated": drawn[0] / drawn[1],
+                "standard error": binary / root * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
+            }
+        )
     last = rows[-1]
     findings = [
         f"The ratio of norms is {rows[0]['ratio']:.2f} at {rows[0]['T']} and {last['ratio']:.2f} at {last['T']}; its "
@@ -159,13 +167,23 @@ COMPARED = ("square-root", "normalized", "balanced", "optimal")
 
 
 @item(
-    "constants", "Constants of all factorizations",
+    "constants",
+    "Constants of all factorizations",
     "Beyond the paper: how close each factorization is to the best possible one.",
-    {"exponents": list(range(4, 21)), "optimal up to": 10, "unbounded exponents": list(range(4, 25, 2)),
-     "endless up to": [16, 64, 256, 512], "registered": []},
-    {"exponents": [4, 6, 8, 10, 12, 14, 16, 20], "optimal up to": 6, "unbounded exponents": [4, 8, 12, 16, 20, 24],
-     "endless up to": [16]},
-)  # fmt: skip
+    {
+        "exponents": list(range(4, 21)),
+        "optimal up to": 10,
+        "unbounded exponents": list(range(4, 25, 2)),
+        "endless up to": [16, 64, 256, 512],
+        "registered": [],
+    },
+    {
+        "exponents": [4, 6, 8, 10, 12, 14, 16, 20],
+        "optimal up to": 6,
+        "unbounded exponents": [4, 8, 12, 16, 20, 24],
+        "endless up to": [16],
+    },
+)
 def constants(parameters: Parameters, context: Context) -> Result:
     rows: list[Row] = []
     exponents = parameters["exponents"]
@@ -192,10 +210,15 @@ def constants(parameters: Parameters, context: Context) -> Result:
         t = 2**exponent
         std = float(unbounded.row_norms(np.asarray([t]))[0] * unbounded.column_norm)
         known_horizon = float(bounds.landau(t))
-        endless.append({
-            "t": f"2^{exponent}", "unbounded: std at t": std, "square root told T = t": known_horizon,
-            "ratio": std / known_horizon, "ratio to balanced told T = t": std / norm("balanced", t),
-        })  # fmt: skip
+        endless.append(
+            {
+                "t": f"2^{exponent}",
+                "unbounded: std at t": std,
+                "square root told T = t": known_horizon,
+                "ratio": std / known_horizon,
+                "ratio to balanced told T = t": std / norm("balanced", t),
+            }
+        )
     least = [
         {"T": T, "no endless factorization below": anytime_lower_bound(T)}
         for T in context.steps(parameters["endless up to"])
@@ -245,11 +268,12 @@ TREES = ("binary-tree", "honaker", "honaker-full", "square-root", "balanced")
 
 
 @item(
-    "honaker", "Honaker's variant",
+    "honaker",
+    "Honaker's variant",
     "Experiments: Honaker's variant ended within 5 hours only up to T = 512 and had a larger ℓ∞ error than binary.",
     {"exponents": list(range(4, 17)), "simulated": 9, "repetitions": 4096},
     {"exponents": [4, 6, 9, 12, 16], "simulated": 8, "repetitions": 512},
-)  # fmt: skip
+)
 def honaker(parameters: Parameters, context: Context) -> Result:
     rows: list[Row] = []
     exponents = parameters["exponents"]
@@ -258,10 +282,15 @@ def honaker(parameters: Parameters, context: Context) -> Result:
         for name in TREES:
             engine = factorization(name, T)
             norms = engine.row_norms(np.arange(1, T + 1)) * engine.column_norm
-            rows.append({
-                "T": f"2^{exponent}", "mechanism": name, "worst std": float(norms.max()),
-                "root mean square": float(np.sqrt(np.mean(norms**2))), "seconds for a stream": _seconds(engine, T),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "T": f"2^{exponent}",
+                    "mechanism": name,
+                    "worst std": float(norms.max()),
+                    "root mean square": float(np.sqrt(np.mean(norms**2))),
+                    "seconds for a stream": _seconds(engine, T),
+                }
+            )
     size = 2 ** parameters["simulated"]
     simulated: list[Row] = []
     for name, simulation in simulate(TREES, size, parameters["repetitions"], context.seed).items():

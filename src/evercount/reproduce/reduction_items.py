@@ -67,10 +67,12 @@ def apart(reduction: Reduction, bits: IntArray, other: IntArray) -> int:
 
 
 @item(
-    "reductions", "Reductions between problems, run",
+    "reductions",
+    "Reductions between problems, run",
     "Lower bounds: thresholds to counting, counting to substrings, counting to smallest cuts.",
-    {"epsilon": 1.0, "delta": 1e-6, "ticks": 32, "streams": 50}, {"ticks": 12, "streams": 10},
-)  # fmt: skip
+    {"epsilon": 1.0, "delta": 1e-6, "ticks": 32, "streams": 50},
+    {"ticks": 12, "streams": 10},
+)
 def reductions(parameters: Parameters, context: Context) -> Result:
     ticks, tries = int(parameters["ticks"]), parameters["streams"]
     budget = Budget(parameters["epsilon"], parameters["delta"])
@@ -87,12 +89,18 @@ def reductions(parameters: Parameters, context: Context) -> Result:
             neighbours += apart(reduction, bits, flipped) == 1
         stream = Stream(reduction.query(ticks), budget, ticks)
         worst = float(stream.std(np.arange(1, ticks + 1)).max())
-        rows.append({
-            "easier problem": reduction.easier, "harder problem": reduction.harder, "inputs": tries,
-            "answers that are the running counts": exact, "neighbours that stay neighbours": neighbours,
-            "our worst std for the harder problem": worst, "lower bound for the easier problem": floor,
-            "ratio": worst / floor,
-        })  # fmt: skip
+        rows.append(
+            {
+                "easier problem": reduction.easier,
+                "harder problem": reduction.harder,
+                "inputs": tries,
+                "answers that are the running counts": exact,
+                "neighbours that stay neighbours": neighbours,
+                "our worst std for the harder problem": worst,
+                "lower bound for the easier problem": floor,
+                "ratio": worst / floor,
+            }
+        )
     all_hold = all(
         row["answers that are the running counts"] == row["neighbours that stay neighbours"] == tries for row in rows
     )

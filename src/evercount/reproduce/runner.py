@@ -83,11 +83,18 @@ def run_one(item: Item, context: Context, key: Mapping[str, Any], folder: Path) 
     files = write_tables(result, folder)
     figures, note = write_figures(result, folder)
     record = {
-        "item": item.name, "title": item.title, "paper shows": item.shows, **key,
-        "paper": result.paper, "verdict": result.verdict, "findings": [*result.findings, *([note] if note else [])],
+        "item": item.name,
+        "title": item.title,
+        "paper shows": item.shows,
+        **key,
+        "paper": result.paper,
+        "verdict": result.verdict,
+        "findings": [*result.findings, *([note] if note else [])],
         "tables": {name: list(rows) for name, rows in result.tables.items()},
-        "files": files, "figures": figures, "seconds": round(time.perf_counter() - start, 2),
-    }  # fmt: skip
+        "files": files,
+        "figures": figures,
+        "seconds": round(time.perf_counter() - start, 2),
+    }
     unfinished = folder / "result.json.part"
     unfinished.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     unfinished.replace(folder / "result.json")

@@ -58,34 +58,63 @@ def cases(ticks: int, seed: int) -> list[Case]:
     crossing = np.array([(u < s) != (v < s) for u, v in combinations(range(n), 2)])
     return [
         Case(
-            "cuts", f"n = {n}, two sides of {s}, one weighted edge per tick; error of this cut",
-            Cuts(n, swap="same edge"), updates, lambda C: table1.cuts_paper(T, C, s, s),
-            lambda C, S: table1.cut(T, C, S, s, s, BETA), 1.0,
+            "cuts",
+            f"n = {n}, two sides of {s}, one weighted edge per tick; error of this cut",
+            Cuts(n, swap="same edge"),
+            updates,
+            lambda C: table1.cuts_paper(T, C, s, s),
+            lambda C, S: table1.cut(T, C, S, s, s, BETA),
+            1.0,
             measure=lambda errors: float(np.abs(errors @ crossing).max()),
         ),
         Case(
-            "histogram", "u = 20 cells, b = 1", Histogram(20), list(keys),
-            lambda C: table1.histogram_paper(T, C, 1, 20), lambda C, S: table1.histogram(T, C, S, 20, BETA), 1.0,
+            "histogram",
+            "u = 20 cells, b = 1",
+            Histogram(20),
+            list(keys),
+            lambda C: table1.histogram_paper(T, C, 1, 20),
+            lambda C, S: table1.histogram(T, C, S, 20, BETA),
+            1.0,
         ),
         Case(
-            "graph function", "nodes of degree at least 3 among 200", HighDegree(200, tau=3), graph,
+            "graph function",
+            "nodes of degree at least 3 among 200",
+            HighDegree(200, tau=3),
+            graph,
             lambda C: table1.graph_function_paper(T, C, 6**0.5),
-            lambda C, S: table1.graph_function(T, C, S, BETA), 6.0, "add-remove",
+            lambda C, S: table1.graph_function(T, C, S, BETA),
+            6.0,
+            "add-remove",
         ),
         Case(
-            "substrings", "U = 2 letters, length at most 3", Substrings(["a", "b"], 3), letters,
-            lambda C: table1.substrings_paper(T, C, 2, 3), lambda C, S: table1.substrings(T, C, S, 2, 3, BETA), 9.0,
+            "substrings",
+            "U = 2 letters, length at most 3",
+            Substrings(["a", "b"], 3),
+            letters,
+            lambda C: table1.substrings_paper(T, C, 2, 3),
+            lambda C, S: table1.substrings(T, C, S, 2, 3, BETA),
+            9.0,
         ),
         Case(
-            "episodes", "U = 3 letters, length at most 2", Episodes(["a", "b", "c"], 2), three,
-            lambda C: table1.episodes_paper(T, C, 3, 2), lambda C, S: table1.episodes(T, C, S, 3, 2, BETA), 24.0,
+            "episodes",
+            "U = 3 letters, length at most 2",
+            Episodes(["a", "b", "c"], 2),
+            three,
+            lambda C: table1.episodes_paper(T, C, 3, 2),
+            lambda C, S: table1.episodes(T, C, S, 3, 2, BETA),
+            24.0,
         ),
         Case(
-            "running average", "bits; error at t = T/2 … T", Average(0, 1), list(bits),
-            lambda C: float(average_paper(T, T // 2, C)), lambda C, S: float(average(T, T // 2, C, BETA)), 1.0,
+            "running average",
+            "bits; error at t = T/2 … T",
+            Average(0, 1),
+            list(bits),
+            lambda C: float(average_paper(T, T // 2, C)),
+            lambda C, S: float(average(T, T // 2, C, BETA)),
+            1.0,
             measure=lambda errors: float(np.abs(errors[T // 2 - 1 :]).max()),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _sparse_graph(generator: np.random.Generator, nodes: int, degree: int, ticks: int) -> list[list[tuple[int, int]]]:
@@ -122,11 +151,12 @@ def measured_errors(case: Case, budget: Budget, name: str, repetitions: int, see
 
 
 @item(
-    "table-1", "Table 1: applications",
+    "table-1",
+    "Table 1: applications",
     "Table 1: additive error of cuts, histograms, graph functions, substrings, episodes and local learning.",
     {"epsilon": 0.5, "delta": 1e-10, "ticks": 1024, "clients": 10000, "sparse": [65536, 1024], "repetitions": 300},
     {"ticks": 256, "clients": 2500, "sparse": [4096, 64], "repetitions": 40},
-)  # fmt: skip
+)
 def rows_of_table(parameters: Parameters, context: Context) -> Result:
     epsilon, delta, ticks = parameters["epsilon"], parameters["delta"], parameters["ticks"]
     repetitions = parameters["repetitions"]
@@ -140,16 +170,25 @@ def rows_of_table(parameters: Parameters, context: Context) -> Result:
         bound = case.bound(tight, S)
         claim = case.paper_bound(C)
         as_paper = root * (C * np.sqrt(case.claimed)) / (tight * np.sqrt(S))
-        rows.append({
-            "row": case.row, "case": case.case, "S, paper": case.claimed, "S, true": S, "adjacency": case.adjacency,
-            PAPER_BOUND: claim, "corrected bound, tight": bound, "corrected bound, paper's C": case.bound(C, S),
-            "square root: 2/3 of the runs below": float(np.quantile(root, 2 / 3)),
-            "square root: largest of all runs": float(root.max()),
-            "share within corrected bound": float(np.mean(root <= bound)),
-            "balanced: 2/3 of the runs below": float(np.quantile(ours, 2 / 3)),
-            "balanced: largest of all runs": float(ours.max()),
-            "paper's noise: share within paper's bound": float(np.mean(as_paper <= claim)), "runs": repetitions,
-        })  # fmt: skip
+        rows.append(
+            {
+                "row": case.row,
+                "case": case.case,
+                "S, paper": case.claimed,
+                "S, true": S,
+                "adjacency": case.adjacency,
+                PAPER_BOUND: claim,
+                "corrected bound, tight": bound,
+                "corrected bound, paper's C": case.bound(C, S),
+                "square root: 2/3 of the runs below": float(np.quantile(root, 2 / 3)),
+                "square root: largest of all runs": float(root.max()),
+                "share within corrected bound": float(np.mean(root <= bound)),
+                "balanced: 2/3 of the runs below": float(np.quantile(ours, 2 / 3)),
+                "balanced: largest of all runs": float(ours.max()),
+                "paper's noise: share within paper's bound": float(np.mean(as_paper <= claim)),
+                "runs": repetitions,
+            }
+        )
     others = [local_row(parameters, context.seed), sparse_row(parameters, context.seed)]
     least_coverage = min(row["share within corrected bound"] for row in rows)
     loose = [row["corrected bound, tight"] / row["square root: 2/3 of the runs below"] for row in rows]
@@ -218,10 +257,15 @@ def sparse_row(parameters: Parameters, seed: int) -> Row:
 
 def _own_row(name: str, case: str, paper: float, bound: float, errors: FloatArray) -> Row:
     return {
-        "row": name, "case": case, PAPER_BOUND: paper, "corrected bound": bound,
-        "2/3 of the runs below": float(np.quantile(errors, 2 / 3)), "largest of all runs": float(errors.max()),
-        "share within corrected bound": float(np.mean(errors <= bound)), "runs": len(errors),
-    }  # fmt: skip
+        "row": name,
+        "case": case,
+        PAPER_BOUND: paper,
+        "corrected bound": bound,
+        "2/3 of the runs below": float(np.quantile(errors, 2 / 3)),
+        "largest of all runs": float(errors.max()),
+        "share within corrected bound": float(np.mean(errors <= bound)),
+        "runs": len(errors),
+    }
 
 
 def _draw(rows: list[Row], others: list[Row]) -> Figure:

@@ -39,9 +39,13 @@ METHODS = ("partition", "plain", "constant")
 
 
 def plan_sparse(
-    epsilon: float, horizon: int | None, delta: float = 0.0, max_ones: int | None = None, beta: float = 0.05,
+    epsilon: float,
+    horizon: int | None,
+    delta: float = 0.0,
+    max_ones: int | None = None,
+    beta: float = 0.05,
     method: str | None = None,
-) -> SparsePlan:  # fmt: skip
+) -> SparsePlan:
     """The way of counting with the least proved bound, and for a partition the best split of ε among a few hundred.
 
     Example:
@@ -159,9 +163,12 @@ def plain_bound(epsilon: float, horizon: int, delta: float = 0.0, beta: float = 
 
 
 def sparse_against_plain(
-    epsilon: float, horizons: tuple[int, ...] = (2**10, 2**14, 2**18, 2**22, 2**26),
-    ones: tuple[int, ...] = (1, 10, 100, 1000, 10000), delta: float = 0.0, beta: float = 0.05,
-) -> list[dict[str, Any]]:  # fmt: skip
+    epsilon: float,
+    horizons: tuple[int, ...] = (2**10, 2**14, 2**18, 2**22, 2**26),
+    ones: tuple[int, ...] = (1, 10, 100, 1000, 10000),
+    delta: float = 0.0,
+    beta: float = 0.05,
+) -> list[dict[str, Any]]:
     """One row per (horizon, ones): the bounds and whether the partition wins. The data of a chart."""
     # `constant` is the error of publishing ones/2 for ever, which needs no data: a counter must beat that too.
     rows = []
@@ -183,6 +190,12 @@ def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None
         return build_pure(tree, cells=counters, grid=1.0, l1=1.0, epsilon=epsilon, secret=secret, dumped=dumped)
     engine = factorization(plan.counter, served)
     return build_noise(
-        engine, cells=counters, grid=1.0, sensitivity=engine.column_norm, horizon=served,
-        budget=Budget(plan.counter_epsilon, plan.delta), secret=None if dumped is not None else secret, dumped=dumped,
-    )  # fmt: skip
+        engine,
+        cells=counters,
+        grid=1.0,
+        sensitivity=engine.column_norm,
+        horizon=served,
+        budget=Budget(plan.counter_epsilon, plan.delta),
+        secret=None if dumped is not None else secret,
+        dumped=dumped,
+    )

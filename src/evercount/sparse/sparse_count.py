@@ -90,9 +90,16 @@ class SparseCount(NoiseOwner):
     _owner_noun: ClassVar[str] = "counter"
 
     def __init__(
-        self, epsilon: float, horizon: int | None = None, delta: float = 0.0, max_ones: int | None = None, *,
-        level: float = 0.95, method: str | None = None, secret: Secret | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        epsilon: float,
+        horizon: int | None = None,
+        delta: float = 0.0,
+        max_ones: int | None = None,
+        *,
+        level: float = 0.95,
+        method: str | None = None,
+        secret: Secret | None = None,
+    ) -> None:
         self.plan = plan_sparse(epsilon, horizon, delta, max_ones, chance_outside(level), method)
         if not (secret is None or isinstance(secret, Secret)):
             raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
@@ -270,11 +277,14 @@ class SparseCount(NoiseOwner):
         self._check_not_torn()
         plan: SparsePlan = self.plan
         data = {
-            "sparse": [plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta], "method": plan.method,
-            "counter": plan.counter, "plan": _split_of(plan), "secret": self._secret.hex(),
+            "sparse": [plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta],
+            "method": plan.method,
+            "counter": plan.counter,
+            "plan": _split_of(plan),
+            "secret": self._secret.hex(),
             "noise": {} if self._noise is None else self._noise.dump(),
             "state": [self.tick, self.segments, self._open, self._total, self._estimate],
-        }  # fmt: skip
+        }
         return pack(data)
 
     @classmethod
