@@ -193,6 +193,18 @@ class Factorization(ABC):
         """
         return np.asarray([self.difference_norm(tick, later) for tick in earlier.tolist()])
 
+    def window_norms(self, width: int, ticks: IntArray) -> FloatArray:
+        """‖L_t − L_{t−width}‖₂, with L_t alone where the window begins before the first tick; many at once.
+
+        Args:
+            width: How many ticks a window has.
+            ticks: The last tick of each window.
+
+        Returns:
+            One norm for each tick.
+        """
+        return np.asarray([self.difference_norm(max(0, tick - width), tick) for tick in ticks.tolist()])
+
     def worst_row(self) -> tuple[int, float]:
         """The tick with the largest row norm, searched on a grid that includes the first and the last tick.
 

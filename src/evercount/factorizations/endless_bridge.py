@@ -146,14 +146,24 @@ class EndlessBridge(PureFactorization):
 
     def difference_norm(self, earlier: int, later: int) -> float:
         earlier, later = self._check_pair(earlier, later)
-        last = int(self.epochs([later])[0])
-        first = int(self.epochs([earlier])[0]) if earlier else 0
-        inside = later - int(ENDS[last])
-        if first == last:
-            return self.bridge(last).difference_norm(earlier - int(ENDS[first]), inside)
-        rest = self.bridge(first).difference_norm(earlier - int(ENDS[first]), int(ENDS[first + 1] - ENDS[first]))
-        between = float((1 / self.total_parts[first + 1 : last] ** 2).sum())
-        return math.sqrt(rest**2 + between + float(self.bridge(last).row_norms([inside])[0]) ** 2)
+        return float(self._pair_norms(np.asarray([earlier]), np.asarray([later]))[0])
+
+    def window_norms(self, width: int, ticks: IntArray) -> FloatArray:
+        return self._pair_norms(np.maximum(ticks - width, 0), ticks)
+
+    def _pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        first, last = self.epochs(np.maximum(earlier, 1)), self.epochs(later)
+        norms = np.empty(len(later))
+        for a, b in set(zip(first.tolist(), last.tolist(), strict=True)):
+            here = (first == a) & (last == b)
+            start, stop = earlier[here] - int(ENDS[a]), later[here] - int(ENDS[b])
+            if a == b:
+                norms[here] = self.bridge(a).pair_norms(start, stop)
+                continue
+            rest = self.bridge(a).pair_norms(start, np.full(len(start), int(ENDS[a + 1] - ENDS[a])))
+            between = float((1 / self.total_parts[a + 1 : b] ** 2).sum())
+            norms[here] = np.sqrt(rest**2 + between + self.bridge(b).row_norms(stop) ** 2)
+        return norms
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         """(L, R) of the first ticks; rows of R carry the nodes' shares of ε."""

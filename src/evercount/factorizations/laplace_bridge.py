@@ -270,15 +270,24 @@ class Bridge(PureFactorization):
 
     def difference_norm(self, earlier: int, later: int) -> float:
         earlier, later = self._check_pair(earlier, later)
-        if earlier == later:
-            return 0.0
-        nodes, weights, shares = self.coefficients([later] if earlier == 0 else [later, earlier])
-        if earlier:
-            weights[1] = -weights[1]
-        distinct, first, place = np.unique(nodes.ravel(), return_index=True, return_inverse=True)
-        total = np.zeros(len(distinct))
-        np.add.at(total, place, weights.ravel() / float(1 << self.bits))
-        return float(np.linalg.norm(total / (shares.ravel()[first] / UNITS)))
+        return float(self.pair_norms(np.asarray([earlier]), np.asarray([later]))[0])
+
+    def window_norms(self, width: int, ticks: IntArray) -> FloatArray:
+        return self.pair_norms(np.maximum(ticks - width, 0), ticks)
+
+    def pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        """`difference_norm` of every pair; 0 where both are the time before the first tick."""
+        pairs = len(later)
+        nodes, weights, shares = self.coefficients(np.maximum(np.concatenate([later, earlier]), 1))
+        weights[np.concatenate([later, earlier]) == 0] = 0
+        weights[pairs:] *= -1
+        nodes, weights, shares = (np.hstack([part[:pairs], part[pairs:]]) for part in (nodes, weights, shares))
+        order = np.argsort(nodes, axis=1)
+        nodes, weights, shares = (np.take_along_axis(part, order, axis=1) for part in (nodes, weights, shares))
+        new = np.diff(nodes, axis=1, prepend=-1) != 0  # each node of a pair once
+        total = np.bincount(np.cumsum(new.ravel()) - 1, weights.ravel() / float(1 << self.bits))
+        squares = np.square(total / (shares[new] / UNITS))
+        return np.asarray(np.sqrt(np.bincount(np.nonzero(new)[0], squares, pairs)))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         """(L, R) with a column of L and a row of R for each node; rows of R carry the nodes' shares of ε."""

@@ -84,4 +84,4 @@ def _search(factorization: Factorization, width: int | None, last: int | None) -
 def _exact(factorization: Factorization, width: int | None, ticks: IntArray) -> FloatArray:
     if width is None:
         return factorization.row_norms(ticks)
-    return np.asarray([factorization.difference_norm(max(0, t - width), t) for t in ticks.tolist()])
+    return factorization.window_norms(width, ticks)
