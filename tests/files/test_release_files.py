@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import evercount
 from evercount.cli import app
 from evercount.declarations.columns import Columns
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine import build, noise_choice
 from evercount.files.count_rows import count
 from evercount.files.source import open_source
 from evercount.privacy import Budget
@@ -170,3 +172,31 @@ def test_the_chart_is_readable_like_any_new_file(tmp_path: Path) -> None:
         assert code == 0, output
         assert stat.S_IMODE(chart.stat().st_mode) == 0o640
         assert chart.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_that_goes_on_fits_no_noise_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of a blend are in the state: later runs take them from there. Another one is still noticed."""
+    events = tmp_path / "visits.csv"
+    events.write_text("when,who\n" + "".join(f"2026-01-{1 + day:02}T10:00:00Z,p{day % 3}\n" for day in range(20)))
+    options: dict[str, Any] = {
+        "time": "when",
+        "every": "1d",
+        "zone": "UTC",
+        "start": "2026-01-01",
+        "horizon": 64,
+        "user": "who",
+    }
+    options |= {"epsilon": 1, "delta": 1e-6, "max_per_tick": 1, "period": "1w", "views": ["per-tick", "running"]}
+    options["out"] = str(tmp_path / "daily.csv")
+    evercount.release(events, end="2026-01-11", **options)
+    for cache in (noise_choice._least_error, noise_choice.candidates, build._fitted):
+        cache.cache_clear()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a fit")
+
+    monkeypatch.setattr(build, "_fitted", refuse)
+    table = evercount.release(events, end="2026-01-21", **options)
+    assert len(table.to_pandas()) == 20
+    with pytest.raises(AssertionError, match="a fit"):
+        evercount.release(events, end="2026-01-21", **options | {"epsilon": 0.5})

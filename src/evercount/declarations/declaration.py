@@ -24,7 +24,7 @@ from evercount.engine.build import Spec, check_postprocess
 from evercount.engine.build_parameters import choose_revised
 from evercount.engine.carried_caps import check_hands_on
 from evercount.engine.derived_query import MOST_LAGS, Revisions
-from evercount.engine.noise_choice import check_noise_for, choose_noise
+from evercount.engine.noise_choice import check_noise_for, choose_noise, remember_blend
 from evercount.engine.stream import Stream
 from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.engine.view_widths import PER_TICK, RUNNING
@@ -181,6 +181,12 @@ class StreamDeclaration:
             raise ParameterError("a declaration names its factorization: give matrices a name (register_factorization)")
         if self.factorization is not None or views != (RUNNING,) or not isinstance(engine.spec, str):
             self._set(factorization=engine.spec)
+
+    def remember_noise(self) -> None:
+        """Declared again in this process, the same has the noise of this one without another fit."""
+        if isinstance(self.factorization, dict) and self.revise_for is None:
+            budget = with_period_ticks(self.budget, self.schedule)
+            remember_blend(self.declared_query, budget, self.horizon, self.noise_for, self.factorization)
 
     @property
     def _default_views(self) -> tuple[str, ...]:

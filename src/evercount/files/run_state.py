@@ -23,16 +23,17 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from evercount._arrays import FloatArray
 from evercount._safe_files import lock_exclusively, new_mode, new_private, open_private, sync_folder
+from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule
 from evercount.engine.snapshot_format import unpack, write
-from evercount.errors import ParameterError, SnapshotError, StoreError
+from evercount.errors import EvercountError, ParameterError, SnapshotError, StoreError
 from evercount.files.cap_users import UsedBefore
 from evercount.files.new_rows import ONE_FILE
 from evercount.files.source import Prefix, SeenRows
@@ -253,6 +254,13 @@ def archive(places: Places, beside: Callable[[Path], list[Path]] = lambda _: [])
 def digest_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+
+
+def remember_noise(out: str | None, state: str | None) -> None:
+    """Spare the next declaration the fit of the noise that the state has; what is wrong with it is said elsewhere."""
+    with suppress(OSError, EvercountError):
+        stored = State.load(Places.of(out, state).state.read_bytes()).declaration
+        StreamDeclaration.from_dict(stored).remember_noise()
 
 
 def _finish(places: Places, state: State) -> None:

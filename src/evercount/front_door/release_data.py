@@ -67,6 +67,7 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
     from evercount.engine.add_keys import label_of
     from evercount.files.release_job import Job
     from evercount.files.release_run import release_file
+    from evercount.files.run_state import remember_noise
     from evercount.files.source import expand_inputs
     from evercount.noise import Secret
 
@@ -79,6 +80,9 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
         ]:
             raise ParameterError(f"the declaration says that already: omit {', '.join(said)}")
     else:
+        out, state = (str(one) if isinstance(one, str | PathLike) else None for one in map(options.get, PATHS[:2]))
+        if declared.get("user") is not None and (out or state):
+            remember_noise(out, state)
         declaration = declare(**declared)
     given: dict[str, Any] = {name: options.get(name) for name in ReleaseOptions.__annotations__}
     if unknown := [name for name in options if name not in given]:
