@@ -170,7 +170,9 @@ def sensitivity(
     parameter: Parameters = None,
     adjacency: Adjacency = "add-remove",
     ticks: int = Option(4, help="Ticks of the streams that are tried."),
-    factorization: list[str] | None = Option(None, "--factorization", "-f", help="Name, repeatable; default: several."),
+    factorization: list[str] | None = Option(
+        None, "--factorization", "-f", help="By name, repeatable; default: several."
+    ),
     pairs: int = Option(100_000, help="Most pairs to try: all of them if there are no more."),
     claimed: float | None = Option(None, help="Test this S instead of the query's own."),
     seed: int = Option(0, help="Seed of the random search."),

@@ -150,12 +150,16 @@ def push(
     ),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
-    time: str | None = Option(None, help="CSV, Parquet: column with the time; if omitted, the time of arrival."),
+    time: str | None = Option(
+        None, help="CSV, Parquet: column with the time; without it events count when they arrive."
+    ),
     key: str | None = Option(None, help="CSV, Parquet: column with the key."),
     value: str | None = Option(None, help="CSV, Parquet: column with the value."),
     user: str | None = Option(None, help="CSV, Parquet: column with the person's id."),
     name: str | None = Option(None, "--id", help="Name of this file, for retries (default: from its first lines)."),
-    history: bool = Option(False, "--history", help="These files are all of its past: start its clock after them."),
+    history: bool = Option(
+        False, "--history", help="These files are all of the stream's past: start its clock after them."
+    ),
 ) -> None:
     """Send the events of files to a running service. Run it again after a failure: nothing is counted twice.
 

@@ -30,7 +30,9 @@ def consume(
     pause: float = Option(1.0, min=0, help="Seconds between two rounds."),
     rejects: Path | None = Option(None, help="File that gets messages that are not events."),
     new_log: bool = Option(False, "--new-log", help="The log is new, and holds new events only."),
-    skip_lost: bool = Option(False, "--skip-lost", help="Continue where the log has deleted uncounted messages."),
+    skip_lost: bool = Option(
+        False, "--skip-lost", help="Continue where the log has deleted messages that were not counted."
+    ),
     metrics_port: int | None = Option(None, min=0, max=65535, help="Port of 127.0.0.1 for Prometheus."),
     key_file: KeyFile = None,
 ) -> None:

@@ -25,7 +25,7 @@ NoteText = Annotated[str, Argument(help="Public text.")]
 StreamName = Annotated[str, Argument(help="Name of the stream.")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 Parameters = Annotated[
-    list[str] | None, Option("--parameter", "-p", help="Of the query: KEY=VALUE (JSON), repeatable.")
+    list[str] | None, Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
 ]
 Adjacency = Annotated[str, Option(help="add-remove or replace.")]
 MaxEvents = Annotated[int | None, Option(help="Events counted per person and period.")]

@@ -46,11 +46,17 @@ def plan(
     mechanism: list[str] | None = Option(None, "--mechanism", "-m", help="Only these factorizations, repeatable."),
     ticks: int | None = Option(None, help="Without a horizon: compare over this many ticks."),
     count: list[int] | None = Option(
-        None, help="discovered-keys: chance that a key of this count is seen, repeatable."
+        None, help="discovered-keys: chance that a key with this count is visible, repeatable."
     ),
-    view: list[str] | None = Option(None, help="Column for a view, repeatable: running, per-tick, last-7, per-day, …"),
-    optimal: bool = Option(False, "--optimal", help="--view: how far from the best factorization (to 1024 ticks)."),
-    from_file: str | None = Option(None, "--from", help="Events: show the share that caps drop, by month, to you."),
+    view: list[str] | None = Option(
+        None, help="One column for this view, repeatable: running, per-tick, last-7, per-day, per-week (of --every)."
+    ),
+    optimal: bool = Option(
+        False, "--optimal", help="--view: how far from the best of any factorization (to 1024 ticks)."
+    ),
+    from_file: str | None = Option(
+        None, "--from", help="File of events: show the share that caps drop, by month. For you alone."
+    ),
     time: str | None = Option(None, help="--from: column with the time."),
     user: str | None = Option(None, help="--from: column with the person's id."),
     every: str = Option("1d", help="Length of a tick, for per-day, per-week, --period 1d and --from."),

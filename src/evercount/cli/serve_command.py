@@ -15,7 +15,9 @@ from evercount.errors import ParameterError
 
 
 def serve(
-    db: str | None = Option(None, help="SQLite file or URL: postgresql://user@host/name.", show_default="evercount.db"),
+    db: str | None = Option(
+        None, help="SQLite file, or a URL such as postgresql://user@host/name.", show_default="evercount.db"
+    ),
     streams: Path | None = Option(None, help="TOML file that declares streams."),
     host: str = Option("127.0.0.1", help="Address to listen on; the default is for this machine only."),
     port: int = Option(8000, min=0, max=65535, help="Port; 0 takes a free one."),
@@ -23,13 +25,19 @@ def serve(
     read_only: bool = Option(False, "--read-only", help="Show a store that another process, such as Spark, writes to."),
     key_file: KeyFile = None,
     head: Head = None,
-    rate: float = Option(1000.0, min=1, help="Requests per second of a token, or of an address without a known token."),
-    trusted_proxy: list[str] | None = Option(None, help="Proxy or its network whose X-Forwarded-For is believed."),
+    rate: float = Option(
+        1000.0, min=1, help="Requests per second of one token, or of one address without a known token."
+    ),
+    trusted_proxy: list[str] | None = Option(
+        None, help="Address or network of a proxy whose X-Forwarded-For is believed."
+    ),
     admin_token_file: Path | None = Option(
         None, help="File of the admin token; created, for its owner only, if missing.", show_default="DB.admin-token"
     ),
     print_admin_token: bool = Option(False, "--print-admin-token", help="Print a new admin token on the terminal."),
-    clock_jump: str = Option("24h", help="How far the clock may jump before ticks wait for the operator; none: any."),
+    clock_jump: str = Option(
+        "24h", help="How far the clock may jump ahead before ticks wait for the operator; none: any."
+    ),
     log_format: str = Option("text", help="text or json: how lines of the log are written."),
 ) -> None:
     """Serve streams over HTTP: events in, private releases out, with a live dashboard.

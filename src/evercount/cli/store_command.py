@@ -32,7 +32,9 @@ def _open(db: str, key_file: Path | None, head: Path | None) -> closing[Store]:
 def verify(
     db: Db = "evercount.db",
     head: Head = None,
-    adopt: bool = Option(False, "--adopt", help="Call this copy the newest. Only if no later release was ever made."),
+    adopt: bool = Option(
+        False, "--adopt", help="Accept this copy as the newest one. Only if no later release was ever made."
+    ),
 ) -> None:
     """Recompute every release chain and compare it with the head file.
 
