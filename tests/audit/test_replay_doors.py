@@ -116,7 +116,7 @@ def test_all_doors_publish_the_same_numbers() -> None:
 def test_spark_keeps_the_promise_and_a_lost_cap_is_seen(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Histograms of users, at most 2 events each. Planted: a batch that counts all events of a user."""
     from evercount.audit.spark_door import SparkProgram
-    from evercount.spark import batch_release
+    from evercount.spark import count_events
     from evercount.spark.run_secret import run_secret
 
     query, budget = Histogram(("north", "south")), Budget(1.0, 1e-6, unit="user", max_events=2)
@@ -130,7 +130,7 @@ def test_spark_keeps_the_promise_and_a_lost_cap_is_seen(spark: Any, monkeypatch:
     library = program.declaration.build(secret=same, replay=True)
     capped = library.run([["north"] * 2, ["south"], [], []], capped=True)
     assert np.array_equal(program.run(pair[0], SECRET).values, capped.rows)
-    monkeypatch.setattr(batch_release, "capped_groups", batch_release.group_events)
+    monkeypatch.setattr(count_events, "capped_groups", count_events.group_events)
     broken = replay(program, [pair], SECRET)
     assert not broken.holds
     assert broken.worst.ratio == pytest.approx(2, rel=1e-6)
