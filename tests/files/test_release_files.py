@@ -200,3 +200,5 @@ def test_a_run_that_goes_on_fits_no_noise_again(tmp_path: Path, monkeypatch: pyt
     assert len(table.to_pandas()) == 20
     with pytest.raises(AssertionError, match="a fit"):
         evercount.release(events, end="2026-01-21", **options | {"epsilon": 0.5})
+    with pytest.raises(AssertionError, match="a fit"):  # and other streams of the process know nothing of it
+        evercount.release(events, end="2026-01-21", **options | {"out": str(tmp_path / "other.csv")})

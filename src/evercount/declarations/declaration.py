@@ -183,7 +183,7 @@ class StreamDeclaration:
             self._set(factorization=engine.spec)
 
     def remember_noise(self) -> None:
-        """Declared again in this process, the same has the noise of this one without another fit."""
+        """Declared again in this context, the same has the noise of this one without another fit."""
         if isinstance(self.factorization, dict) and self.revise_for is None:
             budget = with_period_ticks(self.budget, self.schedule)
             remember_blend(self.declared_query, budget, self.horizon, self.noise_for, self.factorization)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -94,17 +95,17 @@ def choose_noise(
         return budget, choose_engine(query, budget, horizon, name, views)
     if name is None and views == (RUNNING,) and full_ticks(query, budget, horizon) == 1:
         return budget, choose_engine(query, budget, horizon, None, views)
-    if name is None and (known := _stored.get((query, budget, horizon, views))) is not None:
-        return known
+    if name is None and (known := _stored.get()) is not None and known[0] == (query, budget, horizon, views):
+        return known[1]
     return _least_error(query, budget, horizon, views, 1.0 if name == BEST else MARGIN)
 
 
-_stored: dict[tuple[Query, Budget, int | None, Names], Choice] = {}  # choices of streams that are continued
+_stored: ContextVar[tuple[object, Choice] | None] = ContextVar("stored noise", default=None)
 
 
 def remember_blend(query: Query, budget: Budget, horizon: int | None, views: Names, spec: Spec) -> None:
-    """Where the same is asked for again, it gets the stored numbers of this blend: fits for persons take seconds."""
-    _stored[query, budget, horizon, views] = budget, choose_engine(query, budget, horizon, spec, views)
+    """Where the same is asked for again in this context, it gets the stored numbers: fits for persons take seconds."""
+    _stored.set(((query, budget, horizon, views), (budget, choose_engine(query, budget, horizon, spec, views))))
 
 
 @lru_cache(maxsize=256)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -67,7 +68,6 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
     from evercount.engine.add_keys import label_of
     from evercount.files.release_job import Job
     from evercount.files.release_run import release_file
-    from evercount.files.run_state import remember_noise
     from evercount.files.source import expand_inputs
     from evercount.noise import Secret
 
@@ -80,10 +80,7 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
         ]:
             raise ParameterError(f"the declaration says that already: omit {', '.join(said)}")
     else:
-        out, state = (str(one) if isinstance(one, str | PathLike) else None for one in map(options.get, PATHS[:2]))
-        if declared.get("user") is not None and (out or state):
-            remember_noise(out, state)
-        declaration = declare(**declared)
+        declaration = copy_context().run(_declare, options, declared)
     given: dict[str, Any] = {name: options.get(name) for name in ReleaseOptions.__annotations__}
     if unknown := [name for name in options if name not in given]:
         raise UnknownName("option", unknown[0], given)
@@ -122,6 +119,16 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
     for caution in cautions(declaration):
         warnings.warn(caution, stacklevel=3)
     return release_file(job, given["progress"])
+
+
+def _declare(options: ReleaseOptions, declared: Declared) -> StreamDeclaration:
+    """The declaration; a stream of persons that goes on has the noise of its state, which is not fitted again."""
+    from evercount.files.run_state import remember_noise
+
+    out, state = (str(one) if isinstance(one, str | PathLike) else None for one in map(options.get, PATHS[:2]))
+    if declared.get("user") is not None and (out or state):
+        remember_noise(out, state)
+    return declare(**declared)
 
 
 @with_options(ReleaseOptions)
