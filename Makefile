@@ -15,8 +15,9 @@ GET := pip="$(PYTHON) -m pip --python $(BIN)/python"; $$pip --version >/dev/null
 LOCK := uv pip compile --generate-hashes --universal --no-header --no-annotate -p 3.11
 PANDAS3 := $(VENV)/pandas3
 SOAK_SECONDS ?= 3600
-# one more than the cores of a small machine: many tests wait for servers
+# more than the cores of a small machine: many tests wait for servers, and the slow ones wait half of their time
 WORKERS ?= 3
+SLOW_WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
 .PHONY: run example test slow pandas3 lint format bench peers soak docs reference wheel package pictures system lock clean
@@ -46,7 +47,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 slow: $(STAMP)  ## the longest tests, which `make test` leaves to CI
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not soak"
+	$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist worksteal -m "slow and not soak"
 
 $(PANDAS3)/.ready: requirements-pandas3.lock $(STAMP)
 	rm -rf $(PANDAS3)
@@ -75,7 +76,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/evercount bench
 
-peers:  ## docs/benchmarks.md: beside other programs, in an environment of their own (some minutes, 2 GB)
+peers:  ## docs/benchmarks.md: next to other programs, in an environment of their own (some minutes, 2 GB)
 	$(PYTHON) -m venv .peers
 	.peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers-requirements.txt
 	.peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps tensorflow-privacy==0.9.0

@@ -3,7 +3,7 @@
     python benchmarks/bench_dashboard.py [--cells 100000] [--ticks 24] [--json FILE]
 
 The stream has a manual clock; the browser, the server and this program share the machine. The same with 8 cells stands
-beside it, so that what the cells cost can be told from what a page costs.
+next to it, so that what the cells cost can be told from what a page costs.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from evercount import Budget, DiscoveredKeys, Histogram, Stream
+from evercount.service.catch_up import Clock
 from evercount.service.commit_loop import Writer
 from evercount.service.read_events import read_batch
-from evercount.service.wall_clock import Clock
 from evercount.store import Store, StreamDeclaration
 from evercount.store.open_stream import read_request
 
@@ -110,7 +110,7 @@ def every_key_has_noise(base: float) -> list[Row]:
 
 
 def ingestion_goes_on() -> Row:
-    """1,000 keys join at tick 3,000 beside a thread that reads requests: how much slower the requests are read."""
+    """1,000 keys join at tick 3,000 next to a thread that reads requests: how much slower the requests are read."""
     declaration = StreamDeclaration.from_dict(
         {"name": "x", "query": "discovered-keys", "budget": {"epsilon": 1, "delta": 1e-6}, "horizon": 4096}
     )
@@ -171,7 +171,7 @@ def other_streams_go_on() -> Row:
         while live.closed < late - 1:
             store.close_ticks(live, late - 1 - live.closed, 0.0)
         clock.moment = keys.schedule.start_of(late) / 1e6
-        writer = Writer(store, clock, lambda name, releases: None)
+        writer = Writer(store, clock, lambda _: None)
         writer.start()
         events = json.dumps([f"key {number}" for number in range(20_000)] * 4).encode()
         writer.submit(read_batch(keys, events, most=10**5)).result()

@@ -1,4 +1,4 @@
-"""Exact noise beside its own exact draw, numpy's draw and OpenDP's discrete Gaussian, all in one run.
+"""Exact noise next to its own exact draw, numpy's draw and OpenDP's discrete Gaussian, all in one run.
 
 A bar is a ratio of processor times (of all threads), which other programs disturb less than the clock.
 """

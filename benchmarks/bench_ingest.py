@@ -81,9 +81,9 @@ def plain(folder: Path, name: str) -> dict[str, float]:
 
 def declared(folder: Path, caps: dict[str, Any] | None = None) -> StreamDeclaration:
     """Hourly counts per region; with `caps` users are protected."""
-    from evercount.declarations.columns import Columns
     from evercount.declarations.declaration import StreamDeclaration
-    from evercount.front_door.listed_keys import keys_of
+    from evercount.declarations.fields import Columns
+    from evercount.front_door.declare_stream import keys_of
     from evercount.privacy import Budget
     from evercount.queries import Histogram
 
@@ -106,7 +106,7 @@ def counted(folder: Path, name: str, caps: dict[str, Any] | None = None) -> dict
     declaration = declared(folder, caps)
     with tempfile.TemporaryDirectory() as scratch:
         start = time.perf_counter()
-        rows = count(open_source(str(folder / name), Path(scratch)), declaration, 1, TICKS + 1, Path(scratch))
+        rows = count((open_source(str(folder / name), Path(scratch)),), declaration, 1, TICKS + 1, Path(scratch))
         seconds = time.perf_counter() - start
     assert rows.bad == 0
     return {"seconds": seconds}

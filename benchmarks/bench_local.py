@@ -1,4 +1,4 @@
-"""Speed of the local model, of pure trees and of the sparse counter, each beside its target where it has one."""
+"""Speed of the local model, of pure trees and of the sparse counter, each next to its target where it has one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import pure_factorization
+from evercount.factorizations.laplace_trees import PureFactorization
 from evercount.local import LocalClient, LocalPlan, LocalServer, simulate
 from evercount.local.genprot import GenProtClient
 from evercount.local.genprot_plan import GenProtPlan
-from evercount.local.messages import ENTRY
+from evercount.local.message_server import ENTRY
 from evercount.mechanisms.laplace_noise import PureStream
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import ExactLaplace
@@ -47,7 +47,7 @@ def _row(name: str, value: float, unit: str, target: float | None, note: str) ->
 def _client(batches: int = 20, size: int = 200) -> list[dict[str, Any]]:
     """Medians over the clients of a batch, and the least of them over batches: other work on the machine only adds."""
     root = Secret.generate()
-    medians: dict[str, list[float]] = {"built": [], "message": [], "both": [], "prepared": []}
+    medians: dict[str, list[float]] = {"built": [], "message": [], "both": []}
     for batch in range(batches):
         parts: dict[str, list[float]] = {name: [] for name in medians}
         for number in range(size):
@@ -57,11 +57,7 @@ def _client(batches: int = 20, size: int = 200) -> list[dict[str, Any]]:
             built = time.perf_counter()
             client.message(0.3)
             stop = time.perf_counter()
-            other = LocalClient(EPSILON, DELTA, CLIENTS, root.derive(f"{batch} {number} prepared"))
-            other.prepare()
-            ready = time.perf_counter()
-            other.message(0.3)
-            times = (built - start, stop - built, stop - start, time.perf_counter() - ready)
+            times = (built - start, stop - built, stop - start)
             for name, value in zip(parts, times, strict=True):
                 parts[name].append(value)
         for name, values in parts.items():
@@ -73,7 +69,6 @@ def _client(batches: int = 20, size: int = 200) -> list[dict[str, Any]]:
         ),
         _row("client built", least["built"], "µs", None, "with a given secret"),
         _row("client in all", least["both"], "µs", None, "built, noise drawn, message"),
-        _row("prepared message", least["prepared"], "µs", None, "noise drawn before the value is known"),
     ]
 
 
@@ -108,7 +103,7 @@ def run() -> list[dict[str, Any]]:
     value = _seconds(lambda: GenProtClient(genprot, next(numbers)).message(0.3), 100) * 1e6
     rows.append(_row("GenProt client", value, "µs", None, f"128 buckets, {genprot.bits:g} bits, pure"))
     draws = np.arange(10**5)
-    value = _seconds(lambda: ExactLaplace(Secret.generate(), 0.1).draw(draws, 1), 5) / len(draws) * 1e9
+    value = _seconds(lambda: ExactLaplace(Secret.generate()).draw(draws, 0.1, 1), 5) / len(draws) * 1e9
     rows.append(_row("exact Laplace number", value, "ns", None, "in blocks of 10^5"))
     for name in ("bridge", "pure-binary", "pure-tree", "pure-hybrid"):
         tree = pure_factorization(name, None if name == "pure-hybrid" else 2**20)

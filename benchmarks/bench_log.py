@@ -54,7 +54,7 @@ def messages(number: int) -> list[bytes]:
 def consume(address: str, persons: bool, folder: Path) -> tuple[float, float]:
     """Seconds and processor seconds of one round over the whole log, the release of the day included."""
     from evercount.consume.consume_log import LogConsumer
-    from evercount.consume.log_source import LogAddress
+    from evercount.consume.log_sources import LogAddress
     from evercount.store import Store
 
     declaration = declared(persons)

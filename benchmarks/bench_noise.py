@@ -1,4 +1,4 @@
-"""Speed of exact normals beside numpy's float normals and OpenDP's discrete Gaussian, all in one run."""
+"""Speed of exact normals next to numpy's float normals and OpenDP's discrete Gaussian, all in one run."""
 
 from __future__ import annotations
 

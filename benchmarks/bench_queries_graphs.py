@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-from evercount.queries.graphs import (
+from evercount.graphs import (
     Components,
     DegreeHistogram,
-    GraphQuery,
     HighDegree,
     KStars,
     Matching,
     SpanningForest,
     Triangles,
 )
+from evercount.queries.graphs.graph_query import GraphQuery
 
 TRIANGLES_PER_SECOND = 20_000
 MATCHINGS_PER_SECOND = 2_500

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from evercount.queries import episode_sensitivity
 from evercount.queries.histogram import Histogram
 from evercount.queries.words import Episodes, Substrings
 
@@ -45,7 +44,7 @@ def _histogram() -> list[Row]:
         "histogram 10^5 cells, 10^4 numbered events": lambda: numbered.encode(None, numbers),
         "histogram 10^5 cells, 10^4 named events": lambda: named.encode(None, names),
         "histogram 10^5 cells, 10^4 events of 2 keys": lambda: two.encode(None, pairs),
-        "histogram 10^5 cells, counted tick": lambda: numbered.encode_totals(None, counts),
+        "histogram 10^5 cells, counted tick": lambda: numbered.encode_totals([counts]),
     }.items():
         spent = _seconds(work)
         note = "one tick, encoder only; ratio: to drawing 10^5 float normals"
@@ -75,23 +74,9 @@ def _letters() -> list[Row]:
     return rows
 
 
-def _construction() -> list[Row]:
-    def build() -> None:
-        for cached in (
-            episode_sensitivity._group_bound,
-            episode_sensitivity._with_one_changed_letter,
-            episode_sensitivity._own_bound,
-        ):
-            cached.cache_clear()
-        Episodes(4, 6)
-
-    spent = _seconds(build)
-    return [_row("episodes(4,6) construction", spent, "s", "automaton for all lengths up to 6, cache empty")]
-
-
 def run() -> list[Row]:
     """All rows: name, value, unit, ratio, target, note."""
-    return [*_histogram(), *_letters(), *_construction()]
+    return [*_histogram(), *_letters()]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Resident memory of `evercount release` with many cells, beside the formula of `evercount plan`."""
+"""Resident memory of `evercount release` with many cells, next to the formula of `evercount plan`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MOST_KB_PER_CELL = 2.0
 
 
 def release(folder: Path, cells: int, horizon: int | None, delta: float = 1e-9) -> dict[str, float]:
-    """Run the command in this process and measure it, beside what a plan states."""
+    """Run the command in this process and measure it, next to what a plan states."""
     from evercount import Budget, Histogram
     from evercount.cli import app
-    from evercount.planning.resources import measure_resources
+    from evercount.planning.special_plans import measure_resources
 
     (folder / "keys.txt").write_text("".join(f"key-{i}\n" for i in range(cells)))
     rows = "".join(f"2026-01-01T0{i % TICKS}:00:00,key-{i}\n" for i in range(1000))

@@ -25,8 +25,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from evercount.service.catch_up import CatchUp
-from evercount.service.wall_clock import Clock
+from evercount.service.catch_up import CatchUp, Clock
 from evercount.store import Store, StreamDeclaration
 
 ADMIN = "an admin token for the benchmark"
@@ -193,7 +192,7 @@ def run() -> list[dict[str, Any]]:
             "value": wide["closing"],
             "unit": "s",
             "ratio": wide["closing"] / wide["everything"],
-            "note": "processor time of noise and commit; ratio: beside reading all cells back",
+            "note": "processor time of noise and commit; ratio: next to reading all cells back",
         },
         {
             "name": "read 1,000 of 100,000 cells",
@@ -201,7 +200,7 @@ def run() -> list[dict[str, Any]]:
             "unit": "s",
             "ratio": wide["page"] / wide["everything"],
             "target": "< 0.1",
-            "note": "ratio: beside all cells",
+            "note": "ratio: next to all cells",
         },
     ]
 

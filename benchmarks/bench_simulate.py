@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from evercount.factorizations import factorization
-from evercount.reproduce.simulate import measure, one_batch
+from evercount.reproduce.simulator import measure, one_batch
 
 TICKS = 2**16
 REPETITIONS = 64
@@ -27,7 +27,7 @@ def run() -> list[dict[str, Any]]:
         start = time.perf_counter()
         noise = one_batch(engine, REPETITIONS, 1)
         rows.append(_row(f"{name}: noise", time.perf_counter() - start, drawing))
-        measure(name, noise, std)
+        measure(noise, std)
         rows.append(_row(f"{name}: noise and statistics", time.perf_counter() - start, drawing))
     return rows
 

@@ -1,4 +1,4 @@
-"""Spark: private release of 10^7 events beside the same Spark job that only counts, and noise by shards.
+"""Spark: private release of 10^7 events next to the same Spark job that only counts, and noise by shards.
 
 Both kinds take turns on the same files in one session after a warm-up, and the best of each is compared: other work on
 the machine can only make a run slower.
@@ -138,9 +138,8 @@ def alone(cells: int, out: Path) -> float:
     import numpy as np
 
     from evercount.declarations.view_names import shown_tables
-    from evercount.engine.close_ticks import close_ticks
+    from evercount.engine.close_ticks import TickTotals, close_ticks
     from evercount.engine.release_table import LEVEL
-    from evercount.engine.tick_totals import TickTotals
     from evercount.engine.write_table import write_parquet
     from evercount.noise import Secret
 
@@ -231,7 +230,7 @@ def many_keys(session: Any, folder: Path, rows: int, rounds: int) -> Iterator[di
 
 
 def candidates(ticks: int) -> dict[str, Any]:
-    """A million keys that nobody listed in each tick, each once, beside ten that are common: memory of the driver."""
+    """A million keys that nobody listed in each tick, each once, next to ten that are common: memory of the driver."""
     import resource
 
     import duckdb
@@ -269,7 +268,7 @@ def backfill(folder: Path, ticks: int) -> float:
     """Processor time in which a store accepts one batch of 20 keys in each of many ticks."""
     import numpy as np
 
-    from evercount.engine.tick_totals import TickTotals
+    from evercount.engine.close_ticks import TickTotals
     from evercount.store import Store
     from evercount.store.accept_totals import CountedBatch
 

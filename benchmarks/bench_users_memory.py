@@ -89,7 +89,7 @@ def serving() -> Iterator[Serving]:
 
 
 def run(users: int = USERS, **unit: Any) -> list[dict[str, Any]]:
-    """The memory after several periods, each of new users, beside that after the first; and the rows of users left."""
+    """The memory after several periods, each of new users, next to that after the first; and the rows of users left."""
     with serving() as service:
         for name, (query, budget) in STREAMS.items():
             table = {"name": name, "query": query, "budget": {**budget, **unit}, "views": ["per-tick"], "horizon": 100}

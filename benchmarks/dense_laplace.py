@@ -42,7 +42,7 @@ def variances(weights: Any, torch: Any) -> Any:
 
 
 def search(ticks: int, levels: list[int], steps: int, device: str, rate: float, freed: float) -> dict[str, Any]:
-    """The least largest variance found, and the mean beside it."""
+    """The least largest variance found, and the mean next to it."""
     torch: Any = importlib.import_module("torch")
     torch.manual_seed(1)
     start = tree_of_intervals(ticks, levels, torch).to(device)

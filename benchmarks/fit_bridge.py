@@ -1,4 +1,4 @@
-"""Fit the shares of bridges and print the table of `factorizations/bridge_table.py`.
+"""Fit the shares of bridges and print the table of `factorizations/bridge_table.json`.
 
     python benchmarks/fit_bridge.py                    # all ranges: an hour or two on one core
     python benchmarks/fit_bridge.py 1024,4,3 65536,8,4 # some: longest horizon, branching at the top, levels
@@ -7,7 +7,7 @@
 Minimises the p-norm of the variances over ticks, p = 10, 40, 150, by L-BFGS with numerical gradients; shares and α are
 not rounded here. On long horizons 1200 blocks of a level, drawn once, stand for all, and trees of 7 and more levels
 have two numbers per level from the third on (deep levels hardly depend on the block, and are symmetric). Then the worst
-and the root mean square std at ε = 1 of the rounded design are printed beside those of the best digit tree, and how far
+and the root mean square std at ε = 1 of the rounded design are printed with those of the best digit tree, and how far
 the worst std of the table's design is above (below: −) that of the fit. A rerun of all ranges gave designs whose
 worst stds are within 0.5 % of the table's (0.9 % at 2^20; from 2^28 to 2^40 the table is 0.26 % below to 0.03 % above);
 the last digits of the numbers differ with the rounding of another computer, so the table is frozen and not printed
@@ -30,9 +30,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from evercount.factorizations.bridge_table import TABLE, Design, branching
-from evercount.factorizations.endless_bridge import ENDS, EndlessBridge, epoch_bridge
-from evercount.factorizations.laplace_bridge import LEAST, MOST, PLACES, Bridge
+from evercount.factorizations.laplace_bridge import LEAST, MOST, PLACES, TABLE, Bridge, Design, branching
+from evercount.factorizations.laplace_choice import ENDS, EndlessBridge, epoch_bridge
 from evercount.factorizations.laplace_trees import DigitTree, best_base
 
 FloatArray = npt.NDArray[np.float64]

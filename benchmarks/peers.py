@@ -71,7 +71,7 @@ def _stream(name: str | None, endless: bool = False, budget: Budget = BUDGET) ->
     def state(ticks: int) -> float:
         cells = 1000
         stream = Stream(Histogram(cells), budget, None if endless else ticks, name)
-        stream.step_totals(np.zeros(cells, np.int64))
+        stream.run_totals([np.zeros(cells, np.int64)])[0]
         exact = vars(stream._parameters.noise.stream).get("_state")  # exact noise keeps limbs, several for each number
         return float(stream.factorization.state_bytes if exact is None else exact.nbytes / cells)
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from evercount.factorizations.bridge_table import Design
-from evercount.factorizations.laplace_bridge import UNITS, Bridge
-from evercount.factorizations.laplace_windows import window_tree
+from evercount.factorizations.laplace_bridge import UNITS, Bridge, Design
+from evercount.factorizations.laplace_choice import window_tree
 
 SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     7: ((2,), (3,), (4,), (7,)),

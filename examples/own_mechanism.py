@@ -10,7 +10,7 @@ import numpy as np
 
 from evercount import Budget, Count, Secret, Stream
 from evercount.audit.attack import attack
-from evercount.audit.library_door import LibraryProgram
+from evercount.audit.doors import LibraryProgram
 from evercount.audit.mechanism_grid import hardest_pair
 from evercount.factorizations import Dense, register_factorization
 from evercount.planning import plan

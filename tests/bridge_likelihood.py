@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from evercount.factorizations.laplace_bridge import Bridge
-from evercount.mechanisms.bridge_noise import BridgeNoise
+from evercount.mechanisms.laplace_noise import TreeNoise
 
 REACH = 3000
 """Sums of the children of a block that are looked at; their probability falls like e^(−0.1·sum)."""
@@ -44,7 +44,13 @@ def log_likelihood(bridge: Bridge, rates: list[np.ndarray], released: np.ndarray
     return total
 
 
-def rates_of(bridge: Bridge, noise: BridgeNoise) -> list[np.ndarray]:
+def rates_of(bridge: Bridge, noise: TreeNoise) -> list[np.ndarray]:
     """The rates that are drawn, by level and node."""
     ticks = np.arange(1, math.prod(bridge.branching) + 1)
     return [noise.rates(split.shares.ravel()) for _, _, split, _, _ in bridge._descend(ticks)]
+
+
+def noise_of(bridge: Bridge, numbers: np.ndarray) -> np.ndarray:
+    """The noise at all boundaries that these numbers of its nodes make, in units of 2^−bits."""
+    nodes, weights, _ = bridge.matrix(np.arange(1, math.prod(bridge.branching) + 1))
+    return np.asarray(weights @ numbers[nodes])

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import warnings
@@ -232,7 +233,7 @@ def nats_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def lives() -> Any:
+def lives(request: pytest.FixtureRequest) -> Any:
     """A server whose children have all modules loaded, and no thread or connection of an earlier life.
 
     A process has one such server, and only its first user says what is loaded: all tests that kill share this one.
@@ -240,7 +241,8 @@ def lives() -> Any:
     from kill_doors import is_loaded
 
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["loaded_doors"])
+    fast = "not slow" in request.config.option.markexpr  # there nothing of what is calculated is killed
+    server.set_forkserver_preload(["loaded_doors"] if fast else ["loaded_doors", "calculated_doors"])
     with pytest.MonkeyPatch.context() as patch:  # the server does not take over where we look for modules
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         process = server.Process(target=is_loaded)
@@ -256,3 +258,20 @@ def programs(lives: Any) -> Programs:
     from loaded_program import Programs
 
     return Programs(lives)
+
+
+@pytest.fixture(scope="session")
+def loaded_command(lives: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for PATH, with an `evercount` that need not load the package again."""
+    from loaded_command import serve, write_shims
+
+    folder = tmp_path_factory.mktemp("bin")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "line"))
+        listening.listen(64)
+        server = lives.Process(target=serve, args=(listening,), daemon=True)
+        server.start()
+    write_shims(folder, folder / "line")
+    yield folder
+    server.kill()
+    server.join()

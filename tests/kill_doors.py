@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.engine.close_ticks import close_ticks
-from evercount.engine.tick_totals import TickEvents, TickTotals
+from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.errors import HorizonReached
 from evercount.noise import Secret
 
@@ -155,7 +154,7 @@ def service(folder: Path, kind: str, _address: str) -> None:
 def log(folder: Path, kind: str, address: str) -> None:
     """`evercount consume` over JetStream, hour by hour."""
     from evercount.consume import consume_log
-    from evercount.consume.log_source import LogAddress
+    from evercount.consume.log_sources import LogAddress
     from evercount.store import Store
 
     consume_log.MOST_MESSAGES = 25

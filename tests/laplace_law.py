@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from evercount._arrays import FloatArray
-from evercount.audit.program import Claim
+from evercount._validate import FloatArray
+from evercount.audit.replay import Claim
 from evercount.errors import ParameterError
 
 LOST = 1e-14

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evercount import Releases, Stream
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 from evercount.engine.build import squared_norm
 from evercount.mechanisms import build_noise
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
-from evercount.noise.simulation import insecure_generator, insecure_secret
+from evercount.noise.secret import insecure_generator, insecure_secret
 from evercount.queries import Query
 
 SECRET = Secret.from_hex("0b" * 32)
@@ -103,6 +103,6 @@ def discoveries(stream: Stream, counts: IntArray, streams: int) -> Discoveries:
     shape = (len(counts), streams, both.shape[1])
     values, evidence = np.full((2, len(counts), len(names)), np.nan)
     at = np.asarray([int(group) * both.shape[1] + int(key) for group, key in map(str.split, releases.labels[2:])])
-    values[:, at], evidence[:, at] = releases.rows[:, 2:], releases._evidence(np.arange(len(counts)))[:, 2:]
+    values[:, at], evidence[:, at] = releases.rows[:, 2:], releases._sums[:, 2:]
     values, evidence = values.reshape(shape), evidence.reshape(shape)
     return Discoveries(values[..., -1], values[..., :-1], evidence[..., :-1], releases)

@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_name
+from evercount._validate import FloatArray, IntArray, check_name
 from evercount.errors import InputError, ParameterError
-from evercount.queries.base import Adjacency, Query
+from evercount.privacy import Adjacency
+from evercount.queries.base import Query
 
 Stream = tuple[tuple[Any, ...], ...]
 ABSENT: Final = object()

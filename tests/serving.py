@@ -20,9 +20,9 @@ import psycopg
 import pytest
 import uvicorn
 
+from evercount.service.catch_up import Clock
 from evercount.service.http_server import parse_proxies, server_config
 from evercount.service.runtime import Service
-from evercount.service.wall_clock import Clock
 
 ADMIN = "an admin token for the tests only"
 HEADERS = {"Authorization": f"Bearer {ADMIN}"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray
+from evercount._validate import FloatArray
 from evercount.audit.universes import universe
 from evercount.errors import InputError
 from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, Substrings, build_query, register_encoder

@@ -45,7 +45,7 @@ def kill_executor_once(marker: Path) -> None:
 
 def deadly(folder: Path) -> Any:
     """As `stream_release._close`; the first task of shard 0 dies before its commit, that of shard 1 after it."""
-    from evercount.store.close_shards import close_shard
+    from evercount.store.closing_ticks import close_shard
 
     die = kill_executor_once
 

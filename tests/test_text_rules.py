@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from evercount import Histogram, TopK
+from evercount._validate import LONGEST, check_public_text, csv_text, escaped, fault, shown
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import ParameterError
 from evercount.queries import PrefixQuery, build_query
-from evercount.text_rules import LONGEST, check_public_text, csv_text, escaped, fault, shown
 from evercount.words import Substrings
 
 COMPOSED = "café"

@@ -29,7 +29,7 @@ MODULES = {
     "postgres": "psycopg",
     "service": "evercount.service.http_app",
     "client": "httpx",
-    "consume": "evercount.consume.jetstream",
+    "consume": "evercount.consume.log_sources",
     "lake": "deltalake",
     "frames": "polars",
     "audit": "evercount.audit.service_door",

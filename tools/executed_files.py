@@ -47,7 +47,7 @@ def step() -> set[str]:
     """A warm step of a count with its value and std."""
     stream = Stream(Count(), Budget(1.0, 1e-6), 1000)
     for _ in range(40):
-        stream.step(3)
+        _ = stream.step(3).std
     with watched() as files:
         release = stream.step(3)
         _ = release.value, release.std

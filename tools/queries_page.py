@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from evercount import Budget, Secret, Stream, queries
-from evercount.noise.simulation import insecure_secret
+from evercount.noise.secret import insecure_secret
 from evercount.queries.cuts.extreme_cuts import objective, stoer_wagner_cuts
 from query_table import ALPHABET, BUDGET, FEW, TICKS, VERTICES, examples, show, split, spread_edges, table
 

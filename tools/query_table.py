@@ -63,7 +63,7 @@ def count_squares(events: Any) -> list[int]:
 @cache
 def examples() -> list[Example]:
     """Every query with data of a plausible size; the same data at every call."""
-    squares = queries.register_encoder("evercount.examples.query_table:count_squares", count_squares)
+    squares = queries.register_encoder("evercount.examples.query_table:count_squares")(count_squares)
     rng = np.random.default_rng(2026)
     counts = rng.poisson(200, TICKS).tolist()
     values = [np.round(4 * rng.beta(2, 5, 60)).tolist() for _ in range(TICKS)]

@@ -1,6 +1,6 @@
 """A hook of mkdocs: pages that lie outside `docs/` join the site, and links between all of them stay whole.
 
-Proofs lie beside the code that they prove; changelog and map of the rooms lie at the top of the repository. Here they
+Proofs lie next to the code that they prove; changelog and map of the rooms lie at the top of the repository. Here they
 become pages of the site without being copied. A link to a file that is no page (code, a test) becomes plain text.
 Pages with formulas get KaTeX, from `docs/assets/katex`; the others do not load it.
 """
@@ -72,7 +72,7 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
             title = next((line[2:] for line in text.splitlines() if line.startswith("# ")), path.stem)
             rows.append(f"| `{path.parts[2]}` | [{title}]({PurePosixPath(place).name}) |")
     table = "\n".join(["| room | proof |", "|---|---|", *rows])
-    text = f"# Proofs\n\nEvery claim about privacy has a proof beside its code.\n\n{table}\n"
+    text = f"# Proofs\n\nEvery claim about privacy has a proof next to its code.\n\n{table}\n"
     files.append(File.generated(config, "proofs/index.md", content=text))
     return files
 

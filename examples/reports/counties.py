@@ -29,7 +29,9 @@ def report() -> str:
     paths = [(f"state {i * STATES // COUNTIES}", f"county {i}") for i in range(COUNTIES)]
     query, plain = Rollup(paths), Histogram(COUNTIES)
     data = counts()
-    rollup = Stream(query, budget, DAYS).run_totals(query.tree.cell_totals(data))
+    states = data.reshape(len(data), STATES, -1).sum(axis=2)
+    nodes = np.column_stack([data.sum(axis=1), states, data])  # the nation, its states, their counties
+    rollup = Stream(query, budget, DAYS).run_totals(nodes)
     histogram = Stream(plain, budget, DAYS).run_totals(data)
     last, added = rollup[-1], float(np.sqrt((histogram[-1].stds ** 2).sum()))
     apart = abs(sum(last.values[1 : STATES + 1]) - last.values[0])

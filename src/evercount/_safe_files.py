@@ -8,9 +8,9 @@ the link and leave the file that it points to behind. So a link is refused, and 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -29,9 +29,9 @@ def refuse_link(what: str, path: Path) -> None:
         raise StoreError(f"{what} {path} is not a plain file: it would be replaced by one. Name another file")
 
 
-def open_private(path: Path, flags: int, mode: int = 0o600) -> int:
+def open_private(path: Path, flags: int) -> int:
     """A handle of a file that is created for its owner only; the last part of `path` is never followed as a link."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0), mode)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def read_secret_file(what: str, path: Path, *, links: bool = True) -> str:
@@ -53,8 +53,6 @@ def read_secret_file(what: str, path: Path, *, links: bool = True) -> str:
 
 
 def _refuse_readers(what: str, path: Path, facts: os.stat_result) -> None:
-    if not hasattr(os, "geteuid"):
-        return
     mine = facts.st_uid == os.geteuid()
     if not mine and facts.st_uid != 0:
         raise ParameterError(f"{what} {path} must belong to the user who runs this program, or to root")
@@ -71,7 +69,7 @@ def new_private(path: Path) -> IO[bytes]:
 
 @contextlib.contextmanager
 def replaced(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
-    """Write a new file beside `path`, then put it in its place. When the block ends it is on the disk. The new file is
+    """Write a new file next to `path`, then put it in its place. When the block ends it is on the disk. The new file is
     created, never opened: what somebody else put under its name is not written to. A block that raises changes
     nothing."""
     fresh = path.with_name(f".{path.name}.new")
@@ -98,16 +96,18 @@ def new_mode(path: Path) -> int:
     return 0o666 & ~mask
 
 
+@contextlib.contextmanager
+def disk_errors(what: str) -> Iterator[None]:
+    """What the system refuses, as a StoreError that says what could not be done."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{what}: {error.strerror or error}") from error
+
+
 def lock_exclusively(handle: int, wait: bool = False) -> None:
     """Lock an open file until its handle is closed. Where another handle has the lock: OSError at once, or `wait`."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(handle, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def sync_folder(path: Path) -> None:

@@ -126,12 +126,13 @@ class HorizonReached(EvercountError):
 
     exit_code = 4
 
-    def __init__(self, horizon: int, remedy: str = "") -> None:
+    def __init__(
+        self,
+        horizon: int,
+        remedy: str = "Start a new stream (its budget adds to the spent one) or, next time, use horizon=None for a "
+        "stream without end.",
+    ) -> None:
         self.horizon = horizon
-        remedy = remedy or (
-            "Start a new stream (its budget adds to the spent one) or, next time, use horizon=None for a stream "
-            "without end."
-        )
         super().__init__(
             f"the stream has released all {horizon} ticks of its horizon and refuses tick {horizon + 1}: the noise "
             f"is calibrated to that many. {remedy}"

@@ -1,6 +1,6 @@
 """Statistics of a growing graph: edges arrive and leave, one person's edge or all edges of a person are protected."""
 
-from evercount.queries.graphs import (
+from evercount.queries import (
     Components,
     DegreeHistogram,
     DegreeSequence,

@@ -1,17 +1,20 @@
-"""Charts of published numbers and of planned errors, by matplotlib, without a screen."""
+"""Charts of published numbers and of planned errors: by matplotlib, without a screen. What notebooks show."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from functools import partial
+from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import BoolArray, FloatArray, IntArray
+from evercount.bounds import simultaneous_quantile
 from evercount.errors import MissingExtra, ParameterError
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ def label_lines(axes: Axes, size: float = 8.0) -> None:
     figure: Any = axes.get_figure()
     axes.autoscale_view()
     place: Any = axes.transData + axes.transAxes.inverted()
-    ends = [(float(place.transform((_last(line.get_xdata()), _last(line.get_ydata())))[1]), line) for line in lines]
+    ends = [(float(place.transform(line.get_xydata()[-1])[1]), line) for line in lines]  # type: ignore[index]
     names = sorted(ends, key=lambda end: end[0])
     heights = [(1 + str(line.get_label()).count("\n")) * size * 1.35 / 72 for _, line in names]
     whole = figure.get_size_inches()[1] * axes.get_position().height
@@ -59,12 +62,9 @@ def label_lines(axes: Axes, size: float = 8.0) -> None:
         axes.annotate(text, (1.01, float(y)), xycoords="axes fraction", va="center", fontsize=size, color=colour)
 
 
-def _last(data: Any) -> float:
-    from matplotlib import dates
-
-    value = np.asarray(data)[-1]
-    untyped: Any = dates
-    return float(untyped.date2num(value)) if isinstance(value, np.datetime64) else float(value)
+def thin(count: int, points: int = MOST_PLOTTED_TICKS) -> Any:
+    """Indices of at most `points` of `count` points, evenly spaced, with the first and the last."""
+    return np.unique(np.linspace(0, max(count - 1, 0), min(count, points)).astype(np.int64))
 
 
 def panels(rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.2) -> tuple[Figure, list[Any]]:
@@ -121,28 +121,23 @@ def band_plot(
     labels: Sequence[str],
     target: str | Path | Axes | None = None,
     *,
-    level: float | None = None,
-    title: str = "",
+    title: str = "band: interval per number",
     times: TimeArray | None = None,
     zone: tzinfo | None = None,
     left: IntArray | None = None,
 ) -> Axes:
     """One line with an error band for every output. `left`: how often numbers will be revised, which is shaded."""
-    sure = "" if level is None else f"{level:.0%} "
-    caption = title or f"band: {sure}interval per number"
     if not (target is None or isinstance(target, str | Path) or hasattr(target, "fill_between")):
         raise ParameterError(f'draw into a file such as "daily.png" or into axes, got {target!r:.80}')
     axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
-    keep = np.unique(np.linspace(0, max(len(ticks) - 1, 0), min(len(ticks), MOST_PLOTTED_TICKS)).astype(np.int64))
+    keep, x = thin(len(ticks)), ticks if times is None else times
     for i, label in enumerate(labels):
-        x = ticks[keep] if times is None else times[keep]
-        (line,) = axes.plot(x, values[keep, i], linewidth=1.4, label=label)
-        axes.fill_between(x, low[keep, i], high[keep, i], color=line.get_color(), alpha=0.2, linewidth=0)
+        (line,) = axes.plot(x[keep], values[keep, i], linewidth=1.4, label=label)
+        axes.fill_between(x[keep], low[keep, i], high[keep, i], color=line.get_color(), alpha=0.2, linewidth=0)
     if left is not None and left.any():
-        x = ticks if times is None else times
         untyped_axes: Any = axes
         untyped_axes.axvspan(x[np.flatnonzero(left)[0]], x[-1], color="grey", alpha=0.15, linewidth=0)
-        caption += "; shaded: will be revised"
+        title += "; shaded: will be revised"
     if times is None:
         axes.set_xlabel("tick")
     else:
@@ -154,7 +149,7 @@ def band_plot(
         axes.xaxis.set_major_formatter(untyped.ConciseDateFormatter(locator, tz=zone))
         axes.set_xlabel(f"start of the tick ({zone or 'UTC'})")
     axes.set_ylabel("published number")
-    axes.set_title(caption, fontsize=9, loc="left")
+    axes.set_title(title, fontsize=9, loc="left")
     if len(labels) > 1:
         label_lines(axes)
     if isinstance(target, str | Path):
@@ -175,25 +170,62 @@ def error_plot(
         if bands is None or name not in bands:
             axes.plot(ticks, std, linewidth=1.5, label=name, **line_style(i))
             continue
-        edges, smallest, largest = bands[name]
-        between = [edge - 0.5 for edge in edges]  # the tick is in the middle of its step
-        jumps = any(low < high for low, high in zip(smallest, largest, strict=True))
-        axes.stairs(
-            largest, between, baseline=smallest, fill=True, color=COLOURS[i % len(COLOURS)], alpha=0.25, linewidth=0
-        )
-        for side in (smallest, largest) if jumps else (largest,):
-            label = "" if jumps and side is smallest else f"{name} (least to largest)" if jumps else name
-            axes.stairs(side, between, baseline=None, color=COLOURS[i % len(COLOURS)], linewidth=0.8, label=label)
+        edges, least, most = bands[name]
+        steps = np.asarray(edges) - 0.5  # the tick is in the middle of its step
+        low, high = [*least, least[-1]], [*most, most[-1]]
+        axes.fill_between(steps, low, high, step="post", color=line_style(i)["color"], alpha=0.25, linewidth=0)
+        axes.step(steps, high, where="post", linewidth=0.8, label=f"{name} (least to largest)", **line_style(i))
     if floor is not None:
         axes.axhline(floor, color="black", linestyle="--", linewidth=1, label="lower bound, worst tick")
     axes.set_xlabel("tick")
     axes.set_ylabel("standard deviation of the published number")
     axes.set_title(title, fontsize=10, loc="left")
     axes.set_ylim(bottom=0)
-    if bands:  # stairs are no lines
-        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    else:
-        label_lines(axes)
+    label_lines(axes)
     if target is not None:
         save(axes, target)
     return axes
+
+
+CHARTED_CELLS = 4
+LISTED_CELLS = 8
+
+
+def chart_html(
+    title: str, axes: Axes | None, cells: Sequence[str], values: FloatArray, low: FloatArray, high: FloatArray
+) -> str:
+    """A chart, where matplotlib has drawn one, and the newest numbers; values, low and high: shape (points, cells)."""
+    if not len(values):
+        return f"<p>{escape(title)}: nothing is released yet.</p>"
+    rows = "".join(
+        f"<tr><td>{escape(cell)}</td><td>{_shown(value)}</td><td>{_shown(a)} … {_shown(b)}</td></tr>"
+        for cell, value, a, b in list(zip(cells, values[-1], low[-1], high[-1], strict=True))[:LISTED_CELLS]
+        if np.isfinite(value)
+    )
+    flat = without_trend(*(part[:, :CHARTED_CELLS] for part in (values, low, high)))
+    note = "<p>The noise is wider than the ups and downs: no trend can be read from this.</p>" if flat.all() else ""
+    more = f"<p>and {len(cells) - LISTED_CELLS} more cells</p>" if len(cells) > LISTED_CELLS else ""
+    picture = ""
+    if axes is not None:
+        encoded = b64encode(_png(axes.get_figure())).decode()
+        picture = f'<img alt="published numbers with their intervals" src="data:image/png;base64,{encoded}"/>'
+    return (
+        f"<p><b>{escape(title[0].upper() + title[1:])}</b></p>{picture}{note}"
+        f"<table><tr><th>cell</th><th>newest value</th><th>interval</th></tr>{rows}</table>{more}"
+    )
+
+
+def _shown(number: float) -> str:
+    """A number as people write it: no exponents for large ones, four digits for small ones."""
+    return f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
+
+
+def without_trend(values: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
+    """For each column whether a constant lies within all its bands, widened to hold at once: then no trend is shown.
+    Where a number is NaN (a key that was not public), its band is left out."""
+    if not len(values):
+        return np.zeros(values.shape[1], dtype=bool)
+    wider = float(simultaneous_quantile(len(values), 0.05) / simultaneous_quantile(1, 0.05))
+    bottom, top = values - (values - low) * wider, values + (high - values) * wider
+    highest = np.max(bottom, axis=0, initial=-np.inf, where=~np.isnan(bottom))
+    return np.asarray(highest <= np.min(top, axis=0, initial=np.inf, where=~np.isnan(top)))

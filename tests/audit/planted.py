@@ -12,7 +12,7 @@ import numpy as np
 
 from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Quantiles, Rollup, Secret
 from evercount.audit import Claim, Published
-from evercount.audit.library_door import LibraryProgram
+from evercount.audit.doors import LibraryProgram
 from evercount.audit.universes import Universe
 from evercount.factorizations import factorization
 from evercount.graphs import HighDegree

@@ -9,16 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount._arrays import FloatArray, IntArray
-from evercount.audit.sensitivity import SensitivityReport, Universe, audit_sensitivity
-from evercount.audit.universes import universe
+from evercount._validate import FloatArray, IntArray
+from evercount.audit.sensitivity import SensitivityReport, audit_sensitivity
+from evercount.audit.universes import Universe, universe
 from evercount.errors import ParameterError, TooLarge, UnknownName
-from evercount.queries.base import Adjacency, Query
-from evercount.queries.counts import Average, Count, Sum
-from evercount.queries.cuts.cut_query import Cuts
-from evercount.queries.discovered_keys import DiscoveredKeys
-from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
-from evercount.queries.graphs import (
+from evercount.graphs import (
     Components,
     DegreeHistogram,
     Edges,
@@ -28,8 +23,14 @@ from evercount.queries.graphs import (
     SpanningForest,
     Triangles,
 )
+from evercount.privacy import Adjacency
+from evercount.queries.base import Query
+from evercount.queries.counts import Average, Count, Sum
+from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.discovered_keys import DiscoveredKeys
 from evercount.queries.histogram import Histogram
 from evercount.queries.marginals import Marginals
+from evercount.queries.people import ActiveUsers, DistinctUsers
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.words import Episodes, Substrings
@@ -293,7 +294,7 @@ def test_progress_reaches_the_end() -> None:
 
 
 def test_reports_are_values() -> None:
-    report = audit_sensitivity(Edges(3), [np.eye(2), square_root(2)], "add-remove", 2)
+    report = audit_sensitivity(Edges(3), {"R0": np.eye(2), "R1": square_root(2)}, "add-remove", 2)
     assert isinstance(report, SensitivityReport)
     assert [finding.factorization for finding in report.findings] == ["R0", "R1"]
     assert report.reached

@@ -13,8 +13,7 @@ from audit_table import QUERIES, pool, run_cases
 from evercount import Count, Secret
 from evercount.audit.attack import AttackReport, _likely_side, attack
 from evercount.audit.mechanism_grid import GAUSSIAN, TICKS, all_cases, hardest_pair, run_case
-from evercount.audit.program import Claim
-from evercount.audit.replay import compare
+from evercount.audit.replay import Claim, compare
 from evercount.factorizations import FACTORIZATIONS
 from evercount.queries import QUERIES as KNOWN
 from evercount.queries.base import Query

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from discovery_attack import PERSON, attack_discovery, library_program, neighbours
 
 from evercount import Budget, DiscoveredKeys, Secret
-from evercount.audit.discovery_attack import PERSON, attack_discovery, library_program, neighbours
-from evercount.cli import app
-from evercount.queries.discovery_threshold import Thresholds
+from evercount.queries.key_counts import Thresholds
 
 ROOT = Secret.from_hex("4a" * 32)
 BUDGET = Budget(1.0, 0.2)
@@ -102,12 +99,6 @@ def test_one_secret_and_one_person_less_changes_only_what_is_covered() -> None:
             changed += 1
     assert changed == 120
     assert PERSON not in one[-1]
-
-
-def test_the_command(tmp_path: Any) -> None:
-    shown = CliRunner().invoke(app, ["audit", "discovery", "--runs", "40", "--json", "--ticks", "4"])
-    assert shown.exit_code == 0, shown.output
-    assert json.loads(shown.output.splitlines()[-1])["holds"]
 
 
 def test_too_few_runs_are_refused() -> None:

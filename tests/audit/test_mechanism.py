@@ -12,9 +12,9 @@ from planted import Coin
 from typer.testing import CliRunner
 
 from evercount import Budget, Count, Histogram, Secret, Sum
-from evercount._arrays import FloatArray
+from evercount._validate import FloatArray
 from evercount.audit.attack import _repeats, attack, clopper_pearson, lowest_bits
-from evercount.audit.library_door import LibraryProgram
+from evercount.audit.doors import LibraryProgram
 from evercount.audit.mechanism_grid import (
     TICKS,
     all_cases,
@@ -22,7 +22,7 @@ from evercount.audit.mechanism_grid import (
     hardest_pair,
     run_case,
 )
-from evercount.audit.program import Claim
+from evercount.audit.replay import Claim
 from evercount.cli import app
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
@@ -182,7 +182,7 @@ def test_command() -> None:
 
 def test_narrow_laplace_noise_repeats_itself_and_is_no_alarm() -> None:
     """Rate 1 over four ticks: 0.2803⁴ of all pairs of runs are equal; a planted seed of 8 bits still is an alarm."""
-    draws = ExactLaplace(Secret.from_hex("51" * 32), 1.0).draw(np.arange(400), 4).astype(np.float64)
+    draws = ExactLaplace(Secret.from_hex("51" * 32)).draw(np.arange(400), 1.0, 4).astype(np.float64)
     claim = Claim(Budget(1.0, 0.0), np.tril(np.ones((4, 4))), cost=1.0)
     repeated, expected = _repeats(np.cumsum(draws, axis=1), claim, (1, 2, 3, 4), 1)
     assert expected == pytest.approx(400**2 / 2 * 0.2803**4, rel=1e-2)

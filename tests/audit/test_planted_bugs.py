@@ -12,6 +12,7 @@ from evercount import Budget, Secret
 from evercount.audit.attack import attack
 from evercount.audit.doors import run_replay
 from evercount.privacy import Cost, compose
+from tiers import soak_but
 
 SECRET = Secret.from_hex("0b" * 32)
 RUNS = 2000
@@ -72,7 +73,11 @@ def test_the_honest_program_passes_both() -> None:
         assert everywhere.holds, everywhere.summary()
 
 
-@pytest.mark.parametrize("bug", BY_REPLAY, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize(
+    "bug",
+    soak_but([bug for bug in BY_REPLAY if bug is not planted.value_in_two_bins], BY_REPLAY),
+    ids=lambda bug: bug.__name__,
+)
 def test_replay_catches(bug: Any) -> None:
     report = replayed(bug())
     assert not report.holds, report.summary()

@@ -11,8 +11,7 @@ import pytest
 
 from evercount import Average, Budget, Count, Histogram, Secret, Sum, TopK
 from evercount.audit import Claim, Published, replay, search
-from evercount.audit.doors import run_replay
-from evercount.audit.library_door import LibraryProgram
+from evercount.audit.doors import LibraryProgram, run_replay
 from evercount.audit.neighbour_pairs import CHANGED, as_user, neighbours, worst_pairs
 from evercount.audit.replay import check_repeats, compare
 from evercount.audit.universes import Universe
@@ -229,7 +228,7 @@ def _count_even(events: Any) -> list[int]:
 @pytest.mark.parametrize(("declared", "holds"), [(1.0, True), (0.25, False)])
 def test_an_encoder_of_ones_own_is_replayed(declared: float, holds: bool) -> None:
     """`PrefixQuery` with its legal events: the right sensitivity is spent exactly, a planted smaller one is caught."""
-    register_encoder("even numbers of a replay", _count_even)
+    register_encoder("even numbers of a replay")(_count_even)
     query = PrefixQuery("even numbers of a replay", 1, {"add-remove": declared})
     program = LibraryProgram(query, Budget(1.0, 1e-6), 4, restarts=(2,), events=Universe((0, 1, 2)))
     report = run_replay(program, 4, Secret.from_hex("31" * 32), 10)

@@ -11,23 +11,24 @@ import pytest
 from bounds.test_laplace_tails import mixed_tail
 from evercount.bounds import endless_tails
 from evercount.bounds.endless_tails import NUMBERS, endless_chance, endless_radius
-from evercount.bounds.laplace_tails import simultaneous_radius
-from evercount.factorizations.endless_bridge import EndlessBridge
+from evercount.bounds.tails import simultaneous_radius
+from evercount.factorizations.laplace_choice import EndlessBridge
+from tiers import soak_but
 
 
 @pytest.mark.parametrize(("epoch", "ticks"), [(0, 16), (1, 240), (2, 700)])
 @pytest.mark.parametrize("whole", [False, True])
 def test_the_total_and_the_rest_are_those_of_the_matrix(epoch: int, ticks: int, whole: bool) -> None:
     tree = EndlessBridge(whole)
-    left, _ = tree.bridge(epoch).dense(ticks)
-    weight, variance, largest = tree.bridge(epoch).beside_total(np.arange(1, ticks + 1))
+    left, _ = tree.tree(epoch).dense(ticks)
+    weight, variance, largest = tree.tree(epoch).beside_total(np.arange(1, ticks + 1))
     np.testing.assert_allclose(weight, left[:, 0] * tree.total_parts[epoch], atol=1e-12)
     np.testing.assert_allclose(variance, 2 * (left[:, 1:] ** 2).sum(axis=1), rtol=1e-9, atol=1e-9)
     assert (largest >= np.abs(left[:, 1:]).max(axis=1) * (1 - 1e-12)).all()
     assert 0 <= weight.min() <= weight.max() <= 1
 
 
-@pytest.mark.parametrize("ticks", [16, 20, 64, 300])
+@pytest.mark.parametrize("ticks", soak_but([16, 64], [16, 20, 64, 300]))
 def test_the_chance_is_not_below_the_simulated_one(ticks: int) -> None:
     """20,000 runs of continuous noise, for widths that fail often and seldom."""
     left, _ = EndlessBridge().dense(ticks)
@@ -68,7 +69,7 @@ def test_tails_of_equal_numbers_and_a_smaller_one() -> None:
             assert table[round(x / endless_tails.TABLE_STEP)] == pytest.approx(two_sided / 2, abs=3e-8)
     tree = EndlessBridge()
     for epoch, ticks in ((1, (1, 20, 33, 48, 100, 171)), (2, (7, 256, 700))):
-        left, _ = tree.bridge(epoch).dense(max(ticks))
+        left, _ = tree.tree(epoch).dense(max(ticks))
         for tick in ticks:
             row = np.abs(left[tick - 1, 1:])
             row = row[row > 0]

@@ -12,7 +12,7 @@ from scipy.signal import fftconvolve
 from scipy.special import digamma, erfc, gammaln
 
 from evercount.bounds.endless_tails import NUMBERS
-from evercount.bounds.laplace_tails import equal_numbers, heaviest_tail, laplace_factor, laplace_tail
+from evercount.bounds.tails import equal_numbers, heaviest_tail, laplace_factor, laplace_tail
 
 Q = (np.arange(1 << 15) + 0.5) * (40 / (1 << 15))
 """Values of a variance whose mean is of the order of 1."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evercount.bounds import interval_quantile, simultaneous_quantile
-from evercount.bounds.normal_tails import (
+from evercount.bounds.tails import (
     simultaneous_closed_form,
     simultaneous_paper_proof,
     simultaneous_paper_two_thirds,

@@ -1,9 +1,8 @@
-"""Table 1, growth expressions and the registry of statements."""
+"""Table 1 and growth expressions."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from typing import Any
 
@@ -14,16 +13,12 @@ from hypothesis import strategies as st
 
 from evercount.bounds import (
     GROWTHS,
-    STATEMENTS,
     Growth,
-    counting_error,
     landau,
-    normal_tails,
-    norms,
     psi_paper,
     simultaneous_quantile,
-    table1,
 )
+from evercount.bounds import counting_error as table1
 from evercount.errors import ParameterError
 
 T, C = 65536, 19.285
@@ -169,33 +164,3 @@ def test_growth_outside_its_conditions_is_refused() -> None:
         GROWTHS["maximum-sum"].evaluate(T=10**6, epsilon=0.5, d=1)
     with pytest.raises(ParameterError, match="no positive value"):
         GROWTHS["counting"].evaluate(T=1, epsilon=0.5)
-
-
-# -- the registry ----------------------------------------------------------------------------------------------
-
-
-def test_every_public_formula_is_a_statement() -> None:
-    """A function of T, β or a multiplier that nobody registered would be missing from the docs."""
-    helpers = {"most_ones", "binary_levels", "interval_quantile", "simultaneous_quantile_of_log", "sampling_error"}
-    helpers |= {"vector_error", "words", "cut_std"}
-    public = {
-        name
-        for module in (norms, normal_tails, counting_error, table1)
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
-    }
-    registered = {name for name in STATEMENTS if not name.startswith("growth:")}
-    assert public - helpers == registered
-    assert {f"growth:{name}" for name in GROWTHS} == set(STATEMENTS) - registered
-
-
-def test_statements_say_what_is_wrong() -> None:
-    for name, statement in STATEMENTS.items():
-        assert statement.name == name
-        assert statement.where
-        assert "\n" not in statement.wrong
-        if name.startswith("growth:"):
-            continue
-        assert statement.function.__doc__
-        # the paper's forms that are wrong say so in their name, and only those carry a complaint
-        assert (statement.form == "paper") == bool(statement.wrong), name

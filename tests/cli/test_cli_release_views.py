@@ -129,30 +129,13 @@ def test_wrong_views_are_refused_before_anything_is_published(options: str, word
     assert not Path("out.csv").exists()
 
 
-def test_views_need_a_file() -> None:
-    done = CliRunner().invoke(
-        app,
-        [
-            "release",
-            "events.csv",
-            *shlex.split(KEYED),
-            *["--view", "last-3", "--view", "per-day", "--out", "-", "--state", "s"],
-        ],
-    )
-    assert done.exit_code == 2
-    assert not Path("s").exists()
-
-
-def test_a_view_on_standard_output_goes_on_where_the_last_run_ended() -> None:
-    """There is no file to read back: the state keeps what was published."""
-    parts = []
+def test_a_view_in_the_output_goes_on_where_the_last_run_ended() -> None:
+    """Spans that begin in earlier runs: the state keeps what was published."""
     for hours in (4, 5, 9):
-        options = shlex.split(f"{KEYED} --view last-3 --out - --state s --end 2025-10-06T{hours:02d}:00Z")
+        options = shlex.split(f"{KEYED} --view last-3 --out joined.csv --end 2025-10-06T{hours:02d}:00Z --full-digits")
         done = CliRunner().invoke(app, ["release", "events.csv", *options])
         assert done.exit_code == 0, done.output
-        parts.append(done.stdout)
-    Path("joined.csv").write_text("".join(parts), "utf-8")
-    state = read_state(Places.of("-", "s"))
+    state = read_state(Places.of("joined.csv", None))
     assert state is not None
     stream = Stream.load(state.stream)
     wanted = stream.read_back(state.numbers).last(3)

@@ -21,6 +21,7 @@ from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.queries.base import Query
 from evercount.store import Batch, Store
+from stored import all_releases
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "1.0"
 SECRET = Secret.from_hex("10" * 32)
@@ -93,7 +94,7 @@ def run_store(place: Path, ticks: int) -> list[list[float]]:
         users, keys = [who for who, _ in mine], [where for _, where in mine]
         store.accept([Batch(DECLARATION.name, keys, users=users)], DECLARATION.schedule.start_of(live.open_tick) / 1e6)
         store.close_ticks(live, 1, 0.0)
-    found = [release["values"] for release in store.all_releases(DECLARATION.name)]
+    found = [release["values"] for release in all_releases(store, DECLARATION.name)]
     assert store.verify(store.head) == []
     store.close()
     return found

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
+import signal
 import textwrap
 from dataclasses import replace
 from itertools import product
@@ -20,18 +18,20 @@ from sqlalchemy import select
 from conftest import ROOT_SECRET
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import UNITS
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, ParameterError
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.noise import Secret
+from evercount.service.answers import Asked, read_view
 from evercount.service.read_events import read_batch
-from evercount.service.read_views import Asked, read_view
 from evercount.store import Accepted, Store
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.reader import Reading
 from evercount.store.schema import users
-from evercount.store.watched_store import WatchedStore
+from evercount.store.writer import WatchedStore
+from loaded_program import Programs
+from stored import all_releases
 from tiers import soak_but
 
 pytest.importorskip("duckdb")
@@ -171,7 +171,7 @@ def by_files_and_store(one: StreamDeclaration, folder: Path) -> list[tuple[Any, 
 
 def shown(one: StreamDeclaration, store: Reading) -> list[tuple[Any, ...]]:
     found = []
-    for release in store.all_releases("x"):
+    for release in all_releases(store, "x"):
         mark = (release["as_of"],) if one.late == "revise" else ()
         found += [(release["tick"], *mark, key, value) for key, value in zip(KEYS, release["values"], strict=True)]
     return found
@@ -209,7 +209,7 @@ def by_service(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
     assert all(int.from_bytes(key[1:8], "big") > TICKS - LAGS + 1 for key in known)  # days that are final are forgotten
     assert bool(known) == (one.budget.unit == "user")
     if "last-3" in one.views:
-        view = read_view(store, live, Asked("last-3"), 10**6)
+        view = read_view(store, live, Asked(view="last-3"), 10**6)
         library = one.build(secret=SECRET, replay=True).run(counted(one)).last(3)
         assert np.array_equal(view.numbers[:, 0], library.values)
         assert np.allclose(view.numbers[:, 1], library.std)
@@ -239,30 +239,28 @@ def by_totals(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
 DOORS = {"files": by_files, "files and store": by_files_and_store, "service": by_service, "totals": by_totals}
 
 
-ONCE_BY_FILES = [
-    ("drop", "files"),
-    ("next", "files and store"),
-    ("revise", "files and store"),
-    ("revised persons", "files"),
+EACH_WAY = [
+    ("next", "files"),
+    ("revise", "files"),
+    ("revised persons", "files and store"),
+    ("next", "service"),
+    ("revised persons", "service"),
+    ("gaussian", "service"),
+    ("drop", "totals"),
+    ("revise", "totals"),
+    ("revised persons", "totals"),
 ]
-"""Which tick a row of a file counts in does not depend on where the state is, nor on the noise."""
+"""Every rule, every door and every noise: which tick a row counts in does not depend on where the state is."""
 
 
 @pytest.mark.parametrize(
     ("rule", "door"),
-    soak_but(
-        [
-            (rule, door)
-            for rule, door in product(DOORS_RULES, DOORS)
-            if (rule, door) not in ONCE_BY_FILES and (rule != "gaussian" or door == "service")
-        ],
-        product(DOORS_RULES, DOORS),
-    ),
+    soak_but(EACH_WAY, product(DOORS_RULES, DOORS)),
 )
 def test_every_door_publishes_the_same_table(rule: str, door: str, tmp_path: Path) -> None:
     one = DOORS_RULES[rule]
     if (rule, door) == ("revised persons", "totals"):
-        from evercount.consume.count_messages import check_declaration
+        from evercount.consume.consume_log import check_declaration
 
         with pytest.raises(ParameterError, match="how late it came"):
             check_declaration(one)
@@ -320,23 +318,20 @@ PROGRAM = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", soak_but([3], [3, 10]))
-def test_a_killed_writer_releases_the_same_revisions(tmp_path: Path, most: int) -> None:
+def test_a_killed_writer_releases_the_same_revisions(tmp_path: Path, most: int, programs: Programs) -> None:
     """kill -9 at so many moments; the next process sends what was not confirmed again, under the same keys."""
     generator, done, kills = np.random.default_rng(2), 0, 0
-    words = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(Path(__file__).parent), str(tmp_path / "store.db")]
-    places = f"{Path(__file__).parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    code, place = textwrap.dedent(PROGRAM), tmp_path / "store.db"
     while done < len(arrivals()):
         until = done + int(generator.integers(10, 50)) if kills < most else 10**6
-        with subprocess.Popen(
-            [*words, str(done)], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": places}
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                done = int(line) + 1
-                if done >= until:
-                    process.kill()
-                    kills += 1
-                    break
+        process = programs.start(code, Path(__file__).parent, place, done)
+        for line in process.stdout:
+            done = int(line) + 1
+            if done >= until:
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+                break
+        assert process.wait() in (0, -signal.SIGKILL)
     assert kills == most or (kills >= 3 and done == len(arrivals()))
     one, store = DOORS_RULES["revise"], Store(tmp_path / "store.db")
     close_due(store, BEGIN + 100 * HOUR)

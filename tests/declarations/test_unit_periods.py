@@ -26,8 +26,8 @@ def unit(period: Any) -> Budget:
     ("tick", "period", "zone", "start", "ticks"),
     [
         ("1h", "1d", VIENNA, "2026-01-01", 25),
-        ("15m", "1d", VIENNA, "2026-03-28", 100),
-        ("1h", "1w", VIENNA, "2026-01-05", 169),
+        pytest.param("15m", "1d", VIENNA, "2026-03-28", 100, marks=pytest.mark.soak),
+        pytest.param("1h", "1w", VIENNA, "2026-01-05", 169, marks=pytest.mark.soak),
         ("1d", "1w", VIENNA, "2026-01-05", 7),
         ("1d", "4w", "UTC", "2026-01-01", 28),
         ("24h", "1d", "UTC", "2026-01-01", 1),

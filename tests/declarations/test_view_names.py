@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Count, Histogram, Quantiles, Stream
+from evercount.declarations.cautions import declares_again, differences
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.same_stream import declares_again, differences
 from evercount.declarations.schedule import Schedule
 from evercount.declarations.streams_file import read_declarations
 from evercount.declarations.view_names import check_views, newest_spans, next_spans, view_spans, view_table

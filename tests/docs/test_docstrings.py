@@ -19,8 +19,8 @@ from evercount._validate import check_number
 from evercount.engine.views import View
 from evercount.errors import ParameterError
 from evercount.queries.cuts.cut_graph import CutEstimate, CutGraph, CutValue
+from evercount.queries.publishing import TopKey
 from evercount.queries.sensitivities import Sensitivities
-from evercount.queries.top_keys import TopKey
 from evercount.sparse.sparse_count import SparseRelease
 from evercount.sparse.sparse_plan import SparsePlan
 
@@ -28,7 +28,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "public-api.md").read_text(encoding
 MODULES = ["evercount", *re.findall(r"^\| `(evercount\.[\w.]+)` \|", PAGE, re.MULTILINE)]
 
 EXEMPT = {
-    "evercount.noise.noise_owner.NoiseOwner": "a base class: users call its subclasses",
+    "evercount.noise.secret.NoiseOwner": "a base class: users call its subclasses",
     "evercount.local.losses.Loss": "a base class: its subclasses have examples",
     "evercount.spark.batch_release.release_batch": "it needs a Spark session; docs/scale.md shows it",
     "evercount.spark.stream_release.release_stream": "it needs a Spark session; docs/scale.md shows it",

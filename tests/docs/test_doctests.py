@@ -13,6 +13,7 @@ import pytest
 
 import evercount
 from evercount.errors import MissingExtra
+from tiers import soak_but
 
 NOT_IMPORTED = {"evercount.__main__": "it runs the command line"}
 ROOT = Path(evercount.__file__).parent
@@ -52,7 +53,12 @@ def test_every_module_can_be_imported():
     assert len(TEXTS) > 200
 
 
-@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if ">>>" in text])
+FLIGHTS = "evercount.examples.flights"
+"""It reads all flights of a year again and again; tests/queries/test_flight_examples.py reads them in CI, too."""
+WITH_EXAMPLES = [name for name, text in TEXTS.items() if ">>>" in text]
+
+
+@pytest.mark.parametrize("name", soak_but([name for name in WITH_EXAMPLES if name != FLIGHTS], WITH_EXAMPLES))
 def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said: list[str] = []

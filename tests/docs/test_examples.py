@@ -11,12 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from tiers import soak_but
+
 FOLDER = Path(__file__).parents[2] / "examples"
 YEAR = FOLDER / "publishers_year.py"
 EXAMPLES = sorted(set(FOLDER.glob("*.py")) - {YEAR})
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+@pytest.mark.parametrize(
+    "script",
+    # docs/howto/own-factorization.md has the statements of the one that CI leaves out, and they run with the page
+    soak_but([script for script in EXAMPLES if script.stem != "own_mechanism"], EXAMPLES),
+    ids=lambda script: script.stem,
+)
 def test_example_runs_and_draws(script, tmp_path):
     environment = {**os.environ, "PYTHONWARNINGS": "error::RuntimeWarning"}
     done = subprocess.run(

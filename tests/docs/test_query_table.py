@@ -8,11 +8,21 @@ import pytest
 
 from evercount.queries import QUERIES
 from queries_page import main
-from query_table import examples
+from query_table import examples, show
 
 PAGE = (Path(__file__).parents[2] / "docs" / "queries.md").read_text(encoding="utf-8")
 
 
+AT_ONCE = ("count", "histogram", "rollup", "sum", "average", "quantiles", "distinct-users", "top-k", "marginals")
+
+
+def test_lines_of_quick_queries_are_what_the_command_prints() -> None:
+    lines = [show(example).line() for example in examples() if example.query.name in AT_ONCE]
+    assert len(lines) >= len(AT_ONCE)
+    assert all(line in PAGE.splitlines() for line in lines)
+
+
+@pytest.mark.soak
 def test_tables_are_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     main()
     tables = capsys.readouterr().out.strip().split("\n\n")

@@ -14,8 +14,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,13 @@ import pytest
 
 from evercount.examples import flights
 from evercount.examples.flights import Flight
+from tiers import soak_but
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"(?:\A|\n)\n((?: {4}[^\n]*\n)+(?:\n+(?: {4}[^\n]*\n)+)*)")
-EXECUTED = ("python", "sh", "console")
+EXECUTED = ("python", "console", "sh")
 READ_ELSEWHERE = {
     "toml": "tests/declarations and the pages' own commands read such files",
     "sql": "tests/files/test_duckdb_queries.py runs the statements of the page",
@@ -48,7 +47,7 @@ SHOWN = {
     ("CONTRIBUTING.md", "make "): "a list of commands; CI runs them",
     ("docs/audit.md", "evercount audit mechanism count --all"): "some minutes",
     ("docs/audit.md", "python tools/audit_table.py"): "ten minutes and more: 1,736 combinations",
-    ("docs/audit.md", 'evercount audit replay histogram -p keys=\'["a","b"]\' --door spark'): (
+    ("docs/audit.md", 'evercount audit replay histogram -p keys=\'["a","b"]\' --interface spark'): (
         "Java, and minutes; tests/audit/test_replay_doors.py replays this door"
     ),
     ("docs/howto/cron.md", "5 * * * *"): "a line for another program; its command runs above it",
@@ -125,7 +124,8 @@ def test_commands_that_are_shown_are_legal() -> None:
     seen = 0
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for line in shown_commands(text):
+        seldom = [body for kind, body in FENCE.findall(text) if kind == "sh" and name_of(page) in LONG]
+        for line in (*shown_commands(text), *(line for body in seldom for line in body.splitlines())):
             if not line.startswith("evercount "):
                 continue
             words = shlex.split(line, comments=True)[1:]
@@ -142,7 +142,7 @@ def test_commands_that_are_shown_are_legal() -> None:
         for block in shown_blocks(text):
             if block.startswith(("from ", "import ")):
                 compile(block, page.name, "exec")
-    assert seen > 8
+    assert seen > 20
 
 
 # What a page needs before its first block: made here, because readers have it already.
@@ -183,9 +183,7 @@ def the_declaration_and_events(text: str) -> Iterator[dict[str, str]]:
 @contextlib.contextmanager
 def started(*arguments: str) -> Iterator[str]:
     """A service that runs, by its address; afterwards it must end in peace."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "evercount", "serve", *arguments, "--port", "0"], stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(["evercount", "serve", *arguments, "--port", "0"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         lines = []
@@ -212,6 +210,9 @@ def a_service(text: str) -> Iterator[dict[str, str]]:
         yield {"TOKEN": token, "http://127.0.0.1:8000": address}
 
 
+RUN = [page for page in PAGES if any(kind in EXECUTED for kind, _ in FENCE.findall(page.read_text(encoding="utf-8")))]
+LONG = {"docs/audit.md": "a minute of attacks; tests/audit runs such commands, and a test above knows their options"}
+"""Pages whose blocks `sh` only `make soak` runs, and why."""
 Preparation = Callable[[str], contextlib.AbstractContextManager[dict[str, str]]]
 PREPARED: dict[str, Preparation] = {
     "docs/audit.md": the_class_in_a_module,
@@ -246,17 +247,26 @@ def test_wrong_output_is_caught() -> None:
     assert not is_said("", "a")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if any(kind in EXECUTED for kind, _ in FENCE.findall(page.read_text(encoding="utf-8")))],
-    ids=name_of,
-)
-def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page belong together: they run in order, in one empty folder."""
+@pytest.fixture
+def a_shell(loaded_command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder, a narrow terminal, and programs that start at once."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    programs = (str(loaded_command), str(Path(sys.executable).parent), os.environ["PATH"])
+    monkeypatch.setenv("PATH", os.pathsep.join(programs))
     monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("a_shell")
+@pytest.mark.parametrize(
+    ("page", "kinds"),
+    [
+        *(pytest.param(page, EXECUTED[: 2 if name_of(page) in LONG else 3], id=name_of(page)) for page in RUN),
+        *(pytest.param(ROOT / page, EXECUTED, id=f"all of {page}", marks=pytest.mark.soak) for page in LONG),
+    ],
+)
+def test_snippets_run(page: Path, kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page belong together: they run in order, in one empty folder."""
     names: dict[str, object] = {"__name__": "snippet"}
     text = page.read_text(encoding="utf-8")
     with PREPARED.get(name_of(page), lambda text: contextlib.nullcontext({}))(text) as here:
@@ -265,6 +275,8 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 monkeypatch.setenv(name, value)
             text = text if name.isidentifier() else text.replace(name, value)
         for language, block in FENCE.findall(text):
+            if language not in kinds:
+                continue
             if language == "python":
                 exec(compile(block, page.name, "exec"), names)
             elif language == "sh":
@@ -277,20 +289,41 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                     assert is_said(expected, said), f"{page.name} shows for {command}\n{expected}\nbut it says\n{said}"
 
 
+FAILS = "release gone.csv --time t --every 1d --zone UTC --start 2026-01-01 --epsilon 1 --out a.csv"
+SERVED = """rm -f log; evercount serve --db a.db --port 0 2> log &
+until grep -qs " serves " log; do kill -0 $!; sleep 0.1; done"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("a_shell")
+def test_commands_of_pages_end_as_they_would_alone() -> None:
+    """What the pages' `evercount` says and returns is what a program of its own does, signals included."""
+    alone = run_in_shell(f"{sys.executable} -m evercount {FAILS}")
+    assert alone[0] not in (0, 1, 127)
+    assert "gone.csv" in alone[1]
+    assert run_in_shell(f"evercount {FAILS}") == alone
+    assert run_in_shell(f"{SERVED}; kill $!; wait $!")[0] == 0
+    assert run_in_shell(f"{SERVED}; kill -KILL $!; wait $!")[0] == 128 + signal.SIGKILL
+    code, said = run_in_shell(f"{SERVED}; kill $!; wait $!")  # whoever was killed holds the store no more
+    assert code == 0, said
+
+
+DEMONSTRATION = "evercount serve --demo"
+"""tests/service/test_service_api.py starts it in CI."""
+
+
 def servers() -> list[str]:
     lines = [line for page in PAGES for line in shown_commands(page.read_text(encoding="utf-8"))]
     return sorted({line.partition("#")[0].strip() for line in lines if line.startswith("evercount serve")})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", servers())
-def test_servers_that_are_shown_start(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.usefixtures("a_shell")
+@pytest.mark.parametrize("line", soak_but([line for line in servers() if line != DEMONSTRATION], servers()))
+def test_servers_that_are_shown_start(line: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Each `evercount serve` of the pages, on a free port and with paths and database of this machine."""
     import httpx
 
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "key").write_text("ab" * 32, encoding="utf-8")
     (tmp_path / "key").chmod(0o600)
     text = (ROOT / "docs" / "declarations.md").read_text(encoding="utf-8")
@@ -311,9 +344,13 @@ def test_servers_that_are_shown_start(
 # -- ticks come from a public schedule ---------------------------------------------------------------------------------
 
 
-@cache
-def few_flights() -> list[Flight]:
-    return list(islice(flights.flights(), 0, None, 80_000))
+FEW_FLIGHTS = [
+    Flight("2013-01-01T05:15:00", "EWR", "IAH", "UA", "N14228", "2"),
+    Flight("2013-03-29T21:40:00", "JFK", "SFO", "B6", "N504JB", ""),
+    Flight("2013-06-22T08:00:00", "LGA", "ATL", "DL", "N3739P", "-4"),
+    Flight("2013-09-17T12:59:00", "JFK", "BOS", "B6", "unknown", "0"),
+    Flight("2013-12-31T23:59:00", "EWR", "ORD", "UA", "N24211", "87"),
+]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +364,7 @@ def few_flights() -> list[Flight]:
 )
 def test_one_event_more_changes_one_tick(page: str, ticks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines of a page that put events into ticks, run over neighbouring data: only one tick may differ."""
-    rows = few_flights()
+    rows = FEW_FLIGHTS
     block = next(body for _, body in FENCE.findall((ROOT / page).read_text("utf-8")) if "in flights():" in body)
     code = block.partition("\nstream = ")[0]
 

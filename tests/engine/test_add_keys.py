@@ -136,11 +136,8 @@ def test_keys_that_need_more_noise_are_refused() -> None:
     [
         (Count(), {}, ["a"], "no list of keys"),
         (Histogram(3), {}, ["a"], "numbers"),
-        (Histogram(["a"]), {}, ["a"], "there twice"),
-        (Histogram(["a"], unknown="other"), {}, ["other"], "taken"),
         (TopK(["a", "b"]), {}, ["c"], "declare a histogram"),
-        (Rollup(PATHS), {}, [("a", "x")], "distinct"),
-        (Rollup(PATHS), {}, [("a",)], "one length"),
+        (Rollup(PATHS), {}, [("a", "x", "new")], "one length"),
         (DistinctUsers(), {}, ["a"], "all users together"),
         (Histogram(["a"]), {"postprocess": ["monotone"]}, ["b"], "monotone"),
         (Histogram(["a"]), {"factorization": "periods-5"}, ["b"], "cannot be joined"),
@@ -153,6 +150,24 @@ def test_what_cannot_grow_is_refused(query: Query, options: dict[str, Any], keys
         stream.add_keys(keys)
     assert stream.query == query
     stream.step(1 if isinstance(query, Count) else [])
+
+
+def test_keys_that_are_there_already_are_left_alone() -> None:
+    stream = Stream(Histogram(["a"]), GAUSSIAN, 50)
+    assert stream.add_keys(["a", "b", "b"]) == ["b"]
+    assert stream.add_keys(["a", "b"]) == []
+    assert stream.labels == ("a", "b")
+
+
+@pytest.mark.parametrize(("budget", "name"), [(GAUSSIAN, None), (PURE, None), (Budget(20.0, 1e-6), "fresh")])
+def test_running_totals_have_the_intervals_of_their_view(budget: Budget, name: str | None) -> None:
+    """The same numbers, cells that joined among them: wide and narrow noise, rounded and discrete."""
+    stream = Stream(Histogram(["a"]), budget, 50, name, secret=SECRET, replay=True)
+    stream.run([["a"]] * 9)
+    stream.add_keys(["b"])
+    errors = stream._errors
+    view = errors.span_errors(np.asarray([0]), np.asarray([29]), errors.parts)
+    assert np.allclose(errors.errors([29])[1:], [view.spread, view.slack + view.step])
 
 
 def test_a_removed_key_is_hidden_and_can_come_back() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from evercount import ActiveUsers, Budget, Count, DiscoveredKeys, DistinctUsers
 from evercount.engine.build import choose_engine, squared_norm
-from evercount.engine.carried_caps import check_hands_on
+from evercount.engine.user_counting import check_hands_on
 from evercount.errors import ParameterError
 from evercount.factorizations import factorization
-from evercount.factorizations.direct import Direct
+from evercount.factorizations.independent import Direct
 from evercount.factorizations.participation import participation
 from evercount.queries.base import Query
 from evercount.words import Substrings

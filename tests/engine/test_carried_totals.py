@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Count, Histogram, Secret, Stream
-from evercount._arrays import FloatArray
-from evercount.engine.carried_totals import CarriedTotals, check_carries
+from evercount._validate import FloatArray
 from evercount.engine.release_table import ReleaseTable
+from evercount.engine.views import CarriedTotals, check_carries
 from evercount.errors import ParameterError
 from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, build_query
 
@@ -90,7 +90,7 @@ def test_keys_that_join_start_at_zero_and_unpublished_totals_make_none() -> None
     last = np.where([True, False], rows[0][-1], np.nan)  # b was not shown at the end
     carried = CarriedTotals.after(streams[0]._errors, TICKS, last, 0, None)
     new = Stream(Histogram(["a", "b"]), horizon=TICKS, secret=Secret.from_hex("99" * 32), **LAWS["laplace"])
-    first = new.step_totals([0, 0])
+    first = new.run_totals([[0, 0]])[0]
     new.add_keys(["c"])
     releases = new.read_back(np.vstack([[*first.values, np.nan], new.run_totals(np.zeros((2, 3), np.int64)).rows]))
     plain, table = releases.table(), carried.add_to(releases.table(), new._errors)

@@ -12,7 +12,7 @@ import pytest
 
 from evercount import Budget, DiscoveredKeys, Secret, Stream
 from evercount.errors import AlreadyReleased, EventRefused, InputError, ParameterError, SnapshotError
-from evercount.mechanisms.named_noise import NamedNoise
+from evercount.mechanisms.composed_noise import NamedNoise
 
 SECRET = Secret.from_hex("d1" * 32)
 BUDGET = Budget(2.0, 1e-3)

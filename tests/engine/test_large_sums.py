@@ -38,7 +38,7 @@ def test_steps_runs_and_snapshots_agree_beyond_64_bits() -> None:
             blob = stream.snapshot()
             stream.close()
             stream = Stream.restore(blob)
-        assert stream.step_totals(rows[tick]).values.tolist() == values[tick].tolist()
+        assert stream.run_totals([rows[tick]])[0].values.tolist() == values[tick].tolist()
     assert stream._state.totals.dtype == whole._state.totals.dtype
 
 
@@ -62,7 +62,7 @@ def test_intervals_hold_where_whole_numbers_are_published_of_fractional_truths(q
     sums = np.cumsum(query.encode_run(None, given)[0], axis=0) * query.grid
     rows = published(query, sums[:, np.newaxis] + noise_of(stream, streams, 6))
     off = np.abs(postprocessed(("integer",), rows[..., 0], None)[0] - truth[:, np.newaxis])
-    half, least = releases._symmetric(0.9, slice(None)), least_share(0.9, streams)
+    half, least = releases._symmetric(0.9), least_share(0.9, streams)
     assert np.all(np.mean(off <= half, axis=1) >= least)
     assert np.any(np.mean(off <= half - 0.5, axis=1) < least), "planted: an interval that ignores the rounding"
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, DiscoveredKeys, Histogram, Stream
+from evercount.declarations.cautions import declares_again, differences
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.same_stream import declares_again, differences
 from evercount.declarations.schedule import Schedule
 from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, least_alone
 from evercount.errors import BudgetExceeded, ParameterError, UnknownName
 from evercount.factorizations.laplace_choice import is_pure_name
 from evercount.noise import Secret
-from evercount.noise.simulation import insecure_secret
+from evercount.noise.secret import insecure_secret
 from evercount.planning import plan
 from evercount.privacy import Ledger
 from evercount.queries.base import Query

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Histogram
-from evercount.engine.press_table import describe_csv, postprocess_table, round_table
 from evercount.engine.release_table import ReleaseTable, table_of
+from evercount.engine.write_table import describe_csv, postprocess_table, round_table
 from many_streams import smooth_stream
 
 

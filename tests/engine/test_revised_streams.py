@@ -9,8 +9,7 @@ import pytest
 
 from conftest import ROOT_SECRET
 from evercount import Budget, Count, Histogram, Quantiles, Secret, Stream
-from evercount.engine.derived_query import Revisions
-from evercount.engine.revisions import RevisedErrors, by_day
+from evercount.engine.revisions import RevisedErrors, Revisions, by_day
 from evercount.errors import InputError, ParameterError, SnapshotError
 from many_streams import smooth_stream
 
@@ -39,6 +38,12 @@ def test_the_noise_of_a_day_is_that_of_a_stream_of_its_own(budget: Budget, name:
         seen.append(alone.rows - np.cumsum([[one.count("a"), one.count("b")] for one in events], axis=0))
     assert not any(np.array_equal(one, other) for one, other in pairwise(seen))
     assert np.isnan(rows[0, 1:]).all(), "there is no day before the first"
+
+
+def test_no_two_days_share_their_noise() -> None:
+    rows = revised(Budget(0.01, 0.0)).run([[[]] * 3] * 102).rows.reshape(102, 3, 2)
+    days = {tuple(rows[day + lag, lag].tobytes() for lag in range(3)) for day in range(100)}
+    assert len(days) == 100
 
 
 @pytest.mark.parametrize(("budget", "name"), [(PURE, None), (GAUSSIAN, "balanced")])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from evercount.engine.snapshot_format import DIGEST_BYTES, MAGIC, PIECE, SMALL_BODY, pack, unpack, write
+from evercount.engine.build_parameters import DIGEST_BYTES, MAGIC, PIECE, SMALL_BODY, pack, unpack, write
 
 TEXTS = ["QUJD+/==" * 40_000, "é" * 2**16, 'a"b\\' * 2**16, "\x1f\x7f", ""]
 

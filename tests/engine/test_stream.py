@@ -216,14 +216,14 @@ def test_totals_fast_path_equals_events():
     two = Stream(Histogram(["a", "b"]), BUDGET, 10, secret=Secret.from_hex(SECRET), replay=True)
     three = Stream(Histogram(["a", "b"]), BUDGET, 10, secret=Secret.from_hex(SECRET), replay=True)
     a = one.step(["a", "a", "b"])
-    b = two.step_totals(np.asarray([2, 1]))
+    b = two.run_totals([np.asarray([2, 1])])[0]
     c = three.run_totals(np.asarray([[2, 1], [0, 0]]))
     assert np.array_equal(a.values, b.values)
     assert np.array_equal(c.values[0], b.values)
     with pytest.raises(InputError, match="whole numbers"):
-        two.step_totals([0.5, 1])
+        two.run_totals([[0.5, 1]])[0]
     with pytest.raises(InputError, match="events themselves"):
-        Stream(Substrings("ab", 2), BUDGET, 10).step_totals(np.zeros(6, int))
+        Stream(Substrings("ab", 2), BUDGET, 10).run_totals([np.zeros(6, int)])[0]
 
 
 def test_empty_run():

@@ -112,15 +112,14 @@ def test_sigma_is_what_the_theorem_asks(query, S):
 def test_numeric_delta_is_subtracted_and_small():
     stream = Stream(Count(), Budget(0.5, 1e-10), 2**16)
     assert 0 < stream.numeric_delta <= 2**-60
+    factorization, price = stream.factorization, stream.numeric_delta
+    scarce = Budget(0.5, 4 * price)  # so that the price is a large part of δ
     noise = build_noise(
-        stream.factorization,
-        cells=1,
-        grid=1.0,
-        sensitivity=stream.factorization.column_norm,
-        budget=Budget(0.5, 1e-10),
-        horizon=2**16,
+        factorization, cells=1, grid=1.0, sensitivity=factorization.column_norm, budget=scarce, horizon=2**16
     )
-    assert noise.sigma >= Budget(0.5, 1e-10).reserve(noise.numeric_delta).noise_multiplier()
+    assert noise.numeric_delta > price
+    needed = scarce.reserve(noise.numeric_delta).noise_multiplier() * factorization.column_norm
+    assert noise.sigma >= needed > 1.001 * scarce.noise_multiplier() * factorization.column_norm
     with pytest.raises(ParameterError, match="too small for exact arithmetic"):
         Stream(Count(), Budget(0.5, 1e-35), 2**16)
 

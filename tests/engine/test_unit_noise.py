@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, product
 from typing import Any
 
@@ -10,14 +11,15 @@ import numpy as np
 import pytest
 
 from evercount import ActiveUsers, Budget, Count, DiscoveredKeys, Histogram, Rollup, Stream, Sum
-from evercount._arrays import FloatArray
+from evercount._validate import FloatArray
 from evercount.engine.build import choose_engine, squared_norm
 from evercount.engine.noise_choice import choose_noise
 from evercount.factorizations import Factorization, factorization
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.participation import participation
-from evercount.queries.base import Adjacency, Query
-from evercount.queries.discovery_threshold import Reach
+from evercount.privacy import Adjacency
+from evercount.queries.base import Query
+from evercount.queries.key_counts import Reach
 from tiers import soak_but
 
 T = 5
@@ -145,7 +147,7 @@ LARGE = [
 ]
 
 
-@pytest.mark.parametrize(("unit", "q"), LARGE, ids=repr)
+@pytest.mark.parametrize(("unit", "q"), soak_but(LARGE[-1:], LARGE), ids=repr)
 def test_intervals_of_ticks_attack_long_streams(unit: dict[str, Any], q: int) -> None:
     """T = 120: q consecutive ticks anywhere, and random sets of q ticks of one period."""
     rng, ticks = np.random.default_rng(3), 120
@@ -194,11 +196,14 @@ def test_errors_for_persons(
 
 
 def test_errors_for_persons_in_a_season() -> None:
-    """ε = 1, δ = 1e-6, T = 120, 30 ticks of a person: the noise that intervals attack above."""
+    """ε = 1, δ = 1e-6, T = 120, 30 ticks of a person: the noise that intervals attack above.
+
+    The search ends at slightly different places on different processors: 26.5 on one, 26.72 on another.
+    """
     stream = Stream(
         Count(), Budget(1.0, 1e-6, unit="user", **LARGE[0][0]), 120, views=("per-tick", "last-7", "running")
     )
-    for view, bar in zip(stream.views, (26.6, 69.1, 204.5), strict=True):
+    for view, bar in zip(stream.views, (26.9, 70.0, 207.0), strict=True):
         assert stream.std(range(1, 121), view=view).max() <= bar
 
 
@@ -208,6 +213,7 @@ def test_keys_that_nobody_listed() -> None:
     often = Budget(1.0, 1e-6, unit="user", max_per_tick=2, max_ticks=3)
     query = DiscoveredKeys()
     assert (query.touched_cells(once, 10), query.touched_cells(often, 10)) == (2, 7)
+    assert query.touched_cells(replace(often, adjacency="replace"), 10) == 13, "the keys of both streams"
     streams = [Stream(query, budget, 10, views=("running",)) for budget in (once, often)]
     assert [stream.thresholds.reach for stream in streams if stream.thresholds] == [
         Reach(1, 1, 1, 1),

@@ -71,7 +71,7 @@ def test_values_are_differences_of_what_was_released(name: str) -> None:
     assert np.array_equal(weeks.values, sums[[7, 14, 21]] - sums[[0, 7, 14]])
     assert np.array_equal(running.values, releases.rows)
     assert np.allclose(running.std, releases.stds, rtol=1e-6)
-    assert np.allclose(running._half_widths(), releases._symmetric(0.95, slice(None)), rtol=1e-6)
+    assert np.allclose(running._half_widths(), releases._symmetric(0.95), rtol=1e-6)
     table = weeks.table().columns()
     assert list(table) == ["tick", "first", "cell", "value", "std", "low", "high"]
     assert len(table["value"]) == 3 * query.outputs

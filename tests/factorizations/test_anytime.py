@@ -7,8 +7,7 @@ import pytest
 from evercount import Budget, Count, Stream
 from evercount.errors import ParameterError
 from evercount.factorizations import factorization
-from evercount.factorizations.anytime_bound import anytime_lower_bound
-from evercount.factorizations.optimal import Optimal
+from evercount.factorizations.optimal import Optimal, anytime_lower_bound
 
 
 @pytest.mark.parametrize(

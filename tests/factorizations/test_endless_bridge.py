@@ -8,14 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from evercount.bounds.laplace_tails import simultaneous_radius
+from evercount.bounds.tails import simultaneous_radius
 from evercount.errors import ParameterError
-from evercount.factorizations.bridge_table import ENDLESS
-from evercount.factorizations.endless_bridge import ENDS, EndlessBridge, epoch_bridge
-from evercount.factorizations.laplace_base import LARGEST_TICKS
-from evercount.factorizations.laplace_bridge import UNITS, Bridge
-from evercount.factorizations.laplace_choice import pure_factorization
-from evercount.factorizations.laplace_trees import HybridTree
+from evercount.factorizations.laplace_bridge import ENDLESS, UNITS, Bridge
+from evercount.factorizations.laplace_choice import ENDS, EndlessBridge, epoch_bridge, pure_factorization
+from evercount.factorizations.laplace_trees import LARGEST_TICKS, HybridTree
 
 TICKS = 700
 """Three epochs, the last one begun."""
@@ -24,10 +21,10 @@ TICKS = 700
 def whole_matrices(tree: EndlessBridge, ticks: int) -> tuple[np.ndarray, np.ndarray, int]:
     """(L·2^bits, R, bits) in whole numbers, from the coefficients of each epoch and the totals of earlier ones."""
     last = int(tree.epochs([ticks])[0])
-    bits = tree.bridge(last).bits
+    bits = tree.tree(last).bits
     rows, columns = [], []
     for epoch in range(last + 1):
-        bridge, start, stop = tree.bridge(epoch), int(ENDS[epoch]), min(int(ENDS[epoch + 1]), ticks)
+        bridge, start, stop = tree.tree(epoch), int(ENDS[epoch]), min(int(ENDS[epoch + 1]), ticks)
         nodes, weights, _ = bridge.coefficients(np.arange(1, stop - start + 1))
         distinct, place = np.unique(nodes.ravel(), return_inverse=True)
         left = np.zeros((ticks, len(distinct)), np.int64)
@@ -58,7 +55,7 @@ def test_left_times_right_is_the_count_in_integers(ticks: int, whole: bool) -> N
 
 @pytest.mark.parametrize("epoch", range(len(ENDLESS)))
 def test_shares_of_every_leaf_add_up_exactly(epoch: int) -> None:
-    bridge = EndlessBridge().bridge(epoch)
+    bridge = EndlessBridge().tree(epoch)
     assert bridge.horizon == ENDS[epoch + 1] - ENDS[epoch]
     ticks = np.unique(np.linspace(1, bridge.horizon, 5000).astype(np.int64))
     total = np.zeros(len(ticks), np.int64)
@@ -92,12 +89,12 @@ def test_stated_variances_are_those_of_the_matrices() -> None:
 def test_error_is_at_most_half_above_that_of_the_bridge_told_the_tick() -> None:
     """The largest std so far over the worst std of the bridge for T = t, for t = 2^4 … 2^32; the hybrid is above 2."""
     tree, hybrid = EndlessBridge(), HybridTree()
-    for power in (4, 6, 8, 10, 12, 14, 16, 24, 28, 32):
+    for power in (4, 8, 12, 16, 24, 32):
         told = Bridge(1 << power).worst_row()[1]
         ratio = tree.row_norms(tree.suspects(1 << power)).max() / told
         assert ratio < 1.45
         assert ratio < 0.75 * hybrid.row_norms(hybrid.suspects(1 << power)).max() / told
-    for t in [*range(1, 60), 100, 365, 1000, 8760, 300, 5000]:
+    for t in [*range(1, 20), 33, 59, 100, 365, 1000, 8760]:
         assert tree.row_norms(np.arange(1, t + 1)).max() < 1.5 * Bridge(t).worst_row()[1]
 
 
@@ -112,7 +109,7 @@ def test_suspects_hold_the_worst_tick() -> None:
 def test_bounds_for_all_ticks_grow_with_the_ticks() -> None:
     """Beyond 2^20 ticks every tick counts as the worst one: never below the bound of fewer ticks."""
     tree = EndlessBridge()
-    radii = [simultaneous_radius(tree, 1.0, 0.05, ticks) for ticks in (16, 2**10, 2**16, 2**24, 2**32)]
+    radii = [simultaneous_radius(tree, 1.0, 0.05, ticks) for ticks in (16, 2**10, 2**16, 2**24)]
     assert radii == sorted(radii)
     assert radii[2] < 0.9 * simultaneous_radius(HybridTree(), 1.0, 0.05, 2**16)
 
@@ -136,5 +133,5 @@ def test_parameters() -> None:
     assert tree.for_rate(1.0) is tree
     assert tree.for_rate(20.0).integers
     assert epoch_bridge(0, True).bits == 0
-    assert tree.state_bytes < 2000
+    assert tree.state_bytes == 0
     assert math.isinf(tree.column_norm)

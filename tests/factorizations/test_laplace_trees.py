@@ -12,7 +12,6 @@ from evercount.factorizations.laplace_trees import (
     DigitTree,
     HybridTree,
     best_base,
-    leading_constant,
 )
 
 TREES = [
@@ -49,29 +48,26 @@ def test_every_tick_lies_in_at_most_levels_nodes(tree: DigitTree) -> None:
         assert right.sum(axis=0).max() == tree.levels  # and the bound is attained
 
 
+def walk(tree: DigitTree, tick: int) -> dict[int, int]:
+    """The nodes of a prefix with their signs: the lowest digit that is not 0 moves towards 0, step by step."""
+    signs = {}
+    for level, digit in enumerate(tree.digits([tick])[0].tolist()):
+        for _ in range(abs(digit)):
+            signs[tick] = 1 if digit > 0 else -1
+            tick -= signs[tick] * tree.base**level
+    return signs
+
+
 @pytest.mark.parametrize("tree", TREES, ids=lambda t: f"{t.name}-{t.horizon}")
-def test_streamed_noise_is_the_dense_sum_for_any_split(tree: DigitTree) -> None:
-    T = tree.horizon
-    assert T is not None
-    table = np.random.default_rng(T).integers(-50, 50, size=(3000, 2))
-    drawn: list[int] = []
-
-    def draw(nodes: np.ndarray) -> np.ndarray:
-        drawn.extend(nodes.tolist())
-        return table[nodes]
-
-    want = np.asarray([sum(sign * table[node] for node, sign in tree.walk(t).items()) for t in range(1, T + 1)])
-    assert (tree.noise(1, T, draw) == want).all()
-    assert len(drawn) == len(set(drawn))
-    parts = [tree.noise(start + 1, min(5, T - start), draw) for start in range(0, T, 5)]
-    assert (np.concatenate(parts) == want).all()
-    memory = None
-    drawn.clear()
-    for t in range(1, T + 1):
-        row, memory = tree.step(memory, t, draw)
-        assert (row == want[t - 1]).all()
-        fresh, _ = tree.step(None, t, draw) if t % 7 == 0 else (row, None)
-        assert (fresh == row).all()
+def test_rows_are_the_walks(tree: DigitTree) -> None:
+    assert tree.horizon is not None
+    for start in range(0, tree.horizon, 7):
+        ticks = np.arange(start + 1, min(start + 9, tree.horizon) + 1)
+        nodes, weights, shares = tree.matrix(ticks)
+        assert len(set(nodes.tolist())) == len(nodes)
+        assert (shares == 1).all()
+        for tick, row in zip(ticks.tolist(), weights, strict=True):
+            assert {int(nodes[i]): int(row[i]) for i in np.flatnonzero(row)} == walk(tree, tick)
 
 
 def test_exact_mean_squared_error_at_full_trees() -> None:
@@ -82,6 +78,11 @@ def test_exact_mean_squared_error_at_full_trees() -> None:
         assert tree.levels == h
         mean = h * (k**2 - 1) / (4 * k) * k**h / (k**h - 1)
         assert tree.total_weight() / T == pytest.approx(mean, rel=1e-12)
+
+    def leading_constant(base: int) -> float:
+        """Mean squared error of a balanced tree over log₂³T/ε², T large."""
+        return (base**2 - 1) / (2 * base * np.log2(base) ** 3)
+
     assert min(BASES, key=leading_constant) == 19
     assert leading_constant(19) == pytest.approx(0.1236, abs=1e-4)
     assert leading_constant(19) * np.log2(19) ** 3 == pytest.approx(2 * (19**2 - 1) / (4 * 19))

@@ -8,9 +8,8 @@ import pytest
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS, Anytime, Balanced, Normalized, Unbounded, factorization, view_norms
 from evercount.factorizations.blend import Blend, BlendFilter
-from evercount.factorizations.bridge_table import Design
-from evercount.factorizations.endless_bridge import EndlessBridge
-from evercount.factorizations.laplace_bridge import Bridge
+from evercount.factorizations.laplace_bridge import Bridge, Design
+from evercount.factorizations.laplace_choice import EndlessBridge
 from evercount.factorizations.view_norms import worst_view
 
 

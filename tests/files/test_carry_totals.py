@@ -17,6 +17,7 @@ import evercount
 from evercount import Secret
 from evercount.cli import app
 from evercount.store import Reading
+from tiers import soak_but
 
 pytest.importorskip("duckdb")
 RULES = "--time ts --every 1d --zone UTC --start 2026-01-01 --horizon 5"
@@ -61,11 +62,11 @@ def check_goes_on(earlier: str, path: str, cells: int = 3) -> None:
             assert row["high"] - row["low"] > max(old["high"] - old["low"], day["high"] - day["low"])
 
 
-@pytest.mark.parametrize("noise", [GAUSS, "--epsilon 1"], ids=["normal", "laplace"])
+@pytest.mark.parametrize("noise", soak_but([GAUSS], [GAUSS, "--epsilon 1"]), ids=["normal", "laplace"])
 def test_the_same_totals_through_every_way(noise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three horizons, one secret: files, stores and the library write the same table, and the errors add up."""
     monkeypatch.setattr(Secret, "generate", lambda: Secret.from_hex("44" * 32))
-    for day in (3, 6, 9, 12, 15) if noise == GAUSS else (3, 9, 15):
+    for day in (3, 6, 9, 12, 15):
         for more in (f"{STORE} --out d.csv", f"{STATE} --out f.csv"):
             code, said = run(day, f"{noise} {VIEWS} {CARRY} --full-digits {more}")
             assert code == 0, said
@@ -78,9 +79,8 @@ def test_the_same_totals_through_every_way(noise: str, monkeypatch: pytest.Monke
     options: Any = {"time": "ts", "every": "1d", "zone": "UTC", "start": "2026-01-01", "horizon": 5, "epsilon": 1}
     options |= {"delta": 1e-6, "factorization": "balanced"} if noise == GAUSS else {}
     options |= {"key": "region", "keys": "keys.txt", "views": ["running", "per-tick", "last-2"], "full_digits": True}
-    table = evercount.release(
-        "events.csv", state="l.state", now="2026-01-15T01:00", renew=True, carry_totals=True, **options
-    )
+    options |= {"state": "l.state", "now": "2026-01-15T01:00", "renew": True, "carry_totals": True}
+    table = [evercount.release("events.csv", **options) for _ in range(3)][-1]  # a call ends where a horizon ends
     assert table.to_csv() == Path("f.csv").read_text()
     reading = Reading.open("s.db")
     _, tables = reading.tables_of("flu-3")
@@ -93,7 +93,7 @@ def test_the_same_totals_through_every_way(noise: str, monkeypatch: pytest.Monke
         assert ("running totals" in said["notes"][0]) == (".1." not in name)
 
 
-@pytest.mark.parametrize("home", [STORE, STATE], ids=["store", "state file"])
+@pytest.mark.parametrize("home", soak_but([STORE], [STORE, STATE]), ids=["store", "state file"])
 def test_keys_join_and_leave(home: str) -> None:
     """A key that joins starts at zero with no error before; one that was not shown at the end has no total."""
     Path("keys.txt").write_text("north\nsouth\n")
@@ -108,24 +108,24 @@ def test_keys_join_and_leave(home: str) -> None:
     assert "south" in {row["cell"] for row in days}  # its days are shown again
     joined = [next(row for row in table if row["cell"] == "islands") for table in (totals, days)]
     assert [joined[0][name] for name in ("value", "std")] == [joined[1][name] for name in ("value", "std")]
-    assert run(12, more)[0] == 0
+    assert [run(12, more)[0] for _ in range(2)] == [0, 0]
     assert [row["cell"] for row in rows("f.csv")] == ["north", "other", "islands"]
 
 
-@pytest.mark.parametrize("home", [STORE, STATE], ids=["store", "state file"])
+@pytest.mark.parametrize("home", soak_but([STATE], [STORE, STATE]), ids=["store", "state file"])
 def test_it_may_be_asked_for_later(home: str) -> None:
     """Before the end of a year it is a choice about the next one; what is published does not change."""
     more = f"{GAUSS} {VIEWS} --renew --full-digits {home} --out f.csv"
-    assert run(7, more)[0] == 0
+    assert [run(7, more)[0] for _ in range(2)] == [0, 0]
     before = Path("f.csv").read_text()
     assert run(7, f"{more} --carry-totals")[0] == 0
     assert Path("f.csv").read_text() == before
-    assert run(12, f"{more} --carry-totals")[0] == 0
+    assert [run(12, f"{more} --carry-totals")[0] for _ in range(2)] == [0, 0]
     assert Path("f.2.csv").read_text().startswith(before)
     check_goes_on("f.2", "f")
     assert run(15, more)[0] == 0  # now it is about the third year only
     check_goes_on("f.2", "f")
-    assert run(17, more)[0] == 0
+    assert [run(17, more)[0] for _ in range(2)] == [0, 0]
     assert rows("f.csv")[0]["value"] == rows("f.per-tick.csv")[0]["value"]
 
 
@@ -135,8 +135,8 @@ def test_refused_before_anything_is_spent(home: str) -> None:
     for keys, more, why in (
         (KEYS, "--carry-totals", "--carry-totals needs --renew"),
         (KEYS, f"{CARRY} --late revise --revise-for 3", "revised"),
-        ("--key region --query discovered-keys", CARRY, "finds its keys anew"),
-        (people, CARRY, "remembers events"),
+        ("--key region --query discovered-keys", CARRY, "not unlisted keys"),
+        (people, CARRY, "queries that remember events"),
     ):
         code, said = run(7, f"{GAUSS if keys == KEYS else '--epsilon 1 --delta 1e-6'} {more} {home} --out f.csv", keys)
         assert (code, why in said) == (2, True), said

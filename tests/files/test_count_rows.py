@@ -17,15 +17,14 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from evercount.declarations.columns import Columns
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.fields import Columns
 from evercount.declarations.schedule import Schedule, microseconds, parse_instant
-from evercount.engine.tick_totals import TickEvents
+from evercount.engine.close_ticks import TickEvents
 from evercount.errors import InputError, ParameterError
-from evercount.files.bad_rows import find_rejects, write_rejects
+from evercount.files.bad_rows import find_rejects, split_new, write_rejects
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.event_sql import placed
-from evercount.files.new_rows import split_new
 from evercount.files.source import connect, open_source
 from evercount.privacy import Budget
 from evercount.queries import Sum, build_query
@@ -107,7 +106,7 @@ def counted(
 ) -> CountedRows:
     scratch.mkdir(exist_ok=True)
     (scratch / "input").unlink(missing_ok=True)
-    return count(open_source(path, scratch), spec, first, stop, scratch, **more)
+    return count((open_source(path, scratch),), spec, first, stop, scratch, **more)
 
 
 def dense(counts: CountedRows, ticks: int, cells: int) -> np.ndarray:
@@ -253,7 +252,7 @@ def test_row_numbers_follow_the_file_when_it_is_read_in_parallel(tmp_path: Path)
     scratch = tmp_path / "s"
     assert counted(path, HISTOGRAM, scratch).bad == len(wanted)
     source = open_source(path, _fresh(tmp_path))
-    found = list(find_rejects(source, HISTOGRAM, scratch))
+    found = list(find_rejects((source,), HISTOGRAM, scratch))
     assert {reject.line for reject in found} == wanted
     assert all(reject.exact for reject in found)
 
@@ -342,7 +341,7 @@ def test_one_rule_for_times(tmp_path: Path) -> None:
     scratch = tmp_path / "s"
     scratch.mkdir()
     with connect(scratch) as connection:
-        rows = placed(open_source(path, scratch), declared(clock, "ts"), 1, 100_000_000, extra="t")
+        rows = placed((open_source(path, scratch),), declared(clock, "ts"), 1, 100_000_000, extra="t")
         got = connection.execute(f"SELECT t, us FROM ({rows}) WHERE place > 0").fetchall()
     assert sorted(got) == sorted(expected)
 
@@ -359,7 +358,7 @@ def test_forms_of_time(tmp_path: Path, form: str) -> None:
     got = counted(path, spec, tmp_path / "s")
     assert got.bad == len(TIMES[15:])
     first = 2 if form == "csv" else 1
-    rejects = find_rejects(open_source(path, _fresh(tmp_path)), spec, tmp_path / "s")
+    rejects = find_rejects((open_source(path, _fresh(tmp_path)),), spec, tmp_path / "s")
     assert [reject.line - first for reject in rejects] == [*range(15, len(TIMES))]
     expected = np.zeros((10, len(TIMES)), np.int64)
     for i, (_, tick) in enumerate(TIMES[:15]):
@@ -446,7 +445,7 @@ def test_bad_rows_of_a_csv(tmp_path: Path) -> None:
     got = counted(path, HISTOGRAM, scratch)
     assert (got.bad, got.totals.total.tolist()) == (7, [1, 1])
     source = open_source(path, _fresh(tmp_path))
-    found = {reject.line: reject for reject in find_rejects(source, HISTOGRAM, scratch)}
+    found = {reject.line: reject for reject in find_rejects((source,), HISTOGRAM, scratch)}
     assert sorted(found) == [3, 4, 5, 6, 7, 8, 9]
     assert "ISO 8601" in found[3].reason
     assert "Columns" in found[4].reason
@@ -454,7 +453,7 @@ def test_bad_rows_of_a_csv(tmp_path: Path) -> None:
     assert "start" in found[7].reason
     assert found[8].reason == "no time"
     assert found[5].text == "2026-01-01T00:00:00,stranger"
-    few = write_rejects(tmp_path / "rejects.csv", find_rejects(source, HISTOGRAM, scratch))
+    few = write_rejects(tmp_path / "rejects.csv", find_rejects((source,), HISTOGRAM, scratch))
     assert len(few) == 5
     assert (tmp_path / "rejects.csv").stat().st_mode & 0o777 == 0o600
     with (tmp_path / "rejects.csv").open(newline="") as file:
@@ -476,7 +475,7 @@ def test_bad_rows_of_a_jsonl(tmp_path: Path) -> None:
     path, scratch = text_file(tmp_path, "\n".join(lines), "e.jsonl"), tmp_path / "s"
     got = counted(path, HISTOGRAM, scratch)
     assert (got.bad, got.totals.total.tolist()) == (5, [2])
-    found = list(find_rejects(open_source(path, _fresh(tmp_path)), HISTOGRAM, scratch))
+    found = list(find_rejects((open_source(path, _fresh(tmp_path)),), HISTOGRAM, scratch))
     assert [reject.line for reject in found] == [3, 4, 5, 6, 7]
     assert found[0].text == lines[2]
 
@@ -500,7 +499,7 @@ def test_a_field_twice_or_no_json_is_a_bad_row(tmp_path: Path, bad: str) -> None
     for spec in (declared(CLOCK, "ts"), capped, summed):
         got = counted(path, spec, tmp_path / "s")
         assert (got.bad, got.totals.rows(1, 2).sum()) == (1, 4 if spec is summed else 2)
-    (reject,) = find_rejects(open_source(path, _fresh(tmp_path)), summed, tmp_path / "s")
+    (reject,) = find_rejects((open_source(path, _fresh(tmp_path)),), summed, tmp_path / "s")
     assert (reject.line, reject.text) == (2, bad)
     assert "repeats a field" in reject.reason
 
@@ -541,7 +540,7 @@ def test_line_ends_inside_quotes(tmp_path: Path) -> None:
     text = 'ts,note,region\n2026-01-01T00:00:00,"two\nlines",north\n2026-01-01T00:00:00,,stranger\n'
     path = text_file(tmp_path, text)
     assert counted(path, HISTOGRAM, tmp_path / "s").totals.total.tolist() == [1]
-    (found,) = find_rejects(open_source(path, _fresh(tmp_path)), HISTOGRAM, tmp_path / "s")
+    (found,) = find_rejects((open_source(path, _fresh(tmp_path)),), HISTOGRAM, tmp_path / "s")
     assert not found.exact
     assert str(found).startswith("about line")
 
@@ -551,7 +550,7 @@ def test_other_delimiters_byte_order_marks_and_line_ends(tmp_path: Path) -> None
     path.write_bytes("\ufeffts;region\r\n2026-01-01T00:00:00;north\r\n".encode())
     source = open_source(str(path), _fresh(tmp_path), ";")
     assert source.columns == ("ts", "region")
-    assert count(source, HISTOGRAM, 1, 2, tmp_path).totals.total.tolist() == [1]
+    assert count((source,), HISTOGRAM, 1, 2, tmp_path).totals.total.tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -593,7 +592,7 @@ def test_gzip_with_another_checksum_or_length_is_damaged(tmp_path: Path, place: 
 def test_places_that_are_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="directory"):
         open_source(str(tmp_path), _fresh(tmp_path))
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="No such file"):
         open_source(str(tmp_path / "absent.csv"), _fresh(tmp_path))
     with pytest.raises(ParameterError, match="delimiter"):
         open_source(str(tmp_path), _fresh(tmp_path), "ab")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from evercount.cli import app
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.user_counting import UserCaps
-from evercount.files.dropped_events import dropped_events
+from evercount.files.cap_users import dropped_events
 from evercount.files.source import open_source
 from evercount.privacy import Budget
 from evercount.queries.user_cap import Caps

@@ -17,7 +17,8 @@ from evercount.declarations.schedule import Schedule
 from evercount.engine.release_table import ReleaseTable
 from evercount.errors import Conflict, HorizonReached, ParameterError, StoreError
 from evercount.files import published
-from evercount.files.lake_table import append_new, open_lake
+from evercount.files.published import append_new, open_lake
+from tiers import soak_but
 
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'evercount[lake]'")
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install 'evercount[lake]'")
@@ -89,7 +90,10 @@ def living(place: str, ticks: int, seconds: float, spent: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_time_loses_and_doubles_nothing(place: str, lives: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("runs", "deaths"), soak_but([(6, 2)], [(6, 2), (14, 5)]))
+def test_a_kill_at_any_time_loses_and_doubles_nothing(
+    place: str, runs: int, deaths: int, lives: Any, tmp_path: Path
+) -> None:
     """Killed at any time of the processor time that an append takes: the table has all new ticks or none of them."""
     draw, spent = random.Random(3), tmp_path / "spent"
 
@@ -104,13 +108,13 @@ def test_a_kill_at_any_time_loses_and_doubles_nothing(place: str, lives: Any, tm
     whole = float(spent.read_text())
     ticks = 2
     ends = []
-    for _ in range(14):
+    for _ in range(runs):
         ends.append(life(ticks + 2, 1.1 * whole * draw.random()))
         last = open_lake(place).last("evercount visits")
         assert last == ticks + 2 or (last == ticks and ends[-1])
         assert read(place) == wanted(last)
         ticks = last
-    assert sum(end != 0 for end in ends) >= 5
+    assert sum(end != 0 for end in ends) >= deaths
     assert append(place, ticks + 2) == 4
     assert read(place) == wanted(ticks + 2)
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli import app
-from evercount.files.ledger_entry import Entered
+from evercount.files.resume_run import Entered
 from evercount.privacy import Budget, Ledger, compose
 from evercount.store import Store, StreamDeclaration
 
@@ -53,13 +53,13 @@ def test_caps_that_are_carried_over_cost_one_year() -> None:
         done = CliRunner().invoke(app, [*shlex.split(command), "--now", "2026-12-01"])
         return done.exit_code, " ".join(f"{done.stderr} {done.stdout}".split())
 
-    code, told = renew("--total 60,1e-6", "anew")
-    assert (code, "no stream continues it" in told) == (0, True), told  # a second year of the same persons
-    assert renew("", "anew")[0] == 6
-    code, told = renew("--total 120,1e-6", "sum")
-    assert code == 0, told
-    code, told = renew("--carry-caps --total 60,1e-6", "carried")
-    assert code == 0, told
+    assert renew("--total 60,1e-6", "anew")[0] == 0
+    assert renew("", "anew")[0] == 6  # a second year of the same persons
+    for _ in range(2):
+        code, told = renew("--total 120,1e-6", "sum")
+        assert code == 0, told
+        code, told = renew("--carry-caps --total 60,1e-6", "carried")
+        assert code == 0, told
     assert "2 streams, together epsilon=60, delta=0, of a total of epsilon=60, delta=1e-06." in told
     second = {name: pd.read_csv(f"{name}.csv")["value"].sum() for name in ("sum", "carried")}
     assert second == {"sum": 14, "carried": 0}

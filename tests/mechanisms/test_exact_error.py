@@ -29,9 +29,8 @@ from evercount.factorizations import (
     Unbounded,
 )
 from evercount.factorizations.blend import Blend, BlendFilter
-from evercount.mechanisms.exact.arithmetic import kernel, make_kernel, numeric_delta, numeric_horizon
+from evercount.mechanisms.exact.arithmetic import TreeKernel, kernel, make_kernel, numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS
-from evercount.mechanisms.exact.tree_kernels import TreeKernel
 from evercount.noise import ExactNoise, Secret
 
 SECRET = Secret.from_hex("77" * 32)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.engine.snapshot_format import pack, unpack
+from evercount.engine.build_parameters import pack, unpack
 from evercount.errors import HorizonReached, ParameterError, PrecisionReached, SnapshotError
 from evercount.factorizations import (
     Balanced,
@@ -26,8 +26,8 @@ from evercount.factorizations import (
     SquareRoot,
     Unbounded,
 )
+from evercount.factorizations.filter_numbers import PiecewiseLinear
 from evercount.factorizations.laplace_trees import DigitTree
-from evercount.factorizations.piecewise_linear import PiecewiseLinear
 from evercount.factorizations.row_weighted import Weighted
 from evercount.mechanisms.exact import exact_noise
 from evercount.mechanisms.exact.arithmetic import numeric_horizon

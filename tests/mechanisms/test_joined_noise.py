@@ -10,11 +10,10 @@ import pytest
 from evercount.errors import ParameterError, SnapshotError
 from evercount.factorizations import factorization
 from evercount.factorizations.laplace_choice import pure_factorization
+from evercount.mechanisms.composed_noise import FreshStream
 from evercount.mechanisms.exact.exact_noise import ExactStream
-from evercount.mechanisms.fresh_noise import FreshStream
-from evercount.mechanisms.joined_noise import Cohort, JoinedNoise, cohort_states, join_cells
 from evercount.mechanisms.laplace_noise import PureStream
-from evercount.mechanisms.noise_stream import NoiseStream
+from evercount.mechanisms.noise_stream import Cohort, JoinedNoise, NoiseStream, cohort_states, join_cells
 from evercount.noise import Secret
 
 SECRET = Secret.from_hex("7c" * 32)
@@ -49,8 +48,10 @@ def _loaded(noise: NoiseStream, state: dict[str, Any], kind: str) -> JoinedNoise
     cohorts = []
     for cells, base, one in cohort_states(state):
         beside = make(kind, 1).beside(cells.start, len(cells))
-        if isinstance(beside, PureStream | FreshStream):
+        if isinstance(beside, PureStream):
             beside = beside.resume(one)
+        elif isinstance(beside, FreshStream):
+            beside = FreshStream(5.0, len(cells), SECRET, cells.start, 0.0, T, one)
         else:
             beside = ExactStream.load(factorization(kind, T), 5.0, len(cells), one)
         cohorts.append(Cohort(beside, len(cells), base))

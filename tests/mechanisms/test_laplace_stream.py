@@ -16,8 +16,7 @@ from evercount.engine.build import make_noise
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree
-from evercount.mechanisms.laplace_noise import MANY, PureStream, build_pure
-from evercount.mechanisms.laplace_rates import node_rate
+from evercount.mechanisms.laplace_noise import NUMBERS_AHEAD, PureStream, build_pure, node_rate
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import variance
 from evercount.queries.base import Query
@@ -163,10 +162,10 @@ def test_any_split_and_any_restore_give_the_same_noise(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pure-tree", "pure-binary", "pure-hybrid"])
-def test_many_cells_go_tick_by_tick_with_the_same_numbers(name: str) -> None:
-    """Above MANY cells another path runs: its first cells are those of a stream with few cells."""
+def test_many_cells_go_fewer_ticks_ahead_with_the_same_numbers(name: str) -> None:
+    """The first cells are those of a stream with few cells."""
     tree = pure_factorization(name, None if "hybrid" in name else 70)
-    few, many = stream(tree, cells=3).take(70), stream(tree, cells=MANY + 1)
+    few, many = stream(tree, cells=3).take(70), stream(tree, cells=NUMBERS_AHEAD // 20)
     parts = [many.take(k) for k in (1, 30, 0, 2, 37)]
     assert (np.concatenate(parts)[:, :3] == few).all()
 
@@ -194,6 +193,14 @@ def test_std_is_the_measured_one(name: str) -> None:
     assert (np.abs(ratio - 1) < spread).all()
     assert made.numeric_delta == 0.0
     assert made.stream.rounded is False
+
+
+@pytest.mark.parametrize("name", ["pure-hybrid", "pure-hybrid-binary"])
+def test_every_epoch_of_a_hybrid_has_noise_of_its_own(name: str) -> None:
+    """What the second tick of an epoch changes, in 2,000 cells: one key for all epochs would show a correlation."""
+    rows = stream(pure_factorization(name, None), cells=2000).take(63)
+    steps = [rows[1 << epoch] - rows[(1 << epoch) - 1] for epoch in range(1, 6)]
+    assert np.abs(np.corrcoef(steps) - np.eye(5)).max() < 5 / math.sqrt(2000)
 
 
 def test_hybrid_stds_are_never_too_small() -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 import pytest
 
 from evercount import Budget, Count, Stream
-from evercount.bounds.laplace_tails import continuous_std, laplace_factor
+from evercount.bounds.tails import continuous_std, laplace_factor
 from evercount.engine.build import make_noise
 from evercount.errors import HorizonReached, ParameterError
+from evercount.factorizations.laplace_choice import WindowTree, window_tree
 from evercount.factorizations.laplace_trees import DigitTree
-from evercount.factorizations.laplace_windows import WindowTree, window_tree
 from evercount.mechanisms import laplace_noise
 from evercount.mechanisms.laplace_noise import PureStream
 from evercount.noise import Secret
@@ -49,7 +48,8 @@ def test_window_norms_against_dense_matrices(base: int, levels: int, width: int)
 @pytest.mark.parametrize("tree", [DigitTree(90), DigitTree(90, 3, True), DigitTree(90, 7, True), DigitTree(90, 4)])
 def test_nodes_of_a_difference_by_walking(tree: DigitTree) -> None:
     """The closed form against the walks themselves, for all pairs."""
-    walks = [set(tree.walk(t)) for t in range(91)]
+    nodes, signs, _ = tree.matrix(np.arange(91))
+    walks = [set(nodes[row != 0].tolist()) for row in signs]
     for earlier in range(91):
         later = np.arange(earlier, 91)
         want = [len(walks[earlier] ^ walks[t]) for t in later]
@@ -61,21 +61,23 @@ def stream(tree: WindowTree, cells: int = 2) -> PureStream:
 
 
 @pytest.mark.parametrize(("base", "levels"), SHAPES)
-def test_noise_is_that_of_the_walks_in_any_pieces(base: int, levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_is_that_of_the_matrix_in_any_pieces(base: int, levels: int) -> None:
     tree = WindowTree(10, None, base, levels)
     whole = stream(tree).take(300)
-    source = stream(tree)._laplace
+    source = stream(tree)._source
     for tick in (1, 2, 17, 120, 299, 300):
-        nodes = tree.walk(tick)
-        drawn = source.draw(np.asarray(list(nodes)), 2)
-        assert (np.asarray(list(nodes.values())) @ drawn == whole[tick - 1]).all()
-    monkeypatch.setattr(laplace_noise, "_STRIDE", 7)  # a restore adds up from the start, in strides
+        nodes, signs, shares = tree.matrix(np.asarray([tick]))
+        assert (signs @ source.draw(nodes, shares) == whole[tick - 1]).all()
     single, mixed, paused = stream(tree), stream(tree), stream(tree)
     assert (np.concatenate([single.take(1) for _ in range(300)]) == whole).all()
     assert (np.concatenate([mixed.take(k) for k in (0, 7, 130, 1, 162)]) == whole).all()
     paused.take(111)
-    again = stream(tree).resume(json.loads(json.dumps(paused.dump())))
+    again = stream(tree).resume(paused.dump())
     assert (again.take(189) == whole[111:]).all()
+    assert (stream(tree).resume(stream(tree).dump()).take(300) == whole).all()
+    back = stream(tree)._source
+    for tick in (300, 10, 170):  # an interrupted call may go back
+        assert (back.rows(tick, 1)[0] == whole[tick - 1]).all()
 
 
 def test_the_horizon_and_the_largest_noise_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

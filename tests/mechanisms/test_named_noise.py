@@ -9,8 +9,8 @@ import pytest
 
 from evercount.errors import ParameterError, SnapshotError
 from evercount.factorizations import factorization
+from evercount.mechanisms.composed_noise import NamedNoise
 from evercount.mechanisms.exact.exact_noise import ExactStream
-from evercount.mechanisms.named_noise import NamedNoise
 from evercount.noise import Secret
 
 SECRET = Secret.from_hex("3d" * 32)

@@ -13,7 +13,7 @@ from scipy import stats
 
 from evercount.errors import ParameterError
 from evercount.noise import Secret
-from evercount.noise.laplace_sampler import ExactLaplace, ExactLaplaceRates, quantile, tail, variance
+from evercount.noise.laplace_sampler import ExactLaplace, quantile, tail, variance
 
 SECRET = Secret.from_hex("5" * 64)
 
@@ -27,7 +27,13 @@ class Slow(ExactLaplace):
 @pytest.mark.parametrize("rate", [2.0**-30, 0.001, 0.3, 1.0, math.log(2), 7.5, 64.0])
 def test_forced_exact_path_gives_identical_numbers(rate: float) -> None:
     draws = np.arange(150)
-    assert (Slow(SECRET, rate).draw(draws, 2) == ExactLaplace(SECRET, rate).draw(draws, 2)).all()
+    assert (Slow(SECRET).draw(draws, rate, 2) == ExactLaplace(SECRET).draw(draws, rate, 2)).all()
+
+
+def test_forced_path_is_really_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its numbers would be those of doubles, and close calls as well."""
+    monkeypatch.setattr(ExactLaplace, "_exactly", lambda *of: 7)
+    assert set(np.abs(Slow(SECRET).draw(np.arange(50), 1.0, 2)).ravel().tolist()) == {7}
 
 
 @pytest.mark.parametrize("rate", [0.3, 2.0, 0.01])
@@ -48,7 +54,7 @@ def test_decisions_against_fifty_digits(rate: float) -> None:
 @pytest.mark.parametrize("rate", [0.05, 0.5, 2.0])
 def test_distribution_and_a_planted_bug_is_caught(rate: float) -> None:
     """χ² of 200,000 numbers at 1e-6 against the exact probabilities; a rate that is off by 3 % must be seen."""
-    x = ExactLaplace(SECRET, rate).draw(np.arange(100000), 2).ravel()
+    x = ExactLaplace(SECRET).draw(np.arange(100000), rate, 2).ravel()
     top = quantile(rate, 1e-3)
     seen = np.bincount(np.clip(x, -top - 1, top + 1) + top + 1, minlength=2 * top + 3)
 
@@ -63,54 +69,41 @@ def test_distribution_and_a_planted_bug_is_caught(rate: float) -> None:
 
 
 def test_numbers_do_not_depend_on_the_block() -> None:
-    source = ExactLaplace(SECRET, 0.2)
-    table = source.draw(np.arange(300), 7)
-    assert (source.draw([250, 3, 3], 2, first_cell=4) == table[[250, 3, 3], 4:6]).all()
-    assert (ExactLaplace(Secret.from_hex("4" * 64), 0.2).draw(np.arange(300), 7) != table).any()
-    assert source.draw(np.empty(0, np.int64), 3).shape == (0, 3)
-    assert table[:2, :3].tolist() == ExactLaplace(SECRET, 0.2).draw([0, 1], 3).tolist()
+    source = ExactLaplace(SECRET)
+    table = source.draw(np.arange(300), 0.2, 7)
+    assert (source.draw([250, 3, 3], 0.2, 2, first_cell=4) == table[[250, 3, 3], 4:6]).all()
+    assert (ExactLaplace(Secret.from_hex("4" * 64)).draw(np.arange(300), 0.2, 7) != table).any()
+    assert source.draw(np.empty(0, np.int64), 0.2, 3).shape == (0, 3)
+    assert table[:2, :3].tolist() == ExactLaplace(SECRET).draw([0, 1], 0.2, 3).tolist()
 
 
 def test_known_answers() -> None:
     """A new layout of bits needs a new label: these numbers must not change."""
-    assert ExactLaplace(SECRET, 0.125).draw(np.arange(8), 1).ravel().tolist() == KNOWN
+    assert ExactLaplace(SECRET).draw(np.arange(8), 0.125, 1).ravel().tolist() == KNOWN
 
 
 KNOWN = [-2, -1, 1, 3, 12, 9, -4, 25]
 
 
-class SlowRates(ExactLaplaceRates):
-    """Every decision goes the exact way."""
-
-    _slack = 1e12
-
-
 def test_a_rate_for_each_draw() -> None:
-    """Each draw is the number that `ExactLaplace` of that rate gives, in any order and by the exact way as well."""
+    """Each draw is the number that it has among draws of its rate alone, in any order and by the exact way as well."""
     rates = np.asarray([2.0**-30, 0.001, 0.3, 1.0, 7.5, 64.0] * 20)
     draws = np.arange(len(rates))
-    table = ExactLaplaceRates(SECRET).draw_at(draws, rates, 3)
+    table = ExactLaplace(SECRET).draw(draws, rates, 3)
     for rate in set(rates.tolist()):
         here = rates == rate
-        assert (ExactLaplace(SECRET, rate).draw(draws[here], 3) == table[here]).all()
+        assert (ExactLaplace(SECRET).draw(draws[here], rate, 3) == table[here]).all()
     order = np.random.default_rng(0).permutation(len(rates))
-    assert (ExactLaplaceRates(SECRET).draw_at(draws[order], rates[order], 3) == table[order]).all()
-    assert (SlowRates(SECRET).draw_at(draws, rates, 2) == table[:, :2]).all()
-    for bad in (0.0, 65.0, math.nan):
-        with pytest.raises(ParameterError, match="rates"):
-            ExactLaplaceRates(SECRET).draw_at([0, 1], [1.0, bad], 1)
-    with pytest.raises(ParameterError, match="draw_at"):
-        ExactLaplaceRates(SECRET).draw([0], 1)
-    with pytest.raises(ParameterError):
-        ExactLaplaceRates("secret")  # type: ignore[arg-type]
+    assert (ExactLaplace(SECRET).draw(draws[order], rates[order], 3) == table[order]).all()
+    assert (Slow(SECRET).draw(draws, rates, 2) == table[:, :2]).all()
 
 
 def test_numbers_of_different_rates_are_independent() -> None:
     """Neighbouring draws with rates 0.1 and 0.3: no correlation in 100,000 pairs; one shared uniform would show 0.9."""
     rates = np.tile([0.1, 0.3], 50_000)
-    x = ExactLaplaceRates(SECRET).draw_at(np.arange(100_000), rates, 1).reshape(-1, 2).astype(float)
+    x = ExactLaplace(SECRET).draw(np.arange(100_000), rates, 1).reshape(-1, 2).astype(float)
     assert abs(np.corrcoef(x.T)[0, 1]) < 5 / math.sqrt(50_000)
-    same = [ExactLaplace(SECRET, rate).draw(np.arange(1000), 1).ravel() for rate in (0.1, 0.3)]
+    same = [ExactLaplace(SECRET).draw(np.arange(1000), rate, 1).ravel() for rate in (0.1, 0.3)]
     assert np.corrcoef(same)[0, 1] > 0.9
     for column, rate in enumerate((0.1, 0.3)):
         assert x[:, column].var() == pytest.approx(variance(rate), rel=5 * math.sqrt(5 / 50_000))
@@ -129,16 +122,16 @@ def test_variance_tail_and_quantile() -> None:
 
 
 def test_refusals() -> None:
-    for rate in (0.0, -1.0, math.nan, 65.0, 1):
-        with pytest.raises(ParameterError):
-            ExactLaplace(SECRET, rate)
+    source = ExactLaplace(SECRET)
+    for rate in (0.0, -1.0, math.nan, 65.0):
+        with pytest.raises(ParameterError, match="rates"):
+            source.draw([0, 1], [1.0, rate], 1)
     with pytest.raises(ParameterError):
-        ExactLaplace("secret", 1.0)  # type: ignore[arg-type]
-    source = ExactLaplace(SECRET, 1.0)
+        ExactLaplace("secret")  # type: ignore[arg-type]
     with pytest.raises(ParameterError):
-        source.draw([-1], 1)
+        source.draw([-1], 1.0, 1)
     with pytest.raises(ParameterError):
-        source.draw([0], 0)
+        source.draw([0], 1.0, 0)
     with pytest.raises(ParameterError):
         pickle.dumps(source)
     assert "5555" not in repr(source)

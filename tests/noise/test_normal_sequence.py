@@ -16,9 +16,8 @@ from scipy import special, stats
 import evercount.noise.normal_sampler as exact
 from evercount.errors import ParameterError, TooLarge
 from evercount.noise import ExactNoise, Secret
-from evercount.noise.exact_comparisons import accepts, thresholds
 from evercount.noise.normal_sampler import LONGEST, NormalSequence
-from evercount.noise.prf import EXACT_NOISE_LABEL, SEQUENCE, Prf, counter
+from evercount.noise.prf import EXACT_NOISE_LABEL, SEQUENCE, Prf, accepts, counter, thresholds
 
 KEY = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 

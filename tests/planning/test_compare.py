@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, Histogram, Stream, Sum
-from evercount.bounds import endless_tails, laplace_tails
+from evercount._validate import finite
+from evercount.bounds import endless_tails, tails
 from evercount.engine.error_model import interval_factor
 from evercount.errors import ParameterError
 from evercount.factorizations.covariance import Covariance
@@ -20,7 +22,6 @@ from evercount.planning import plan_views
 from evercount.planning.compare import Row, plan
 from evercount.plotting import error_plot
 from evercount.queries import Query
-from evercount.text_rules import finite
 
 GAUSSIAN, PURE = Budget(0.5, 1e-10), Budget(1.0, 0.0)
 CASES: list[tuple[Budget, int | None, Query, str | None]] = [
@@ -164,8 +165,8 @@ def test_the_chart_draws_jumps_as_bands_and_the_rest_as_lines() -> None:
     assert list(bands) == ["binary-tree"]
     axes = error_plot(curves, "a title", None, 20.0, bands)
     lines = [line.get_label() for line in axes.get_lines()]
-    assert lines == ["balanced", "lower bound, worst tick"]
-    assert [patch.get_label() for patch in axes.patches if patch.get_label()] == ["binary-tree (least to largest)"]
+    assert lines == ["balanced", "binary-tree (least to largest)", "lower bound, worst tick"]
+    assert len(axes.collections) == 1
 
 
 @pytest.mark.parametrize("horizon", [2**13, None])
@@ -176,7 +177,7 @@ def test_plans_of_one_horizon_share_what_no_promise_changes(
     ticks = None if horizon else 2**13
     plan(Budget(1.0, 1e-9), horizon, ticks=ticks)
     computed: list[str] = []
-    for room, name in ((Covariance, "_compute"), (laplace_tails, "_groups"), (endless_tails, "endless_chance")):
+    for room, name in ((Covariance, "_compute"), (tails, "_groups"), (endless_tails, "endless_chance")):
         original = getattr(room, name)
 
         def spied(*arguments: Any, name: str = name, original: Any = original) -> Any:
@@ -186,7 +187,7 @@ def test_plans_of_one_horizon_share_what_no_promise_changes(
         monkeypatch.setattr(room, name, spied)
     plan(Budget(1.5, 1e-9), horizon, ticks=ticks)
     assert computed == []
-    plan(Budget(1.5, 1e-9), 2**12 - (horizon is None))  # another horizon needs its own
+    plan(Budget(1.5, 1e-9), 4003 if horizon else 4001)  # another horizon, which no other test has, needs its own
     assert {"_compute", "_groups"} <= set(computed)
 
 
@@ -228,7 +229,7 @@ def test_a_plan_of_views_says_why(budget: Budget, views: tuple[str, ...], named:
     better = any(1 < chosen.score / row.score <= 1.4 for row in others)
     assert any(text in found.reason for text in ("better by more", "keep the noise")) == better
     assert min(row.score for row in found.rows) >= 1 - 1e-9
-    assert found.guarantee == stream.budget.with_delta(budget.delta).sentence()
+    assert found.guarantee == replace(stream.budget, delta=budget.delta).sentence()
     assert bool(found.counted) == (budget.unit == "user")
 
 

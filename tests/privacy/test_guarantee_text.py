@@ -14,9 +14,9 @@ import pytest
 from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Quantiles, Rollup, Stream, Sum
 from evercount.engine.build import squared_norm
 from evercount.factorizations import Fresh
-from evercount.privacy import Enforced, counted_text, guarantee_text
+from evercount.privacy import Adjacency, Enforced, counted_text, guarantee_text
 from evercount.queries import Occupancy
-from evercount.queries.base import Adjacency, Query
+from evercount.queries.base import Query
 from evercount.queries.user_cap import last_turns
 from evercount.sparse import SparseCount
 from neighbouring_streams import change_norm

@@ -98,11 +98,11 @@ def test_against_an_independent_accountant(epsilon: float, delta: float) -> None
 
 def test_known_numbers() -> None:
     assert 1 / gaussian.mu_of(0.5, 1e-10) == pytest.approx(11.436, abs=5e-4)
-    assert gaussian.paper_multiplier(0.5, 1e-10) == pytest.approx(19.285, abs=5e-4)
-    assert gaussian.paper_multiplier(0.5, 1e-10) * gaussian.mu_of(0.5, 1e-10) == pytest.approx(1.69, abs=5e-3)
+    assert gaussian.multiplier("paper", 0.5, 1e-10) == pytest.approx(19.285, abs=5e-4)
+    assert gaussian.multiplier("paper", 0.5, 1e-10) * gaussian.mu_of(0.5, 1e-10) == pytest.approx(1.69, abs=5e-3)
     with mpmath.workdps(60):
         inside = mpmath.mpf(4) / 9 + mpmath.log(mpmath.sqrt(2 / mpmath.pi) / mpmath.mpf("1e-10"))
-        assert gaussian.paper_multiplier(0.5, 1e-10) == pytest.approx(float(4 * mpmath.sqrt(inside)), rel=1e-14)
+        assert gaussian.multiplier("paper", 0.5, 1e-10) == pytest.approx(float(4 * mpmath.sqrt(inside)), rel=1e-14)
 
 
 @settings(max_examples=100, deadline=None)
@@ -110,27 +110,29 @@ def test_known_numbers() -> None:
 def test_classic_and_paper_are_never_below_tight(epsilon: float, log_delta: float) -> None:
     delta = 10.0**log_delta
     tight = 1 / gaussian.mu_of(epsilon, delta)
-    assert gaussian.paper_multiplier(epsilon, delta) >= tight
-    assert gaussian.classic_multiplier(epsilon, delta) >= tight
+    assert gaussian.multiplier("paper", epsilon, delta) >= tight
+    assert gaussian.multiplier("classic", epsilon, delta) >= tight
 
 
 def test_classic_formula() -> None:
-    assert gaussian.classic_multiplier(0.5, 1e-10) == pytest.approx(2 * math.sqrt(2 * math.log(1.25e10)), rel=1e-14)
+    assert gaussian.multiplier("classic", 0.5, 1e-10) == pytest.approx(2 * math.sqrt(2 * math.log(1.25e10)), rel=1e-14)
 
 
-@pytest.mark.parametrize("calibrate", [gaussian.classic_multiplier, gaussian.paper_multiplier])
-def test_classic_and_paper_refuse_large_epsilon(calibrate: object) -> None:
+@pytest.mark.parametrize("calibration", ["classic", "paper"])
+def test_classic_and_paper_refuse_large_epsilon(calibration: gaussian.Calibration) -> None:
     for epsilon in (1.0, 2.5):
         with pytest.raises(ParameterError, match="tight"):
-            calibrate(epsilon, 1e-10)  # type: ignore[operator]
+            gaussian.multiplier(calibration, epsilon, 1e-10)
 
 
-def test_a_calibration_that_adds_too_little_noise_is_caught() -> None:
+def test_a_calibration_that_adds_too_little_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: the check behind classic and paper refuses a multiplier that is 1 % too small."""
-    tight = 1 / gaussian.mu_of(0.5, 1e-10)
-    assert gaussian._at_least_tight("planted", tight * 1.0001, 0.5, 1e-10)
+    paper = gaussian.multiplier("paper", 0.5, 1e-10)
+    monkeypatch.setattr(gaussian, "mu_of", lambda *of: 1 / (0.9999 * paper))
+    assert gaussian.multiplier("paper", 0.5, 1e-10) == paper
+    monkeypatch.setattr(gaussian, "mu_of", lambda *of: 1 / (1.01 * paper))
     with pytest.raises(ParameterError, match="too little noise"):
-        gaussian._at_least_tight("planted", tight * 0.99, 0.5, 1e-10)
+        gaussian.multiplier("paper", 0.5, 1e-10)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, True, "0.5", None])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from evercount import Count, Stream
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Budget, Cost, Ledger, gaussian
-from evercount.privacy.accounts import Filter
+from evercount.privacy.accounts import Filter, _root_down
 from evercount.privacy.composition import mixed_delta_upper, numeric_at
 from evercount.sparse import SparseCount
 
@@ -51,7 +51,7 @@ def test_one_entry_may_take_everything() -> None:
 @pytest.mark.parametrize("k", [2, 3, 7, 50])
 def test_equal_parts_fill_the_account_of_noise(k: int) -> None:
     ledger = Ledger(TOTAL)
-    part = Cost(Budget.from_mu(Filter(TOTAL).accounts[0].mu / math.sqrt(k), TOTAL.delta), 0.0)
+    part = Cost(Budget.from_mu(_root_down(Filter(TOTAL).noise.most) / math.sqrt(k), TOTAL.delta), 0.0)
     for number in range(k):
         ledger.spend(f"part {number}", part)
     with pytest.raises(BudgetExceeded):
@@ -62,7 +62,7 @@ def test_noise_of_one_kind_costs_little_more_than_alone() -> None:
     """docs/ledger.md: what half of δ for promises, and a quarter of the rest for leaks, cost in noise."""
     for delta, most in ((1e-9, 0.03), (1e-6, 0.05)):
         total = Budget(1.0, delta)
-        assert 1 - most < Filter(total).accounts[0].mu / total.mu < 1
+        assert 1 - most < _root_down(Filter(total).noise.most) / total.mu < 1
 
 
 wishes = st.tuples(
@@ -71,14 +71,13 @@ wishes = st.tuples(
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(wishes, min_size=1, max_size=8), st.sampled_from([None, (0.4, 0.0), (0.4, 4e-9), (1.0, 1e-8)]))
-def test_mixtures_never_exceed_their_total(costs: list[Cost], plain: tuple[float, float] | None) -> None:
+@given(st.lists(wishes, min_size=1, max_size=8))
+def test_mixtures_never_exceed_their_total(costs: list[Cost]) -> None:
     """The invariant, written out again: some choice of what counts as noise is within fixed parts that add up to δ.
 
     And what remains, of either kind, can be spent.
     """
-    part = None if plain is None else Budget(*plain)
-    ledger = Ledger(TOTAL, plain=part)
+    ledger = Ledger(TOTAL)
     for number, cost in enumerate(costs):
         before = ledger.entries
         try:
@@ -88,7 +87,7 @@ def test_mixtures_never_exceed_their_total(costs: list[Cost], plain: tuple[float
         else:
             assert ledger.entries == (*before, entry)
     kept = [entry.cost for entry in ledger.entries]
-    boxes = [(0.0, 0.0, 5e-9), (1.0, 5e-9, 0.0)] if plain is None else [(*plain, TOTAL.delta - plain[1])]
+    boxes = [(0.0, 0.0, 5e-9), (1.0, 5e-9, 0.0)]
 
     def within(as_noise: tuple[Cost, ...], as_promise: list[Cost], box: tuple[float, float, float]) -> bool:
         mu = math.sqrt(math.fsum(cost.mu**2 for cost in as_noise))
@@ -107,7 +106,7 @@ def test_mixtures_never_exceed_their_total(costs: list[Cost], plain: tuple[float
         for chosen in itertools.combinations(gaussians, count)
     )
     for pure in (False, True):
-        copy = Ledger(TOTAL, plain=part)
+        copy = Ledger(TOTAL)
         for entry in ledger.entries:
             copy.spend(entry.name, entry.cost)
         rest = copy.remaining(pure=pure)
@@ -119,14 +118,13 @@ def test_mixtures_never_exceed_their_total(costs: list[Cost], plain: tuple[float
 
 
 def test_what_remains_is_the_most() -> None:
-    ledger = Ledger(TOTAL, plain=Budget(0.4, 1e-9))
+    ledger = Ledger(TOTAL)
     ledger.spend("first", noise(0.3, 1e-9, 1e-12))
-    ledger.spend("pure", Budget(0.15, 0.0))
     rest, pure = ledger.remaining(), ledger.remaining(pure=True)
     assert rest is not None
     assert pure is not None
-    assert pure.budget == Budget(0.25, 0.0)
-    with pytest.raises(BudgetExceeded, match=r"Left is at most epsilon=0\.25 of pure privacy, or Gaussian noise"):
+    assert pure.budget == Budget(0.7, 0.0)
+    with pytest.raises(BudgetExceeded, match=r"Left is at most epsilon=0\.7 of pure privacy, or Gaussian noise"):
         ledger.spend("too much", Cost(Budget.from_mu(rest.mu * 1.001, 1e-9), 0.0))
     stream = Stream(Count(), rest.budget, horizon=10, ledger=ledger)
     assert ledger.entries[-1].cost == stream.cost
@@ -134,76 +132,63 @@ def test_what_remains_is_the_most() -> None:
     assert last is None or last.mu < 1e-3 * rest.mu
 
 
-def test_a_mixture_beats_adding_up() -> None:
-    """Half of ε for pure streams leaves more noise than plain addition of ε would."""
-    mixed = Filter(TOTAL, Budget(0.5, 0.0)).accounts[0]
-    apart = Budget(0.5, 0.75e-8)
-    assert mixed.mu > 1.01 * apart.mu
-    assert mixed_delta_upper(mixed.mu, Fraction(1, 2), 1.0) <= 0.75e-8
-    assert mixed_delta_upper(mixed.mu * 1.001, Fraction(1, 2), 1.0) > 0.75e-8
-
-
 def test_leaks_add_up_at_the_epsilon_of_the_total() -> None:
-    """A stream counts as its noise while the leaks fit, then as its promise, where ε and δ add up."""
-    total, part = Budget(1.0, 1e-8), Budget(0.4, 2e-9)
-    account = Filter(total, part).accounts[0]
-    keys = noise(0.1, 1e-9, 5e-10)
+    """Streams count as their noise while the leaks fit, else all of them as promises, whose ε and δ add up."""
+    total = Budget(1.0, 1e-8)
+    accounts, keys = Filter(total), noise(0.1, 1e-9, 5e-10)
     priced = 5e-10 * (1 + math.e) / (1 + math.exp(0.1))
     assert keys.leak_at(1.0) == pytest.approx(priced)
-    room = account.room_after([keys] * 2)
+    room = accounts.noise.room_after([keys])
     assert room is not None
-    assert float(room.leak) == pytest.approx(account.leak - 2 * priced, rel=1e-9)
-    assert room.delta == Fraction(2e-9)
-    room = account.room_after([keys] * 3)
+    assert float(room.delta) == pytest.approx(accounts.noise.delta - priced, rel=1e-9)
+    assert accounts.noise.room_after([keys] * 2) is None
+    room = accounts.promises.room_after([keys] * 4)
     assert room is not None
-    assert (room.delta, room.epsilon) == (Fraction(2e-9) - Fraction(1e-9), Fraction(0.4) - Fraction(0.1))
-    assert account.room_after([keys] * 4) is not None
-    assert account.room_after([keys] * 5) is None
+    assert (room.delta, room.most) == (Fraction(5e-9) - 4 * Fraction(1e-9), 1 - 4 * Fraction(0.1))
+    assert accounts.promises.room_after([keys] * 6) is None
 
 
-def test_the_plain_part_is_checked() -> None:
-    for plain in (Budget(1.1, 0.0), Budget(0.5, 2e-8), Budget(0.5, 0.0, adjacency="replace"), 0.5):
-        with pytest.raises(ParameterError):
-            Ledger(TOTAL, plain=plain)  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="both or neither"):
-        Ledger(plain=TOTAL, path="never written")
+def test_a_total_is_a_budget() -> None:
+    with pytest.raises(ParameterError):
+        Ledger(0.5)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="starts from a Budget"):
+        Ledger()
 
 
 def test_entries_are_immutable() -> None:
     ledger = Ledger(TOTAL)
-    entry = ledger.spend("a", Budget(0.1, 1e-9), note="hourly counts")
+    entry = ledger.spend("a", Budget(0.1, 1e-9))
     with pytest.raises(dataclasses.FrozenInstanceError):
         entry.cost = Cost(TOTAL)  # type: ignore[misc]
     assert isinstance(ledger.entries, tuple)
     with pytest.raises(AttributeError):
         ledger.entries = ()  # type: ignore[misc]
-    assert (entry.cost, entry.note) == (Cost(Budget(0.1, 1e-9)), "hourly counts")
+    assert entry.cost == Cost(Budget(0.1, 1e-9))
     assert "1 entries" in repr(ledger)
 
 
 @pytest.mark.parametrize(
-    ("name", "cost", "extra"),
+    ("name", "cost"),
     [
-        ("", Budget(0.1, 1e-9), {}),
-        (3, Budget(0.1, 1e-9), {}),
-        ("a", 0.1, {}),
-        ("a", Budget(0.1, 1e-9, adjacency="replace"), {}),
-        ("a", Budget(0.1, 1e-9, unit="user", max_events=2), {}),
-        ("a", Budget(0.1, 1e-9), {"note": 3}),
-        ("taken", Budget(0.1, 1e-9), {}),
+        ("", Budget(0.1, 1e-9)),
+        (3, Budget(0.1, 1e-9)),
+        ("a", 0.1),
+        ("a", Budget(0.1, 1e-9, adjacency="replace")),
+        ("a", Budget(0.1, 1e-9, unit="user", max_events=2)),
+        ("taken", Budget(0.1, 1e-9)),
     ],
 )
-def test_bad_entries_are_refused_and_nothing_is_recorded(name: Any, cost: Any, extra: dict[str, Any]) -> None:
+def test_bad_entries_are_refused_and_nothing_is_recorded(name: Any, cost: Any) -> None:
     ledger = Ledger(TOTAL)
     ledger.spend("taken", Budget(0.1, 1e-9))
     with pytest.raises(ParameterError):
-        ledger.spend(name, cost, **extra)
+        ledger.spend(name, cost)
     assert len(ledger.entries) == 1
 
 
 def test_threads_cannot_overspend_together() -> None:
     ledger = Ledger(TOTAL)
-    part = Cost(Budget.from_mu(Filter(TOTAL).accounts[0].mu / math.sqrt(5), TOTAL.delta), 0.0)
+    part = Cost(Budget.from_mu(_root_down(Filter(TOTAL).noise.most) / math.sqrt(5), TOTAL.delta), 0.0)
 
     def attempt(number: int) -> bool:
         try:
@@ -331,7 +316,7 @@ def test_a_sparse_counter_spends_what_its_plan_says(delta: float) -> None:
     budgets = counter.plan.budgets()
     assert sum(Fraction(b.epsilon) for b in budgets) <= 1
     assert [b.pure for b in budgets] == ([True] if delta == 0 else [True, False])
-    ledger = Ledger(Budget(2.0, 4 * delta), plain=Budget(1.0, 0.0) if delta else None)
+    ledger = Ledger(Budget(2.0, 4 * delta))
     for number, budget in enumerate(budgets):
         ledger.spend(f"part {number}", Cost(budget, counter.numeric_delta if not budget.pure else None))
     assert [entry.cost.plain for entry in ledger.entries] == [budget.pure for budget in budgets]

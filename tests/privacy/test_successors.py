@@ -363,7 +363,7 @@ ranges = st.one_of(
 )
 
 
-@given(st.lists(ranges, max_size=7))
+@given(st.lists(ranges, min_size=1, max_size=7))
 def test_every_instant_is_in_a_set(known: list[TimeRange | None]) -> None:
     def meeting(instant: int) -> frozenset[int]:
         return frozenset(

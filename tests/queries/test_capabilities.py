@@ -12,7 +12,7 @@ import pytest
 
 from evercount.errors import InputError, ParameterError
 from evercount.queries import QUERIES, Histogram, Query, build_query
-from evercount.queries.capabilities import Rows, rows_of
+from evercount.queries.sensitivities import Rows, rows_of
 from small_queries import SMALL, small
 
 SOURCE = Path(__file__).parents[2] / "src" / "evercount"
@@ -30,13 +30,10 @@ BUILD = {
     "graphs.py": "public names",
     "words.py": "public names",
     "audit/universes.py": "the registry that has the legal events of each kind of query",
-    "audit/vectors.py": "test vectors are streams of certain queries",
-    "cli/example_command.py": "the example of the command is a histogram",
-    "cli/audit_command.py": "`audit discovery` attacks this one query",
+    "cli/showcase_commands.py": "the example of the command is a histogram",
     "planning/compare.py": "a plan without a query is one of `Count`",
     "planning/plan_views.py": "as `compare.py`",
-    "planning/dense_optimum.py": "as `compare.py`",
-    "planning/resources.py": "a sample stream with so many cells",
+    "planning/special_plans.py": "a sample stream with so many cells",
     "reproduce": "the paper's statements are about certain queries",
 }
 """Where queries may be named outside `queries/`, with the reason."""
@@ -204,4 +201,4 @@ def test_rows_say_what_their_columns_hold(name: str) -> None:
 def test_totals_that_are_not_whole_numbers_are_refused(totals: Any) -> None:
     """Rows of texts, too, of which numpy has no least one."""
     with pytest.raises(InputError, match="whole numbers"):
-        Histogram(["a", "b"]).encode_totals_run(None, totals)
+        Histogram(["a", "b"]).encode_totals(totals)

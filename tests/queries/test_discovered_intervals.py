@@ -70,7 +70,7 @@ def test_intervals_of_the_total_and_of_others_hold(every: int) -> None:
     keys = counts[3][order]
     total = counts[3].sum()
     truth = np.column_stack([np.full(streams, total), total - np.where(public, keys, 0).sum(axis=1), keys])
-    one = many.releases._cell_errors(3)
+    one = many.releases[3]._run._cells
     errors = one.at(np.zeros(streams, np.int64))
     for level in (0.8, 0.95):
         low, high = stream.query.interval(values, evidence, errors, level)

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from evercount import Budget
 from evercount.errors import ParameterError
-from evercount.queries.discovery_threshold import Reach, Thresholds
+from evercount.queries.key_counts import Reach, Thresholds
 
 
 def partitions(total: int, largest: int | None = None) -> Iterator[list[int]]:

@@ -17,23 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.audit.sensitivity import Claim, SensitivityReport, Universe, audit_sensitivity, gram_falls
-from evercount.audit.universes import universe
+from evercount.audit.sensitivity import Claim, SensitivityReport, audit_sensitivity, gram_falls
+from evercount.audit.universes import Universe, universe
 from evercount.errors import ParameterError
 from evercount.factorizations import factorization
-from evercount.privacy import Budget
-from evercount.queries import QUERIES
-from evercount.queries.base import Adjacency, Query
-from evercount.queries.counts import Average, Count, Sum
-from evercount.queries.cuts.cut_query import Cuts
-from evercount.queries.discovered_keys import DiscoveredKeys
-from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
-from evercount.queries.graphs import (
+from evercount.graphs import (
     Components,
     DegreeHistogram,
     DegreeSequence,
     Edges,
-    GraphQuery,
     HighDegree,
     KStars,
     Matching,
@@ -42,9 +34,16 @@ from evercount.queries.graphs import (
     SpanningForest,
     Triangles,
 )
+from evercount.privacy import Adjacency, Budget
+from evercount.queries import QUERIES
+from evercount.queries.base import Query
+from evercount.queries.counts import Average, Count, Sum
+from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.discovered_keys import DiscoveredKeys
+from evercount.queries.graphs.graph_query import GraphQuery
 from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.marginals import Marginals
-from evercount.queries.occupancy import Occupancy
+from evercount.queries.people import ActiveUsers, DistinctUsers, Occupancy
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.words import Episodes, Substrings, WordQuery

@@ -32,6 +32,7 @@ def numbers(line: str) -> list[float]:
     return [float(text.replace(",", "")) for text in re.findall(r"-?[\d,]*\d(?:\.\d+)?", line)]
 
 
+@pytest.mark.soak
 def test_routes_add_up_and_lie_near_the_truth(days: list[list[Flight]]) -> None:
     lines = routes(days).splitlines()
     assert "224 routes" in lines[0]
@@ -41,6 +42,7 @@ def test_routes_add_up_and_lie_near_the_truth(days: list[list[Flight]]) -> None:
     assert numbers(lines[1].split("true")[1])[0] == 336_776
 
 
+@pytest.mark.soak
 def test_medians_of_delays_hold(days: list[list[Flight]]) -> None:
     for line in delays(days).splitlines()[1:]:
         true, value, _, low, high = numbers(line.split("true")[1])

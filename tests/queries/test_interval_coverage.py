@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Count, Rollup, Stream
-from evercount._arrays import FloatArray
+from evercount._validate import FloatArray
 from evercount.errors import ParameterError
 from evercount.queries import QUERIES, Query, build_query
 from many_streams import least_share, noise_of, published, smooth_stream
@@ -50,7 +50,7 @@ def errors_and_halves(stream: Stream, ticks: list[Any], streams: int) -> Iterato
     query, releases = stream.query, stream.run(ticks)
     noise = noise_of(stream, streams, len(ticks))
     errors = published(query, noise) - published(query, np.zeros((len(ticks), 1, query.cells)))
-    yield np.abs(errors), releases._symmetric(LEVEL, slice(None))
+    yield np.abs(errors), releases._symmetric(LEVEL)
     if query.publishing.no_views is None:
         yield np.abs(errors[2:] - errors[:-2]), releases.last(2)._half_widths(LEVEL)[1:]
 

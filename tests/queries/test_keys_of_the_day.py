@@ -15,8 +15,8 @@ from scipy.stats import norm
 
 from evercount import Budget, DiscoveredKeys, Secret, Stream
 from evercount.errors import ParameterError
+from evercount.mechanisms.composed_noise import ONE_BY_ONE
 from evercount.mechanisms.exact.exact_noise import ExactStream
-from evercount.mechanisms.fresh_noise import ONE_BY_ONE
 
 SECRET = Secret.from_hex("da" * 32)
 BUDGET = Budget(2.0, 1e-3)
@@ -36,6 +36,14 @@ def ticks_of(number: int, seed: int = 0) -> list[list[str]]:
 
 def shown(stream: Stream, ticks: list[list[str]]) -> list[dict[str, float]]:
     return [dict(zip(one.labels, one.values.tolist(), strict=True)) for one in stream.run(ticks)]
+
+
+def test_keys_below_the_minimum_are_not_looked_at() -> None:
+    """Of 5,000 keys with 4 events each, noise alone would list about twenty; of those with 5 it lists some."""
+    stream = stream_of(DiscoveredKeys(minimum=5), Budget(1.0, 0.3))
+    few, enough = (stream.step({f"k{number}": events for number in range(5000)}) for events in (4, 5))
+    assert few.labels == ("total", "other")
+    assert len(enough.labels) > 50
 
 
 # -- the law ----------------------------------------------------------------------------------------------------------
@@ -221,9 +229,9 @@ def test_intervals_hold_given_what_is_public() -> None:
     stream = stream_of(budget=Budget(1.0, 1e-2))
     assert stream.thresholds is not None
     level, count, ticks = 0.9, stream.thresholds.at(1) + 2, 1200
-    run = stream.run([["near"] * count + ["far"] * 400] * ticks)
+    run = stream.run([["near"] * count + ["far"] * 100] * ticks)
     low, high = run.interval(level)
-    truth = {"total": count + 400, "far": 400, "near": count}
+    truth = {"total": count + 100, "far": 100, "near": count}
     for label, true in truth.items():
         place = list(run.labels).index(label)
         public = ~np.isnan(run.rows[:, place])

@@ -10,17 +10,11 @@ import pytest
 
 from evercount import Budget, DistinctUsers, Quantiles, Rollup, Stream
 from evercount.errors import ParameterError
+from evercount.graphs import Components, DegreeHistogram, Edges, HighDegree, Matching, Triangles
+from evercount.privacy import Adjacency
 from evercount.queries import Cuts, Marginals
-from evercount.queries.base import Adjacency, Query
-from evercount.queries.graphs import (
-    Components,
-    DegreeHistogram,
-    Edges,
-    GraphQuery,
-    HighDegree,
-    Matching,
-    Triangles,
-)
+from evercount.queries.base import Query
+from evercount.queries.graphs.graph_query import GraphQuery
 from evercount.queries.prefix import PrefixQuery
 from evercount.words import Episodes, Substrings
 from many_streams import smooth_stream

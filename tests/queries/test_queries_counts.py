@@ -11,7 +11,7 @@ import pytest
 
 from evercount import Average, Budget, Count, Stream, Sum
 from evercount.errors import ParameterError, UnknownName
-from evercount.mechanisms.laplace_rates import grid_units
+from evercount.mechanisms.laplace_noise import grid_units
 from evercount.privacy import gaussian
 
 

@@ -15,7 +15,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations import factorization
 from evercount.planning.compare import plan
-from evercount.queries.base import Adjacency
+from evercount.privacy import Adjacency
 from many_streams import smooth_stream
 from neighbouring_streams import all_neighbours, all_streams, change_norm, worst_pair
 from tiers import soak_but
@@ -236,7 +236,7 @@ def test_a_user_level_stream_says_what_it_promises_and_goes_on_after_a_restart()
     with pytest.raises(ParameterError, match="leave users"):
         stream.step(["ann"], users=["ann"])
     with pytest.raises(InputError, match="events themselves"):
-        stream.step_totals([1])
+        stream.run_totals([[1]])[0]
     blob = stream.snapshot()
     before = stream.run([["ann", "cyd"], ["cyd", "dan"]]).rows
     stream.close()

@@ -11,19 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from episode_automaton import absolute_bound, apart, group, group_bound, largest_change, own_bound
 from evercount.errors import InputError, ParameterError, TooLarge
-from evercount.queries.episode_sensitivity import (
-    APART,
-    LONGEST_EXACT,
-    _by_types,
-    _group,
-    _group_bound,
-    _one_length,
-    apart,
-    episode_sensitivity,
-    largest_change,
-)
-from evercount.queries.words import Episodes
+from evercount.queries.words import ALL_LENGTHS, EACH_LENGTH, Episodes, by_types, episode_sensitivity, one_length
 from neighbouring_streams import all_neighbours, change_norm, random_neighbours, worst_pair
 from tiers import soak_but
 
@@ -118,7 +108,6 @@ def apart_term(letters: int, length: int, replace: bool) -> int:
 
 @pytest.mark.parametrize("length", soak_but(range(2, 6), range(2, 7)))
 def test_automaton_gives_the_known_polynomials(length: int) -> None:
-    assert length <= LONGEST_EXACT
     for letters in (2, 3, 4, 7, 26):
         assert apart_term(letters, length, replace=False) == REMOVED[length](letters)
         assert apart_term(letters, length, replace=True) == REPLACED[length](letters)
@@ -135,8 +124,8 @@ def test_groups_are_never_looser_than_the_known_polynomials() -> None:
 
 def test_splitting_a_group_only_loosens() -> None:
     """Length 5 is bounded apart from the shorter ones; the group of all lengths together is smaller."""
-    words = [word for length in range(2, 6) for word in _group(length, 1, 1)]
-    assert largest_change(words, 0, None) == 100 <= _group_bound(5, 1, 1) == 122
+    words = [word for length in range(2, 6) for word in group(length, 1, 1)]
+    assert largest_change(words, 0, None) == 100 <= group_bound(5, 1, 1) == 122
 
 
 @pytest.mark.parametrize(
@@ -206,7 +195,7 @@ def type_bound(word: tuple[int, ...], x: int, y: int | None) -> int:
 
 
 @pytest.mark.parametrize("length", range(2, 6))
-def test_no_episode_beats_its_bound_by_types(length: int) -> None:
+def test_no_episode_beats_its_boundby_types(length: int) -> None:
     """Every episode of up to 5 letters over x, y and two others: the exact automaton never exceeds lemma 7."""
     reached = 0
     for word in product(range(4), repeat=length):
@@ -222,7 +211,7 @@ def test_the_sum_by_types_is_the_sum_over_episodes() -> None:
     for letters in (2, 3):
         for changed, y in ((1, None), (2, 1)):
             total = sum(type_bound(word, 0, y) for word in product(range(letters), repeat=6))
-            assert _by_types(letters, 6, changed) == total
+            assert by_types(letters, 6, changed) == total
 
 
 def test_long_episodes_have_no_cliff() -> None:
@@ -235,11 +224,24 @@ def test_long_episodes_have_no_cliff() -> None:
 
 
 @pytest.mark.parametrize(
-    "length", [5, pytest.param(6, marks=pytest.mark.soak), pytest.param(7, marks=pytest.mark.soak)]
+    "length", [*range(1, 6), pytest.param(6, marks=pytest.mark.soak), pytest.param(7, marks=pytest.mark.soak)]
 )
-def test_stored_tables_are_computed_again(length: int) -> None:
-    assert apart(length) == APART[length]
-    assert max(APART) == LONGEST_EXACT
+def test_the_tables_are_what_the_search_finds(length: int) -> None:
+    for changed in (1, 2):
+        free = range(length)
+        assert EACH_LENGTH[2, changed][length - 1] == tuple(own_bound(length, f, changed) for f in free)
+        if length <= 4:
+            assert ALL_LENGTHS[2, changed][length - 1] == tuple(group_bound(length, f, changed) for f in free)
+        if length <= 3:
+            assert EACH_LENGTH[1, changed][length - 1] == tuple(absolute_bound([length], f, changed) for f in free)
+            upto = range(1, length + 1)
+            assert ALL_LENGTHS[1, changed][length - 1] == tuple(absolute_bound(upto, f, changed) for f in free)
+
+
+def test_the_tables_have_a_row_for_each_length_and_no_more() -> None:
+    for table, lengths in ((EACH_LENGTH, {1: 3, 2: 7}), (ALL_LENGTHS, {1: 3, 2: 4})):
+        for (power, _), rows in table.items():
+            assert [len(row) for row in rows] == list(range(1, lengths[power] + 1))
 
 
 WEIGHTS = ((1, 2, 5), (5, 2, 1))
@@ -275,7 +277,7 @@ def test_one_length_alone_is_never_more_than_all_together() -> None:
     for letters in (2, 3, 4):
         for length in range(2, 5):
             for changed in (1, 2):
-                assert _one_length(letters, length, changed) <= episode_sensitivity(letters, length, changed == 2)
+                assert one_length(letters, length, changed) <= episode_sensitivity(letters, length, changed == 2)
 
 
 def test_the_papers_value_is_not_beaten_where_checked() -> None:

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 from evercount.errors import EventRefused, InputError, ParameterError, SnapshotError, TooLarge, UnknownName
-from evercount.queries.graphs import (
+from evercount.graphs import (
     Components,
     DegreeHistogram,
     Edges,
-    GraphQuery,
     HighDegree,
     KStars,
     Matching,
     SpanningForest,
     Triangles,
 )
-from evercount.queries.graphs.maximum_matching import MatchingTracker
+from evercount.queries.graphs.forests import MatchingTracker
+from evercount.queries.graphs.graph_query import GraphQuery
 
 KINDS = ("insert", "delete", "ignore-duplicates", "ignore-absent")
 DELETING = ("delete", "ignore-absent")
@@ -82,7 +82,7 @@ def oracle(query: GraphQuery, edges: dict[tuple[int, int], int]) -> list[float]:
 def test_increments_match_networkx(name: str, kind: str) -> None:
     draw = random.Random(f"{name} {kind}")
     weighted = name == "spanning-forest"
-    for _ in range(12):
+    for _ in range(6):
         n = draw.randint(5, 10)
         pairs = list(itertools.combinations(range(n), 2))
         present: dict[tuple[int, int], int] = {}
@@ -129,13 +129,13 @@ def test_matching_stays_maximum_while_edges_come_and_go(seed: int) -> None:
         if edges and draw.random() < removals:
             u, v = edges[draw.randrange(len(edges))]
             graph.remove_edge(u, v)
-            tracker.remove(u, v, row)
+            tracker.change(u, v, -1, row)
         else:
             u, v = sorted(draw.sample(range(n), 2))
             if graph.has_edge(u, v):
                 continue
             graph.add_edge(u, v)
-            tracker.insert(u, v, 1, row)
+            tracker.change(u, v, 1, row)
         assert row[0] == len(nx.max_weight_matching(graph, maxcardinality=True)) == len(tracker.mate) // 2
         assert all(tracker.mate[b] == a and graph.has_edge(a, b) for a, b in tracker.mate.items())
 
@@ -143,7 +143,7 @@ def test_matching_stays_maximum_while_edges_come_and_go(seed: int) -> None:
 def test_matching_stays_maximum_through_blossoms() -> None:
     """Sparse graphs with many odd cycles, where a search without blossoms goes wrong."""
     draw = random.Random(7)
-    for _ in range(60):
+    for _ in range(25):
         n = draw.choice((9, 13, 17))
         ring = [(i, (i + 1) % n) for i in range(n)] + [(i, (i + 2) % n) for i in range(0, n, 3)]
         edges = {tuple(sorted(edge)) for edge in ring} | {
@@ -186,18 +186,13 @@ def test_projection_survives_a_stored_state() -> None:
         one, state = query.encode(state, [edge])
         other, stored = query.encode(query.load_state(json.loads(json.dumps(query.dump_state(stored)))), [edge])
         assert one.tolist() == other.tolist()
-    assert max(len([e for e in state.edges if v in e]) for v in range(6)) <= 2
+    assert max(len([e for e, weight in state.edges.items() if weight and v in e]) for v in range(6)) <= 2
 
 
-def test_public_start_is_projected_before_the_stream() -> None:
-    start = [(0, 1), (0, 2), (0, 3)]
-    query = Triangles(4, "delete", max_degree=2, enforce_degree=True, initial_edges=[*start, (1, 2)])
-    assert query.degree_bound == 2
-    assert query.decode_run(0, np.atleast_2d(np.zeros(1)))[0].tolist() == [1.0]
-    row, state = query.encode(query.initial_state(), [(3, 0)])  # dropped: deleting it is legal and changes nothing
-    assert row.tolist() == [0]
-    with pytest.raises(InputError, match="not there"):
-        query.encode(state, [(0, 3)])
+def test_a_degree_is_enforced_where_edges_only_come() -> None:
+    for kind, start in (("delete", [(0, 1)]), ("ignore-absent", [(0, 1)]), ("mixed", [])):
+        with pytest.raises(ParameterError, match="only come"):
+            Edges(4, kind, max_degree=2, enforce_degree=True, initial_edges=start)  # type: ignore[arg-type]
 
 
 BAD_UPDATES = [
@@ -213,7 +208,7 @@ BAD_UPDATES = [
     ("insert", [7], "not an update"),
     ("insert", [(True, 2)], "not an update"),
     ("insert", [(0, True)], "not an update"),
-    ("insert", 7, "sequence of updates"),
+    ("insert", 7, "sequence of events"),
     ("insert", [(0, 2), (0, 3), (0, 4)], r"update 2 .*max_degree=3"),
     ("ignore-duplicates", [(0, 2), (0, 2), (0, 3), (0, 4)], r"update 3 .*max_degree=3"),
     ("delete", [(2, 3)], "not there"),
@@ -357,7 +352,7 @@ def anything(name: str, kind: str, draw: random.Random) -> tuple[GraphQuery, lis
     pairs = list(itertools.combinations(range(n), 2))
     weighted = name == "spanning-forest"
     start = [(*pair, draw.randint(1, 4)) if weighted else pair for pair in draw.sample(pairs, 9)]
-    query = make(name, n, kind, start, max_degree=3, enforce_degree=True)
+    query = make(name, n, kind, start, **({} if kind in DELETING else {"max_degree": 3, "enforce_degree": True}))
     updates: list[Any] = [draw.choice(pairs) for _ in range(60)]
     if weighted and kind not in DELETING:
         updates = [(*pair, draw.randint(1, 4)) for pair in updates]

@@ -120,18 +120,18 @@ def test_bad_events_are_named(events: Any, match: str) -> None:
 def test_counts_of_a_whole_tick() -> None:
     query = Histogram(3)
     given = np.array([2, 0, 5], np.int32)
-    out = query.encode_totals(None, given)[0]
+    out = query.encode_totals([given])[0]
     assert out.dtype == np.int64
     assert out.tolist() == [2, 0, 5]
     out[0] = 9
     assert given[0] == 2
-    assert Histogram(3, removals=True).encode_totals(None, [-1, 0, 2])[0].tolist() == [-1, 0, 2]
+    assert Histogram(3, removals=True).encode_totals([[-1, 0, 2]])[0].tolist() == [-1, 0, 2]
     wrong: list[Any] = [[1, 2], [[1, 2, 3]], [1.0, 2.0, 3.0], [1, -1, 0], [2**60, 0, 0], [True, False, True]]
     for bad in wrong:
         with pytest.raises(InputError):
-            query.encode_totals(None, bad)
+            query.encode_totals([bad])
     with pytest.raises(InputError):
-        query.encode_totals(None, np.array([2**63 + 1, 0, 0], np.uint64))
+        query.encode_totals([np.array([2**63 + 1, 0, 0], np.uint64)])
 
 
 def test_bad_parameters() -> None:
@@ -218,9 +218,9 @@ def test_bad_weights(weights: Any) -> None:
 
 def test_totals_without_their_weights_are_refused() -> None:
     query = Histogram(["a", "b"], weights={"a": 3})
-    assert query.encode_totals(None, [6, 1])[0].tolist() == [6, 1]
+    assert query.encode_totals([[6, 1]])[0].tolist() == [6, 1]
     with pytest.raises(InputError, match="times its weight"):
-        query.encode_totals(None, [2, 1])
+        query.encode_totals([[2, 1]])
 
 
 def test_planted_weights_are_caught() -> None:

@@ -11,8 +11,8 @@ import pytest
 from evercount import Budget, Stream
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.errors import InputError, ParameterError
+from evercount.privacy import Adjacency
 from evercount.queries import Marginals, build_query
-from evercount.queries.base import Adjacency
 
 BUDGET = Budget(1.0, 1e-6)
 AB, XYZ, ONE = ["a", "b"], ["x", "y", "z"], ["only"]

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Count
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 from evercount.audit.sensitivity import audit_sensitivity, gram_falls
 from evercount.engine.build import sensitivity_on
 from evercount.factorizations import FACTORIZATIONS, Factorization, Fresh, factorization
-from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
+from evercount.factorizations.filter_numbers import PiecewiseLinear, design, dyadic_knots
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns, rows_fall
-from evercount.factorizations.square_root_filter import design
 from evercount.graphs import DegreeHistogram, HighDegree, Matching
-from evercount.queries.base import Adjacency
+from evercount.privacy import Adjacency
 from evercount.queries.graphs.edge_rules import StreamKind
 from many_streams import smooth_stream
 from tiers import soak_but

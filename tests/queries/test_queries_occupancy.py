@@ -21,8 +21,9 @@ from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.noise import Secret
 from evercount.planning.compare import plan
+from evercount.privacy import Adjacency
 from evercount.queries import Occupancy
-from evercount.queries.base import Adjacency, Query
+from evercount.queries.base import Query
 from many_streams import smooth_stream
 from neighbouring_streams import change_norm
 

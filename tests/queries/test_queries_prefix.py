@@ -1,20 +1,18 @@
-"""PrefixQuery, the generators of neighbours, and the check that refutes a sensitivity that is too small."""
+"""PrefixQuery, the generators of neighbours, and the audit that refutes a sensitivity that is too small."""
 
 from __future__ import annotations
 
 import json
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-import neighbouring_streams
 from evercount import Budget, Stream
-from evercount.audit.check_query import ABSENT, check
+from evercount.audit.sensitivity import SensitivityReport, Universe, audit_sensitivity
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.engine.snapshot_format import pack, unpack
+from evercount.engine.build_parameters import pack, unpack
 from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge
 from evercount.queries import prefix, register_encoder
 from evercount.queries.histogram import Histogram
@@ -126,9 +124,9 @@ def encoders(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_identity_by_registered_name(encoders: dict[str, Any]) -> None:
-    register_encoder("parity", parity)
+    register_encoder("parity")(parity)
     register_encoder("rises")(ups_and_downs)
-    register_encoder("of a class", Holder.encode)
+    register_encoder("of a class")(Holder.encode)
     for query in (EVENS, RISES, PrefixQuery(Holder.encode, 1, {"add-remove": 1}, grid=0.5)):
         assert PrefixQuery(**json.loads(json.dumps(query.parameters()))) == query
     assert EVENS.parameters()["encode"] == "parity"
@@ -141,18 +139,18 @@ def test_identity_by_registered_name(encoders: dict[str, Any]) -> None:
 
 
 def test_a_name_stands_for_one_encoder(encoders: dict[str, Any]) -> None:
-    register_encoder("sums", parity)
-    assert register_encoder("sums", parity) is parity, "a module may be imported again"
+    register_encoder("sums")(parity)
+    assert register_encoder("sums")(parity) is parity, "a module may be imported again"
     with pytest.raises(ParameterError, match="is taken"):
-        register_encoder("sums", ups_and_downs)
-    register_encoder("lambda", lambda events: [1])
+        register_encoder("sums")(ups_and_downs)
+    register_encoder("lambda")(lambda events: [1])
     with pytest.raises(ParameterError, match="is taken"):
-        register_encoder("lambda", lambda events: [2])
+        register_encoder("lambda")(lambda events: [2])
     for name in ("", "\u202eevil", 3):
         with pytest.raises(ParameterError):
-            register_encoder(name, parity)  # type: ignore[call-overload]
+            register_encoder(name)(parity)  # type: ignore[call-overload]
     with pytest.raises(ParameterError, match="a function"):
-        register_encoder("number", 3)  # type: ignore[type-var]
+        register_encoder("number")(3)  # type: ignore[type-var]
 
 
 NAMES = [
@@ -188,18 +186,15 @@ def test_no_name_is_resolved_but_those_of_registered_encoders(encoders: dict[str
     assert "this" not in sys.modules
 
 
-def test_snapshots_that_name_a_path_are_restored_once_that_function_is_registered(encoders: dict[str, Any]) -> None:
+def test_snapshots_that_name_a_path_are_restored_once_that_path_is_registered(encoders: dict[str, Any]) -> None:
     stream = Stream(EVENS, Budget(1.0, 1e-9), 8)
     stream.step([1, 2])
     blob = stream.snapshot()
     assert unpack(blob)["query"]["parameters"]["encode"] == "test_queries_prefix:parity"
     with pytest.raises(SnapshotError, match="register_encoder"):
         Stream.restore(blob)
-    register_encoder("any name", parity)
+    register_encoder("test_queries_prefix:parity")(parity)
     assert np.array_equal(Stream.restore(blob).step([3]).values, stream.step([3]).values)
-    encoders.clear()
-    register_encoder("test_queries_prefix:parity", parity)
-    assert Stream.restore(blob).tick == 1
 
 
 # -- neighbours and norms --------------------------------------------------------------------------------------
@@ -253,44 +248,34 @@ def test_illegal_streams_are_no_neighbours() -> None:
     assert (worst.value, worst.pair, worst.tried) == (2.0, (((0,),), ((1,),)), 2)
 
 
-# -- the check -------------------------------------------------------------------------------------------------
+# -- attacks on declared sensitivities --------------------------------------------------------------------------
 
 
-def test_check_accepts_what_is_true_and_is_exhaustive() -> None:
+def audited(query: PrefixQuery | Substrings, events: Any, ticks: int, adjacency: Any, **rest: Any) -> SensitivityReport:
+    return audit_sensitivity(query, rest.pop("R", {}), adjacency, ticks, Universe(tuple(events), merge=False), **rest)
+
+
+def test_the_audit_accepts_what_is_true_and_is_exhaustive() -> None:
     for adjacency in ("add-remove", "replace"):
-        verdict = check(EVENS, [1, 2, 3], 3, adjacency)
-        assert verdict.exhaustive
-        assert not verdict.refuted
-        assert verdict.found == verdict.claimed == EVENS.squared_sensitivity(adjacency)
+        report = audited(EVENS, [1, 2, 3], 3, adjacency)
+        assert report.exhaustive
+        assert report.holds
+        assert report.norm == report.S == EVENS.squared_sensitivity(adjacency)
         once = 1 if adjacency == "add-remove" else 2  # a replaced event makes each pair in two orders
-        assert verdict.tried == count_pairs([1, 2, 3], 3, adjacency) // once
-    assert not check(RISES, [1, 2, 3], 4, "replace").refuted
+        assert report.pairs == count_pairs([1, 2, 3], 3, adjacency) // once
+    assert audited(RISES, [1, 2, 3], 4, "replace").holds
 
 
-def test_check_catches_a_sensitivity_that_is_too_small() -> None:
+def test_the_audit_catches_a_sensitivity_that_is_too_small() -> None:
     small = PrefixQuery(parity, 2, {"replace": 1})
-    verdict = check(small, [1, 2], 2, "replace")
-    assert verdict.refuted
-    assert verdict.found == 2
-    assert verdict.pair is not None
-    one, other = (small.encode_run(None, stream)[0] for stream in verdict.pair)
-    assert change_norm(one, other) == verdict.found
-    assert "REFUTED" in str(verdict)
+    report = audited(small, [1, 2], 2, "replace")
+    assert not report.holds
+    assert report.norm == 2
+    assert report.pair is not None
+    one, other = (small.encode_run(None, stream)[0] for stream in report.pair)
+    assert change_norm(one, other) == report.norm
     stateful = PrefixQuery(ups_and_downs, 1, {"replace": 1.9}, state={"last": 0})
-    assert check(stateful, [1, 2, 3], 4, "replace").refuted
-
-
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
-@pytest.mark.parametrize("noop", [ABSENT, 7])
-@pytest.mark.parametrize(("ticks", "per_tick"), [(3, 1), (2, 2), (1, 3)])
-def test_the_check_finds_what_plain_loops_find(adjacency: Any, noop: Any, ticks: int, per_tick: int) -> None:
-    """Two events of one tick are not two ticks: an encoder that looks at the whole tick tells them apart."""
-    query = PrefixQuery(lambda tick: [max(tick, default=0), len(set(tick))], 2, {"add-remove": 1, "replace": 1})
-    verdict = check(query, [1, 2, 4], ticks, adjacency, per_tick=per_tick, noop=noop)
-    gone = neighbouring_streams.ABSENT if noop is ABSENT else noop
-    pairs = all_neighbours([1, 2, 4], ticks, adjacency, per_tick=per_tick, noop=gone)
-    assert verdict.exhaustive
-    assert verdict.found == worst_pair(query, pairs).value > 1
+    assert not audited(stateful, [1, 2, 3], 4, "replace").holds
 
 
 def test_random_search_finds_the_papers_mistake() -> None:
@@ -301,40 +286,25 @@ def test_random_search_finds_the_papers_mistake() -> None:
         def squared_sensitivity(self, adjacency: Any) -> float:
             return 9.0
 
-    verdict = check(Paper("abcd", 3), "abcd", 12, "replace", samples=1000)
-    assert not verdict.exhaustive
-    assert verdict.refuted
-    assert verdict.found == text.squared_sensitivity("replace"), "and nothing beats the right claim"
+    report = audited(Paper("abcd", 3), "abcd", 12, "replace", budget=300)
+    assert not report.exhaustive
+    assert not report.holds
+    assert report.norm == text.squared_sensitivity("replace"), "and nothing beats the right claim"
 
 
-def test_check_with_a_factorization() -> None:
+def test_the_audit_with_a_factorization() -> None:
     f = np.cumprod([1.0] + [(2 * k - 1) / (2 * k) for k in range(1, 6)])
     R = np.array([[f[i - j] if i >= j else 0.0 for j in range(6)] for i in range(6)])
-    norm = float(np.linalg.norm(R[:, 0]))
-    factorization = SimpleNamespace(column_norm=norm, dense=lambda ticks=None: (R[:ticks, :ticks], R[:ticks, :ticks]))
-    verdict = check(EVENS, [1, 2], 6, "replace", factorization)
-    assert verdict.found == pytest.approx(verdict.claimed) == pytest.approx(2 * norm**2)
+    (finding,) = audited(EVENS, [1, 2], 6, "replace", R=R).findings
+    assert finding.found == pytest.approx(finding.claimed) == pytest.approx(2 * float(np.linalg.norm(R[:, 0])) ** 2)
     wrong = PrefixQuery(parity, 2, {"replace": 1.9})
-    assert check(wrong, [1, 2], 6, "replace", factorization).refuted
+    assert not audited(wrong, [1, 2], 6, "replace", R=R).findings[0].holds
 
 
-def test_check_refuses_nonsense() -> None:
-    with pytest.raises(ParameterError):
-        check(EVENS, [], 3, "replace")
-    with pytest.raises(ParameterError):
-        check(EVENS, [1], 0, "replace")
-    with pytest.raises(ParameterError):
-        check(EVENS, [1], 3, "swap")  # type: ignore[arg-type]
-
-
-def test_events_that_look_alike_are_told_apart() -> None:
-    """Long arrays, and objects with a coarse repr, print the same: the check must not take one for the other."""
-    query = PrefixQuery(lambda events: [int(sum(event.sum() for event in events))], 1, {"replace": 1.0})
-    spike = np.zeros(5000, int)
-    spike[2500] = 50
-    verdict = check(query, [np.zeros(5000, int), spike], 2, "replace")
-    assert verdict.refuted
-    assert verdict.found == 2500
+def test_the_audit_refuses_nonsense() -> None:
+    for events, ticks, adjacency in (([], 3, "replace"), ([1], 0, "replace"), ([1], 3, "swap")):
+        with pytest.raises(ParameterError):
+            audited(EVENS, events, ticks, adjacency)
 
 
 @pytest.mark.parametrize(

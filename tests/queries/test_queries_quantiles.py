@@ -12,9 +12,10 @@ import pytest
 from evercount import Budget, Quantiles, Stream
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.errors import InputError, ParameterError
+from evercount.privacy import Adjacency
 from evercount.queries import build_query
-from evercount.queries.base import Adjacency
 from many_streams import noise_of, smooth_stream
+from tiers import soak_but
 
 BUDGET = Budget(1.0, 1e-6)
 
@@ -103,7 +104,10 @@ def coverage(number: int, q: float, budget: Budget, factor: float = 1.0) -> dict
 
 @pytest.mark.parametrize(
     ("number", "q", "delta"),
-    [(50, 0.5, 1e-6), (2000, 0.95, 1e-6), (300, 0.1, 1e-6), (2000, 0.95, 0.0), (300, 0.1, 0.0)],
+    soak_but(
+        [(50, 0.5, 1e-6), (2000, 0.95, 0.0)],
+        [(50, 0.5, 1e-6), (2000, 0.95, 1e-6), (300, 0.1, 1e-6), (2000, 0.95, 0.0), (300, 0.1, 0.0)],
+    ),
 )
 def test_intervals_hold_as_often_as_they_say(number: int, q: float, delta: float) -> None:
     """More often where a bin is wide beside the interval: the truth is missed only together with its whole bin."""

@@ -14,8 +14,8 @@ from evercount import Budget, Histogram, Rollup, Stream
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations import factorization
+from evercount.privacy import Adjacency
 from evercount.queries import build_query
-from evercount.queries.base import Adjacency
 from evercount.queries.rollup import path_key
 from many_streams import noise_of, published, smooth_stream
 from neighbouring_streams import all_neighbours, worst_pair
@@ -92,7 +92,7 @@ def test_bad_events_are_named(event: Any) -> None:
 def test_totals_are_checked() -> None:
     query = Rollup(PATHS)
     with pytest.raises(InputError, match="between 0"):
-        query.encode_totals(None, [-1] + [0] * 8)
+        query.encode_totals([[-1] + [0] * 8])
 
 
 SHAPES = [

@@ -77,7 +77,7 @@ def test_a_bad_letter_is_named_and_changes_nothing() -> None:
     with pytest.raises(InputError, match="event 1"):
         Substrings(2, 2).encode([], [1, True])
     for no_tick in (3, b"ab", {"a": 1}):
-        with pytest.raises(InputError, match="sequence of letters"):
+        with pytest.raises(InputError, match="sequence of events"):
             query.encode(state, no_tick)
     assert state == before
 

@@ -7,12 +7,11 @@ import pytest
 from scipy.stats import studentized_range
 
 from evercount import Budget, Histogram, Rollup, Stream, TopK
-from evercount._arrays import FloatArray
+from evercount._validate import FloatArray
 from evercount.errors import ParameterError
 from evercount.graphs import DegreeHistogram
 from evercount.queries import Query
-from evercount.queries.publishing import CellErrors
-from evercount.queries.top_keys import RankErrors, range_tail, supported_keys, top_keys
+from evercount.queries.publishing import CellErrors, RankErrors, range_tail, supported_keys, top_keys
 from evercount.words import Substrings
 from many_streams import least_share, noise_of, published, smooth_stream
 
@@ -128,7 +127,7 @@ def test_other_kinds_of_noise_use_the_union_bound() -> None:
     highest = Stream(TopK(["a", "b", "c"], k=1), Budget(4.0, 1e-6), 4, postprocess=["monotone"]).step(events)
     degrees = Stream(DegreeHistogram(40, max_degree=3), Budget(4.0, 1e-6), 4).step([(0, 1)])
     for release in (pure, highest, degrees):
-        assert not release._run._rank_errors(0).independent
+        assert not release._run._rank_errors.independent
         key = release.top()[0]
         assert 0 <= key.confidence <= 1
         assert key.low < key.value < key.high
@@ -171,7 +170,7 @@ def test_selected_intervals_of_streams_hold_at_once(query: Query, budget: Budget
     assert np.mean((np.abs(noise) <= half).all(axis=1)) >= least
     if query.cells == query.outputs and budget.delta:
         assert np.mean((np.abs(noise) <= 0.9 * half).all(axis=1)) < least, "planted: 10 % too narrow"
-    single = releases._symmetric(level, slice(None))[-1]
+    single = releases._symmetric(level)[-1]
     assert np.mean((off <= single[order]).all(axis=1)) < least
 
 

@@ -20,7 +20,7 @@ def test_intervals_and_confidences_hold_given_discovery() -> None:
     least, std = stream.thresholds.at(1), float(stream.std([1])[0, 0])
     counts = np.asarray([int(least + std * away) for away in (*np.arange(-2, 4, 0.5), 14, 22)])
     many = discoveries(stream, counts[np.newaxis], runs)
-    errors = many.releases._cell_errors(0)
+    errors = many.releases[0]._run._cells
     missed = wrong = naive = confident = 0
     for values, evidence, order in zip(*many.rows(1), strict=True):
         public = order[: np.count_nonzero(~np.isnan(values)) - 2]
@@ -46,9 +46,7 @@ def test_a_release_gives_what_its_numbers_give() -> None:
     stream = Stream(DiscoveredKeys(), Budget(1.0, 1e-2), 4)
     release = stream.step({"a": 500, "b": 400, "c": 300})
     run = release._run
-    wanted = top_discovered(
-        stream.query, release.labels, release.values, run._evidence(np.asarray([0]))[0], run._cell_errors(0), 2, 0.8
-    )
+    wanted = top_discovered(stream.query, release.labels, release.values, run._sums[0], run[0]._run._cells, 2, 0.8)
     assert release.top(2, 0.8) == wanted
     assert [key.key for key in wanted] == ["a", "b"]
 

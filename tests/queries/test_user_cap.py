@@ -13,8 +13,8 @@ import pytest
 from evercount.engine.build import squared_norm
 from evercount.errors import InputError
 from evercount.factorizations import Balanced
-from evercount.privacy import Budget
-from evercount.queries.base import Adjacency, Query
+from evercount.privacy import Adjacency, Budget
+from evercount.queries.base import Query
 from evercount.queries.histogram import Histogram
 from evercount.queries.user_cap import Caps, Used, UserState, cap_per_user
 from evercount.queries.words import Episodes, Substrings

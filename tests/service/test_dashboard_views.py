@@ -209,7 +209,8 @@ def test_scheduled_nonnegative_top_and_single_streams(
         page.click("#save-csv")
     assert told.value.suggested_filename == "tidy.running.csv"
     rows = list(csv.DictReader(Path(told.value.path()).read_text("utf-8").splitlines()))
-    assert [float(row["low"]) for row in rows] == [max(0, end) for end in low]
+    shown = [float(row["low"]) for row in rows]  # with the digits that its error allows
+    assert shown == pytest.approx([max(0, end) for end in low], abs=1)
     assert page.locator("#copy-link").is_visible()
     assert page.locator("#compare-link").is_hidden()
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }")

@@ -6,7 +6,7 @@ import sqlite3
 from functools import partial
 from pathlib import Path
 
-from evercount.service.log_keeper import LogKeeper
+from evercount.service.commit_loop import LogKeeper
 from evercount.service.runtime import Service
 from evercount.store import Batch, Store, StreamDeclaration
 from serving import ADMIN, HEADERS, Postgres, served

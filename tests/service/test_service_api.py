@@ -19,7 +19,7 @@ from evercount.declarations.schedule import Schedule
 from evercount.errors import InputError
 from evercount.service.access import Limits
 from evercount.service.demo import YEAR
-from evercount.service.http_errors import Json
+from evercount.service.openapi import Json
 from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration
 
@@ -116,13 +116,6 @@ def test_discovered_keys_are_listed_with_their_ticks(client: httpx.Client, servi
     page = client.get("/v1/streams/flu/releases").json()
     assert page["labels"] == labels
     assert [len(release["values"]) for release in page["releases"]] == [3, 4]
-    cells = client.get("/v1/streams/flu/cells").json()["cells"]
-    assert [(cell["cell"], cell["label"], cell["since"]) for cell in cells] == [
-        (0, "total", None),
-        (1, "other", None),
-        (2, "oslo", 1),
-        (3, "bergen", 2),
-    ]
     refused = client.post("/v1/streams/flu/events", json=["fine", "\u202e"])
     assert "event 1" in problem(refused, 422)
 
@@ -181,7 +174,7 @@ def test_every_error_has_the_one_shape(client: httpx.Client) -> None:
     problem(client.post("/v1/streams", content=b"\xff"), 422, "ParameterError")
     problem(client.get("/static/../app.py"), 404)
     problem(client.get("/static/..%2fapp.py"), 404)
-    problem(client.get("/vendor/uplot/__init__.py"), 404)
+    problem(client.get("/vendor/uplot/..%2f__init__.py"), 404)
     problem(client.delete("/v1/tokens/99"), 404, "NotFound")
 
 
@@ -207,28 +200,23 @@ def test_live_releases_are_resumable(client: httpx.Client, service: Service) -> 
         fourth = client.post("/v1/streams/flu/close-tick").json()
         assert next(events) == (4, fourth)
         assert service.hub.listeners == 1
-        assert [tick for tick, _ in service.hub.topic("flu").recent] == [4]
     with client.stream("GET", "/v1/streams/flu/live", params={"after": 3}) as live:
         assert next(read_events(live)) == (4, fourth)
 
 
-def test_releases_that_nobody_listened_to_are_not_kept_and_not_missed(client: httpx.Client, service: Service) -> None:
+def test_releases_that_nobody_listened_to_are_not_missed(client: httpx.Client, service: Service) -> None:
     declare(client)
-    topic = service.hub.topic("flu")
     client.post("/v1/streams/flu/close-tick")
-    assert not topic.recent
     with client.stream("GET", "/v1/streams/flu/live", params={"after": 0}) as live:
         events = read_events(live)
         assert next(events)[0] == 1
         client.post("/v1/streams/flu/close-tick")
         assert next(events)[0] == 2
-        assert len(topic.recent) == 1
-    while topic.listeners:  # the service notices that the listener went away
+    while service.hub.listeners:  # the service notices that the listener went away
         client.get("/v1/streams")
     for _ in range(3):
         client.post("/v1/streams/flu/close-tick")
-    assert not topic.recent
-    with client.stream("GET", "/v1/streams/flu/live", params={"after": 1}) as live:  # 2 was kept once, 3 to 5 never
+    with client.stream("GET", "/v1/streams/flu/live", params={"after": 1}) as live:
         events = read_events(live)
         assert [next(events)[0] for _ in range(4)] == [2, 3, 4, 5]
         client.post("/v1/streams/flu/close-tick")
@@ -238,10 +226,10 @@ def test_releases_that_nobody_listened_to_are_not_kept_and_not_missed(client: ht
 def test_many_releases_reach_a_slow_listener(client: httpx.Client) -> None:
     declare(client)
     with client.stream("GET", "/v1/streams/flu/live") as live:
-        for _ in range(150):
+        for _ in range(70):  # more than are read at a time
             client.post("/v1/streams/flu/close-tick")
         events = read_events(live)
-        assert [next(events)[0] for _ in range(150)] == list(range(1, 151))
+        assert [next(events)[0] for _ in range(70)] == list(range(1, 71))
 
 
 def read_events(response: httpx.Response) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -41,7 +41,7 @@ def test_only_registered_encoders_are_declared_over_http(tmp_path: Path, monkeyp
             assert answer.status_code == 422, answer.text
             assert "no encoder is registered" in answer.text
         client.post("/v1/streams/own/events", headers=HEADERS, json=[f"touch {touched}"])
-        register_encoder("length", length)
+        register_encoder("length")(length)
         assert client.post("/v1/streams", headers=HEADERS, json=declaration("length")).status_code == 201
     assert not touched.exists()
 

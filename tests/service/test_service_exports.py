@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from evercount.service import catch_up
-from evercount.service.routes import releases as export
+from evercount.service import routes as export
 from evercount.service.runtime import Service
 from evercount.store import Store
 from serving import ADMIN, HEADERS, served
@@ -105,9 +105,7 @@ def test_cells_come_in_pages(client: httpx.Client) -> None:
     labels: list[str] = []
     for start in range(0, 2500, 1000):
         page = client.get("/v1/streams/wide/releases", params={"first_cell": start}).json()
-        names = client.get("/v1/streams/wide/labels", params={"first_cell": start}).json()["labels"]
-        assert page["labels"] == names
-        labels += names
+        labels += page["labels"]
         parts.append(page["releases"])
     assert labels == every["labels"] == [f"k{i}" for i in range(2500)]
     for tick, release in enumerate(every["releases"]):

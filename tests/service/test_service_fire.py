@@ -27,6 +27,7 @@ from evercount.store import Store, StreamDeclaration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, Postgres
+from stored import all_releases, stored_labels
 
 SECRET = "5e" * 32
 KEYS = ("north", "east", "south")
@@ -71,7 +72,7 @@ def serve_once(life: dict[str, Any]) -> None:
 
     from evercount.service.http_server import run
     from evercount.service.runtime import Service
-    from evercount.store.commit_batches import Group
+    from evercount.store import commit_batches
 
     steps = 0
 
@@ -98,8 +99,7 @@ def serve_once(life: dict[str, Any]) -> None:
 
     Store.accept = accept  # type: ignore[method-assign]
     if life["forget_keys"]:
-        Group._earlier = lambda *_: None  # type: ignore[method-assign]
-        Group.keys = property(lambda self: {}, lambda self, _: None)  # type: ignore[assignment]
+        commit_batches.keyed = lambda *_: None
     store = Store(life["db"], head=Path(life["head"]) if life["head"] else None)
     service = Service(store, admin=ADMIN)
     for table in life["streams"]:
@@ -259,12 +259,12 @@ def check(
         live = store.find("fire")
         assert live.closed == len(expected)
         assert live.totals.tolist() == open_totals.tolist()
-        released = list(store.all_releases("fire"))
+        released = list(all_releases(store, "fire"))
         assert [release["tick"] for release in released] == list(range(1, len(expected) + 1))
         assert released == answers
         plain = live.declaration.build(secret=Secret.from_hex(SECRET), replay=True)
         for release, totals in zip(released, expected, strict=True):
-            assert release["values"] == plain.step_totals(totals).values.tolist()
+            assert release["values"] == plain.run_totals([totals])[0].values.tolist()
         assert store.verify(store.head) == []
     finally:
         store.close()
@@ -318,7 +318,7 @@ def clock_under_fire(forge: Forge, place: str, head: Path | None, kills: int, se
     store = Store(place, head=head)
     try:
         assert store.verify(store.head) == []
-        released = list(store.all_releases("clocked"))
+        released = list(all_releases(store, "clocked"))
         noise = store.find("clocked").declaration.build(secret=Secret.from_hex(SECRET), replay=True)
         silence = noise.run_totals(np.zeros((len(released), len(KEYS)), np.int64)).values
         sums = np.asarray([release["values"] for release in released]) - silence
@@ -359,10 +359,10 @@ def keys_under_fire(forge: Forge, place: str, head: Path | None, kills: int, see
     store = Store(place, head=head)
     try:
         assert store.verify(store.head) == []
-        assert list(store.all_releases("unlisted")) == answers
+        assert list(all_releases(store, "unlisted")) == answers
         plain = store.find("unlisted").declaration.build(secret=Secret.from_hex(SECRET), replay=True)
         assert [release["values"] for release in answers] == [plain.step(tick).values.tolist() for tick in ticks]
-        assert store.labels("unlisted") == list(plain.labels) == list(store.find("unlisted").labels)
+        assert stored_labels(store, "unlisted") == list(plain.labels) == list(store.find("unlisted").labels)
         assert set(KEYS) < set(plain.labels)
     finally:
         store.close()

@@ -18,6 +18,7 @@ from evercount.queries import QUERIES
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store, StreamDeclaration
 from small_queries import SMALL, TICKS, events_of
+from stored import all_releases
 
 ELSEWHERE = {"prefix": "its encoder is code of the operator: tests/store/test_store_open_encoder.py"}
 EVENTS = {"epsilon": 1.0, "delta": 1e-6}
@@ -59,7 +60,7 @@ def one_life(place: Path, streams: list[StreamDeclaration], ticks: int) -> dict[
                 (answer,) = store.accept([read_batch(one, json.dumps(tick).encode())], 0.0)
                 assert isinstance(answer, Accepted), (one.name, answer)
             store.close_ticks(live, 1, 0.0)
-        found[one.name] = list(store.all_releases(one.name))
+        found[one.name] = list(all_releases(store, one.name))
     store.close()
     return found
 
@@ -94,7 +95,7 @@ def under_fire(forge: Forge, folder: Path, place: str, kills: int, seed: int, ti
     store = Store(place, head=folder / "head")
     try:
         assert store.verify(store.head) == []
-        released = {name: list(store.all_releases(name)) for name in answers}
+        released = {name: list(all_releases(store, name)) for name in answers}
     finally:
         store.close()
     assert released == answers
@@ -104,7 +105,7 @@ def under_fire(forge: Forge, folder: Path, place: str, kills: int, seed: int, ti
 
 
 def test_every_query_survives_kills(tmp_path: Path, forge: Forge) -> None:
-    under_fire(forge, tmp_path, str(tmp_path / "fire.db"), kills=4, seed=31, ticks=2)
+    under_fire(forge, tmp_path, str(tmp_path / "fire.db"), kills=2, seed=31, ticks=2)
 
 
 @pytest.mark.soak

@@ -131,7 +131,6 @@ ends = st.sampled_from(
         "/plan",
         "/close-tick",
         "/live/",
-        "/labels",
         "/releases.csv",
         "/x",
     ]

@@ -13,7 +13,7 @@ from evercount.cli import app
 from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.store import Reading, Store, StreamDeclaration
-from evercount.store.watched_store import WatchedStore
+from evercount.store.writer import WatchedStore
 from serving import ADMIN, served
 
 QUERIES = {"one": "count", "other": "count", "keys": "discovered-keys"}
@@ -78,7 +78,7 @@ def test_no_route_shows_it(forked: Path, opened: type[Store]) -> None:
             assert direct.status_code == 410
             ask = {"view": "running", "cell": "count", "minus": "count", "minus_stream": "one"}
             assert client.get(f"/v1/streams/other/releases{suffix}", params=ask).status_code == 410
-        for path in ("", "/labels", "/cells", "/releases", "/plan"):
+        for path in ("", "/releases", "/plan"):
             assert "secret village" not in client.get(f"/v1/streams/keys{path}").text
         assert "secret village" not in client.get("/v1/streams").text
 

@@ -18,10 +18,11 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import all_of_view
 from evercount.engine.release import Releases
 from evercount.queries import QUERIES as KNOWN
-from evercount.service.pages import static_folder
+from evercount.service.http_app import STATIC
 from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.store import Accepted, Store
+from evercount.store.stored_releases import public_keys_of
 from serving import ADMIN, HandClock, served
 
 START = 1_774_641_600.0  # 2026-03-27T20:00Z: the days after it hold a change of the clock in Vienna
@@ -157,7 +158,7 @@ def test_two_cells_are_compared_with_their_exact_error(client: httpx.Client, ser
 def test_discovered_keys_are_shown_from_the_tick_in_which_they_became_public(
     client: httpx.Client, service: Service
 ) -> None:
-    since = {one["label"]: one["since"] for one in client.get("/v1/streams/places/cells").json()["cells"]}
+    since = dict(service.store.database.read(public_keys_of, service.store.find("places").id))
     assert since["oslo"] < since["bergen"]
     assert "a hut" not in since or since["a hut"] > since["bergen"]
     for cell in ("oslo", "bergen"):
@@ -210,8 +211,7 @@ def test_keys_of_the_day_are_shown_at_their_ticks_only(client: httpx.Client, ser
     assert facts["views"] == ["per-tick"]
     assert facts["query"]["own_ticks"]
     assert "no sum over several" in refusal(client, "today", view="last-24")
-    plan = client.get("/v1/streams/today/plan").json()
-    assert len(set(plan["thresholds"].values())) == 1
+    assert client.get("/v1/streams/today/plan").json()["std"]
     newest = [line for line in service.metrics_page(False).splitlines() if 'stream="today"' in line]
     assert any('cell="total"' in line for line in newest)
     assert not any("bergen" in line for line in newest), "it is not in the last release"
@@ -314,6 +314,6 @@ def test_refusals_say_what_is_wrong(client: httpx.Client) -> None:
 
 def test_every_query_has_words_on_the_page() -> None:
     """A new query must say what its number is; "Running number" is for encoders of a user's own."""
-    text = (static_folder() / "format.js").read_text(encoding="utf-8")
+    text = (STATIC / "format.js").read_text(encoding="utf-8")
     words = text[text.index("const KINDS") :]
     assert [name for name in KNOWN if f'{name}: "' not in words and f'"{name}"' not in words] == []

@@ -26,13 +26,15 @@ pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark")
 
 from evercount.spark.count_events import (  # noqa: E402
+    BAD,
+    TOO_FAR,
     CountedEvents,
     capped_groups,
-    check_declaration,
     count_placed,
+    place_events,
     refuse_bad,
 )
-from evercount.spark.place_rows import BAD, TOO_FAR, place_events  # noqa: E402
+from evercount.spark.session import check_declaration  # noqa: E402
 
 TICKS = 60
 TIMES = [
@@ -88,9 +90,9 @@ def by_file(declaration: StreamDeclaration, rows: Any, folder: Path) -> tuple[An
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     source = open_source(str(path), scratch)
-    counted = count(source, declaration, 1, TICKS + 1, scratch)
+    counted = count((source,), declaration, 1, TICKS + 1, scratch)
     bad: dict[str, int] = {}
-    for reject in find_rejects(source, declaration, scratch) if counted.bad else ():
+    for reject in find_rejects((source,), declaration, scratch) if counted.bad else ():
         bad[reject.reason] = bad.get(reject.reason, 0) + 1
     path.unlink()
     return counted.totals.rows(1, TICKS + 1), bad
@@ -197,7 +199,7 @@ def test_a_key_with_half_a_surrogate_pair_is_unknown(spark: Any, unknown: str, t
             read_batch(declaration, body)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    counted_file = count(open_source(str(tmp_path / "x.jsonl"), scratch), declaration, 1, TICKS + 1, scratch)
+    counted_file = count((open_source(str(tmp_path / "x.jsonl"), scratch),), declaration, 1, TICKS + 1, scratch)
     assert (counted_file.totals.total.tolist(), counted_file.bad) == ([1], 2)
 
 

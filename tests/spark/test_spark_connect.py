@@ -16,8 +16,7 @@ import pytest
 
 from conftest import ROOT_SECRET, why_no_spark
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.engine.close_ticks import close_ticks
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.close_ticks import TickTotals, close_ticks
 from evercount.noise import Secret
 
 DECLARATION = {

@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.close_ticks import TickTotals
 from evercount.errors import StoreError
 from evercount.noise import Secret
 from evercount.service.runtime import Service
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
-from evercount.store.watched_store import WatchedStore
+from evercount.store.writer import WatchedStore
 from loaded_program import COMMAND, Programs
 from serving import ADMIN, HEADERS, served
+from stored import all_releases
 
 SECRET = Secret.from_hex("7e" * 32)
 DECLARATION = StreamDeclaration.from_dict(
@@ -66,7 +67,7 @@ def test_releases_of_spark_are_shown_live(spark: Any, store: Store, tmp_path: Pa
             clock = lambda at=last: SCHEDULE.start_of(at + 1)  # noqa: E731
             release_stream(events, DECLARATION, store, str(tmp_path / "checkpoint"), clock=clock)
             shown = [next_release(lines) for _ in range(store.find("live").closed - (0 if last == 1 else 1))]
-            assert shown == list(store.all_releases("live"))[-len(shown) :]
+            assert shown == list(all_releases(store, "live"))[-len(shown) :]
         facts = client.get("/v1/streams/live").json()
         assert (facts["released"], facts["open_tick"], facts["state"]) == (3, 4, "open")
         assert client.get("/").status_code == 200  # the page of the dashboard, which reads what is above
@@ -86,7 +87,7 @@ def test_streams_that_come_later_are_shown_and_nothing_is_changed(store: Store, 
         store.close_ticks(live, 2, 0.0)
         watched.look()
         found = client.get("/v1/streams/other/releases").json()["releases"]
-        assert found == list(store.all_releases("other"))
+        assert found == list(all_releases(store, "other"))
         with pytest.raises(StoreError, match="for reading only"):
             watched.declare(StreamDeclaration.from_dict({**DECLARATION.to_dict(), "name": "third"}), 0.0)
 
@@ -107,4 +108,4 @@ def test_the_command_shows_a_store(store: Store, programs: Programs, tmp_path: P
     process.terminate()
     process.stderr.read()
     assert process.wait() == 0
-    assert found == list(store.all_releases("live"))
+    assert found == list(all_releases(store, "live"))

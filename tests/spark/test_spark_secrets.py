@@ -122,7 +122,7 @@ if __name__ == "__main__":
 def test_a_secret_file_that_others_can_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'evercount[spark]'")
     from evercount.errors import ParameterError
-    from evercount.spark.run_secret import root_secret
+    from evercount.spark.session import root_secret
 
     file = tmp_path / "secret"
     file.write_text(ROOT_SECRET + "\n")
@@ -134,5 +134,5 @@ def test_a_secret_file_that_others_can_read_is_refused(tmp_path: Path, monkeypat
         root_secret()
     file.chmod(0o600)
     file.write_text("")
-    with pytest.raises(ParameterError, match="EVERCOUNT_SECRET_FILE holds no secret"):
+    with pytest.raises(ParameterError, match="64 hexadecimal digits"):
         root_secret()

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.errors import InputError, ParameterError, StoreError
-from evercount.files.lake_table import open_lake
+from evercount.errors import Conflict, InputError, ParameterError, StoreError
+from evercount.files.published import open_lake
 from evercount.noise import Secret
-from evercount.store import Conflict, Store
+from evercount.store import Store
 from serving import Postgres
+from stored import all_releases
 from tiers import soak_but
 
 pa = pytest.importorskip("pyarrow")
@@ -27,8 +28,8 @@ pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark")
 
 from evercount.spark import release_batch, release_stream  # noqa: E402
-from evercount.spark.check_source import EVERY_AGE, SKIPPING  # noqa: E402
-from evercount.spark.stream_release import Progress, _Round  # noqa: E402
+from evercount.spark.session import EVERY_AGE, SKIPPING  # noqa: E402
+from evercount.spark.stream_release import _Round  # noqa: E402
 
 SECRET = Secret.from_hex("8e" * 32)
 KEYS = ["north", "south", "west"]
@@ -93,7 +94,7 @@ def new_store(place: Any, declaration: StreamDeclaration = DECLARATION, **rest: 
 
 
 def released(store: Store) -> list[list[float]]:
-    return [one["values"] for one in store.all_releases("live")]
+    return [one["values"] for one in all_releases(store, "live")]
 
 
 def expected(totals: Any, declaration: StreamDeclaration = DECLARATION) -> list[list[float]]:
@@ -111,7 +112,7 @@ def test_rounds_and_restarts_in_any_order_are_one_stream(spark: Any, feed: Feed,
         before = store.find("live").closed
         outcome = release_stream(
             feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda at=closed: end_of(at) + 5,
-            progress=Progress(lines.append),
+            say=lines.append,
         )  # fmt: skip
         assert outcome.ticks == range(before + 1, closed + 1)
         assert outcome.batches == len(files)
@@ -130,6 +131,7 @@ def test_rounds_and_restarts_in_any_order_are_one_stream(spark: Any, feed: Feed,
     store.close()
 
 
+@pytest.mark.soak
 def test_any_streaming_source_will_do(spark: Any, tmp_path: Path) -> None:
     """A source that is no folder: 30 rows in each batch, an hour apart."""
     from pyspark.sql import functions as sf
@@ -175,18 +177,16 @@ def test_a_batch_that_comes_again_is_counted_once(
 
 @pytest.mark.parametrize("late", soak_but(["next"], ["drop", "next"]))
 def test_late_events_and_the_wait(spark: Any, feed: Feed, tmp_path: Path, late: Any) -> None:
-    declaration = replace(DECLARATION, late=late)
+    declaration = replace(DECLARATION, late=late, wait="10m")
     store, checkpoint = new_store(tmp_path / "store.db", declaration), str(tmp_path / "checkpoint")
     feed.write(1, 2)
     wait = 10 * 60 * 10**6
-    first = release_stream(
-        feed.stream(spark), declaration, store, checkpoint, clock=lambda: end_of(2) + wait - 1, wait=wait
-    )
+    first = release_stream(feed.stream(spark), declaration, store, checkpoint, clock=lambda: end_of(2) + wait - 1)
     assert first.ticks == range(1, 2)
     open_before = feed.totals.copy()
     feed.write(1)
     extra = feed.totals - open_before
-    release_stream(feed.stream(spark), declaration, store, checkpoint, clock=lambda: end_of(2) + wait, wait=wait)
+    release_stream(feed.stream(spark), declaration, store, checkpoint, clock=lambda: end_of(2) + wait)
     rows = open_before[:2]
     if late == "next":
         rows[1] += extra[0]
@@ -315,6 +315,7 @@ def test_an_interrupted_round_stops_its_query(
 VIENNA = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "zone": "Europe/Vienna", "start": "2026-01-01T00:00:00"})
 
 
+@pytest.mark.soak
 def test_times_without_an_offset_are_those_of_the_declared_zone(spark: Any, tmp_path: Path) -> None:
     """Spark would read JSON in the session's zone (6 ticks away) and naive Parquet in UTC (1 tick away)."""
     rows = [{"ts": "2026-01-01T01:30:00", "key": "north"}] * 30
@@ -356,6 +357,7 @@ def test_times_without_an_offset_are_those_of_the_declared_zone(spark: Any, tmp_
             release_batch(table, VIENNA, str(tmp_path / "out"))
 
 
+@pytest.mark.soak
 def test_old_files_that_come_late_are_counted(spark: Any, feed: Feed, tmp_path: Path) -> None:
     """Spark skips a file 8 days older than the newest; it must be told not to, or is refused."""
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
@@ -384,7 +386,7 @@ def test_rows_of_users_are_said_once(spark: Any, tmp_path: Path) -> None:
     lines: list[str] = []
     release_stream(
         reader.parquet(str(tmp_path / "in")), declaration, tmp_path / "store.db", str(tmp_path / "checkpoint"),
-        clock=lambda: end_of(1), progress=Progress(lines.append),
+        clock=lambda: end_of(1), say=lines.append,
     )  # fmt: skip
     assert [line.split(",")[0] for line in lines] == [
         "micro-batch 0: 100 rows",
@@ -555,8 +557,6 @@ def test_what_is_refused(spark: Any, feed: Feed, tmp_path: Path) -> None:
     checkpoint = str(tmp_path / "checkpoint")
     with pytest.raises(ParameterError, match="takes a streaming DataFrame"):
         release_stream(spark.read.parquet(str(feed.folder)), DECLARATION, tmp_path / "store.db", checkpoint)
-    with pytest.raises(ParameterError, match="wait must be"):
-        release_stream(feed.stream(spark), DECLARATION, tmp_path / "store.db", checkpoint, wait=-1)
     with pytest.raises(StoreError, match="does not exist"):
         release_stream(feed.stream(spark), DECLARATION, tmp_path / "no" / "store.db", checkpoint)
     held = new_store(tmp_path / "store.db")

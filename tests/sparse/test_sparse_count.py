@@ -16,7 +16,7 @@ from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import ExactLaplace, quantile, tail
-from evercount.sparse.budget_split import make_counter, plain_bound, plan_sparse, sparse_against_plain
+from evercount.sparse.budget_split import make_counter, plan_sparse, sparse_against_plain
 from evercount.sparse.sparse_count import SparseCount, SparseRelease
 from evercount.sparse.sparse_plan import endless_radius
 from many_streams import least_share
@@ -107,8 +107,8 @@ def test_a_threshold_that_is_not_shifted_by_the_whole_event_is_caught() -> None:
 def test_the_simulated_partition_has_these_probabilities() -> None:
     """The program's own draws against the enumeration: 20,000 partitions, 5 standard errors for each pattern."""
     rates, counts, threshold = (0.5, 0.5), [1, 0, 2], 3
-    rho = ExactLaplace(secret(1), rates[0]).draw(np.arange(20000), 4)
-    nu = ExactLaplace(secret(2), rates[1]).draw(np.arange(20000), 3)
+    rho = ExactLaplace(secret(1)).draw(np.arange(20000), rates[0], 4)
+    nu = ExactLaplace(secret(2)).draw(np.arange(20000), rates[1], 3)
     seen: dict[tuple[bool, ...], int] = {}
     for levels, noise in zip(rho.tolist(), nu.tolist(), strict=True):
         held, number, pattern = 0, 0, []
@@ -140,6 +140,14 @@ def sparse_stream(seed: int, T: int, ones: int, clustered: bool) -> np.ndarray:
     where = rng.integers(T // 3, T // 3 + 40, ones) if clustered else rng.integers(0, T, ones)
     np.add.at(counts, where, 1)
     return counts
+
+
+def test_every_segment_has_a_threshold_of_its_own() -> None:
+    counter, levels = SparseCount(0.01, 1000, method="partition", secret=secret(1)), set()
+    for _ in range(12):  # each tick brings enough events to end a segment
+        assert counter.step(10**6).closed
+        levels.add(counter._level_noise)
+    assert len(levels) > 9
 
 
 @pytest.mark.parametrize(("delta", "clustered"), soak_but([(0.0, True)], [(0.0, True), (1e-8, False)]))
@@ -210,7 +218,7 @@ class Column:
     def __init__(self, numbers: np.ndarray) -> None:
         self.numbers, self.taken = numbers, 0
 
-    def draw(self, places: np.ndarray, _: int) -> np.ndarray:
+    def draw(self, places: np.ndarray, rate: float, cells: int) -> np.ndarray:
         return self.numbers[np.asarray(places), np.newaxis]
 
     def take(self, ticks: int) -> np.ndarray:
@@ -225,8 +233,8 @@ def many_runs(counter: SparseCount, counts: np.ndarray, streams: int) -> Iterato
     served = ticks if plan.method == "plain" or plan.segments is None else plan.segments
     noise = make_counter(plan, key.derive("counters"), None, streams).stream.take(served)
     if plan.method == "partition":
-        levels = ExactLaplace(key.derive("levels"), plan.threshold_epsilon).draw(np.arange(ticks + 1), streams)
-        extra = ExactLaplace(key.derive("ticks"), plan.tick_epsilon).draw(np.arange(ticks), streams)
+        levels = ExactLaplace(key.derive("levels")).draw(np.arange(ticks + 1), plan.threshold_epsilon, streams)
+        extra = ExactLaplace(key.derive("ticks")).draw(np.arange(ticks), plan.tick_epsilon, streams)
     for stream in range(streams):
         vars(counter).update(begun)
         counter._noise = SimpleNamespace(stream=Column(noise[:, stream]))  # type: ignore[assignment]
@@ -344,8 +352,8 @@ def test_where_it_wins() -> None:
     assert table[2**20, 1000]["wins"]
     assert not table[2**10, 1000]["wins"]
     assert not table[2**20, 10]["wins"]  # ten events: a constant is as good
-    assert plain_bound(1.0, 2**20) > plain_bound(1.0, 2**10)
-    assert plain_bound(1.0, 2**20, 1e-10) < plain_bound(1.0, 2**20)
+    assert table[2**20, 1000]["plain"] > table[2**10, 1000]["plain"]
+    assert sparse_against_plain(1.0, (2**20,), (10,), 1e-10)[0]["plain"] < table[2**20, 10]["plain"]
 
 
 def test_one_promised_event_costs_nothing_and_is_off_by_a_half() -> None:

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.engine.tick_totals import TickTotals
-from evercount.errors import StoreError
+from evercount.engine.close_ticks import TickTotals
+from evercount.errors import Conflict, StoreError
 from evercount.noise import Secret
-from evercount.store import Conflict, Store
+from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
 from serving import Postgres
+from stored import all_releases
 
 SECRET = Secret.from_hex("6c" * 32)
 START = 1_767_225_600
@@ -53,7 +54,7 @@ def batch(number: int, rows: dict[int, list[int]], query: str = "q1", **rest: An
 
 
 def released(store: Store) -> list[list[float]]:
-    return [one["values"] for one in store.all_releases("counted")]
+    return [one["values"] for one in all_releases(store, "counted")]
 
 
 def expected(rows: Any, declaration: StreamDeclaration = DECLARATION) -> list[list[float]]:
@@ -105,6 +106,23 @@ def test_a_checkpoint_of_another_stream_is_refused(store: Store) -> None:
     store.accept_totals("counted", batch(0, {1: [1, 0, 0]}))
     with pytest.raises(Conflict, match="belongs to another stream"):
         store.accept_totals("other", batch(0, {1: [1, 0, 0]}))
+
+
+def test_totals_that_are_too_late_to_be_revised_are_not_counted(tmp_path: Path) -> None:
+    """Of what comes in tick 4, ticks 3 and 4 count where one tick back is revised: the rest changes nothing."""
+    declaration = replace(DECLARATION, late="revise", revise_for=1, views=("per-tick",))
+    found = []
+    for number, rows in enumerate(
+        ({1: [9, 0, 0], 2: [0, 9, 0], 3: [0, 0, 2], 4: [3, 0, 0]}, {3: [0, 0, 2], 4: [3, 0, 0]})
+    ):
+        store = Store(tmp_path / f"{number}.db")
+        live = store.declare(declaration, START, SECRET)
+        store.close_ticks(live, 3, 0.0)
+        assert store.accept_totals("counted", batch(0, rows))
+        store.close_ticks(live, 1, 0.0)
+        found.append(released(store))
+        store.close()
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("late", ["drop", "next"])

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, ParameterError
 from evercount.noise import Secret
 from evercount.service.read_events import read_batch
@@ -18,6 +18,7 @@ from evercount.store import Store, named_events
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.named_events import NamedEvents, pack_rows, unpack_rows
 from evercount.store.schema import counted_events
+from stored import all_releases
 
 SECRET = Secret.from_hex("6e" * 32)
 TICKS = 4
@@ -99,7 +100,7 @@ def test_keys_of_several_batches_and_of_the_service_add_up(tmp_path: Path, monke
     live = store.find("named")
     while live.closed < TICKS:
         store.close_ticks(live, TICKS - live.closed, 0.0)
-    found = [one["values"] for one in store.all_releases("named")]
+    found = [one["values"] for one in all_releases(store, "named")]
     with store.database.reading() as connection:
         assert connection.execute(select(func.count()).select_from(counted_events)).scalar() == 0
     store.close()
@@ -120,7 +121,7 @@ def test_late_rows_follow_the_rule(tmp_path: Path, late: str) -> None:
     store.close_ticks(store.find("named"), 2, 0.0)
     store.accept_totals("named", batch(1, [(1, "a", 7), (2, "b", 60), (2, "a", 2), (3, "a", 3), (4, "a", 4)], parts=2))
     store.close_ticks(store.find("named"), 2, 0.0)
-    found = [one["values"] for one in store.all_releases("named")]
+    found = [one["values"] for one in all_releases(store, "named")]
     store.close()
     third = {"a": 12, "b": 60} if late == "next" else {"a": 3}
     expected = by_library(declaration, [{"a": 50}, {}, third, {"a": 4}])
@@ -134,7 +135,7 @@ def test_persons_count_once_a_tick_in_their_first_ticks(tmp_path: Path) -> None:
     for number, rows in enumerate((first, again)):
         assert store.accept_totals("named", batch(number, rows, declaration=PERSONS))
     store.close_ticks(store.find("named"), TICKS, 0.0)
-    found = [one["values"] for one in store.all_releases("named")]
+    found = [one["values"] for one in all_releases(store, "named")]
     store.close()
     totals = by_library(PERSONS, [["ann", "bob", "ann"], ["ann"], ["ann", "bob"], ["cyd"]])
     assert found == np.diff(totals, axis=0, prepend=0).tolist()

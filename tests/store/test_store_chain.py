@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evercount.store import Store, StreamDeclaration
-from evercount.store.stored_rows import genesis, link
+from evercount.store.stored_releases import genesis, link
 
 DECLARATION = {
     "name": "chain",

@@ -14,6 +14,7 @@ from evercount.cli.store_command import store as commands
 from evercount.declarations.streams_file import read_declarations
 from evercount.errors import EvercountError, ParameterError
 from evercount.store import Batch, Store, StreamDeclaration
+from stored import all_releases
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "streams.toml"
 
@@ -40,7 +41,7 @@ def run(*arguments: object) -> tuple[int, str]:
 def test_releases_are_exported_while_a_writer_is_at_work(place: Path, tmp_path: Path) -> None:
     store = Store(place)
     code, text = run("export-releases", "h", "--db", place)
-    released = list(store.all_releases("h"))
+    released = list(all_releases(store, "h"))
     store.close()
     assert code == 0
     rows = list(csv.DictReader(io.StringIO(text)))

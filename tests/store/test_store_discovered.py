@@ -16,7 +16,8 @@ from evercount.errors import Conflict, InputError
 from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Reading, Store, StreamDeclaration
-from evercount.store.watched_store import WatchedStore
+from evercount.store.writer import WatchedStore
+from stored import all_releases, stored_labels
 
 SECRET = Secret.from_hex("ec" * 32)
 DECLARATION = {
@@ -64,14 +65,14 @@ def test_a_restart_at_any_moment_changes_nothing(tmp_path: Path, place: str, req
             store.close()
             store = Store(where, head=head)
         found.append(close(store, tick[len(tick) // 2 :], one))
-        assert list(store.find("keys").labels) == store.labels("keys")
+        assert list(store.find("keys").labels) == stored_labels(store, "keys")
     assert found == expected
-    assert store.labels("keys") == list(plain.labels)
+    assert stored_labels(store, "keys") == list(plain.labels)
     assert store.verify(store.head) == []
     store.close()
     reading = Reading.open(where)
-    assert reading.labels("keys") == list(plain.labels)
-    assert [release["values"] for release in reading.all_releases("keys")] == expected
+    assert stored_labels(reading, "keys") == list(plain.labels)
+    assert [release["values"] for release in all_releases(reading, "keys")] == expected
     reading.close()
 
 
@@ -121,7 +122,7 @@ def test_a_changed_name_of_a_key_is_noticed_and_exports_have_names(tmp_path: Pat
     store.declare(one, 0.0, SECRET)
     for tick in ticks_of():
         close(store, tick, one)
-    names = store.labels("keys")
+    names = stored_labels(store, "keys")
     assert names[2:] == ["a", "b", "c"]
     store.close()
     exported = CliRunner().invoke(app, ["store", "export-releases", "keys", "--db", str(place)])
@@ -160,7 +161,7 @@ def test_a_watched_store_shows_keys_as_they_become_public(tmp_path: Path) -> Non
         for shown in (watched, late):
             if shown is not None:
                 shown.look()
-                assert list(shown.streams["keys"].labels) == store.labels("keys")
+                assert list(shown.streams["keys"].labels) == stored_labels(store, "keys")
                 assert len(shown.streams["keys"].labels) == len(values)
         seen.append(len(values))
     assert len(set(seen)) > 1, "some keys became public"

@@ -13,11 +13,12 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import stack_rows
 from evercount.errors import ParameterError
 from evercount.noise import Secret
-from evercount.service.read_views import Asked, read_view
+from evercount.service.answers import Asked, read_view
 from evercount.store import Batch, Reading, Store
-from evercount.store.join_keys import hide_keys, join_keys
 from evercount.store.open_stream import read_request
+from evercount.store.stream_life import hide_keys, join_keys
 from loaded_program import Programs
+from stored import all_releases, stored_labels
 
 SECRET = Secret.from_hex("6e" * 32)
 QUERIES: dict[str, tuple[dict[str, Any], list[Any], list[Any], list[Any]]] = {
@@ -54,9 +55,9 @@ def test_keys_join_with_the_numbers_of_the_library(name: str, tmp_path: Path) ->
     send(store, before, 4)
     live = store.find("s")
     store.accept([Batch("s", before, read_request(live.declaration, before))], 0.0)  # the open tick keeps what it has
-    new = join_keys(store, "s", keys, 100)
+    new = join_keys(store, "s", keys)
     assert new
-    assert join_keys(store, "s", keys, 100) == []
+    assert join_keys(store, "s", keys) == []
     if name == "histogram":  # no restart in between
         send(store, after, 1)
         store.close()
@@ -78,8 +79,8 @@ def test_keys_join_with_the_numbers_of_the_library(name: str, tmp_path: Path) ->
     reading = Reading.open(tmp_path / "e.db")
     try:
         assert reading.verify() == []
-        said = list(reading.all_releases("s"))
-        assert reading.labels("s") == list(plain.labels)
+        said = list(all_releases(reading, "s"))
+        assert stored_labels(reading, "s") == list(plain.labels)
         wide = stack_rows(*rows)
         view = plain.read_back(wide).per_tick()
         for release, values, low in zip(said, view.values, view.interval()[0], strict=True):
@@ -96,7 +97,7 @@ def test_what_cannot_join_is_refused_and_nothing_changes(tmp_path: Path) -> None
     blob = store.find("s").blob
     for keys, why in ((["x\n"], "line|control|character"), ([""], "key")):
         with pytest.raises(ParameterError, match=why):
-            join_keys(store, "s", keys, 100)
+            join_keys(store, "s", keys)
     assert store.find("s").blob == blob
     send(store, ["a"], 1)
     store.close()
@@ -105,7 +106,7 @@ def test_what_cannot_join_is_refused_and_nothing_changes(tmp_path: Path) -> None
 KILLED = """
 import os, signal, sys
 from evercount.store import LiveStream, Store
-from evercount.store.join_keys import hide_keys, join_keys
+from evercount.store.stream_life import hide_keys, join_keys
 store = Store(sys.argv[1])
 place = int(sys.argv[2])
 calls = [0]
@@ -118,7 +119,7 @@ def dying(original):
     return call
 LiveStream.write_state = dying(LiveStream.write_state)
 LiveStream.write_totals = dying(LiveStream.write_totals)
-join_keys(store, "s", ["c"], 100)
+join_keys(store, "s", ["c"])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -135,7 +136,7 @@ def test_a_kill_leaves_all_or_nothing(place: int, programs: Programs, tmp_path: 
     assert done.returncode == -signal.SIGKILL
     store = Store(with_kill)
     assert list(store.find("s").stream.labels) == ["a", "b", "other", *(["c"] if place == 3 else [])]
-    join_keys(store, "s", ["c"], 100)
+    join_keys(store, "s", ["c"])
     send(store, ["c"], 2)
     assert store.verify() == []
     store.close()
@@ -160,16 +161,16 @@ def test_removed_keys_are_not_shown(tmp_path: Path) -> None:
         return [int(row[0]) for row in rows if cell in row]
 
     assert (ticks_of("a"), ticks_of("b")) == ([1, 2, 3, 4, 5], [1, 2])
-    assert [page["values"][1] is None for page in store.all_releases("s")] == [False] * 2 + [True] * 3
+    assert [page["values"][1] is None for page in all_releases(store, "s")] == [False] * 2 + [True] * 3
     live = store.find("s")
-    view = read_view(store, live, Asked("last-3"), 10**6)
+    view = read_view(store, live, Asked(view="last-3"), 10**6)
     assert np.isnan(view.numbers[:, 0, 1]).all()
     assert store.verify(store.head) == []
-    assert join_keys(store, "s", ["b"], 100) == ["b"]
+    assert join_keys(store, "s", ["b"]) == ["b"]
     send(store, ["a", "b"], 1)
     assert ticks_of("b") == [1, 2, 6]
     plain = live.declaration.build(secret=SECRET, replay=True).run([["a", "b"]] * 6)
-    last = read_view(store, live, Asked("last-3"), 10**6).numbers[-1, 0]
+    last = read_view(store, live, Asked(view="last-3"), 10**6).numbers[-1, 0]
     assert np.array_equal(last, plain.last(3).values[-1])
     assert store.verify(store.head) == []
     store.close()

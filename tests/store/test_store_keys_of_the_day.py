@@ -14,7 +14,9 @@ from evercount.cli import app
 from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Reading, Store, StreamDeclaration
-from evercount.store.watched_store import WatchedStore
+from evercount.store.stored_releases import public_keys_of
+from evercount.store.writer import WatchedStore
+from stored import all_releases, stored_labels
 
 SECRET = Secret.from_hex("ed" * 32)
 DECLARATION = StreamDeclaration.from_dict(
@@ -46,11 +48,11 @@ def test_releases_are_those_of_the_library_whatever_restarts(tmp_path: Path) -> 
     run = DECLARATION.started(0).build(secret=SECRET, replay=True).run(TICKS)
     expected = [dict(zip(one.labels, one.values.tolist(), strict=True)) for one in run]
     assert [sorted(one)[:-2] for one in expected] == [["oslo"], ["bergen"], [], ["=bodø", "oslo"], ["bergen"]]
-    labels = store.labels("keys")
+    labels = stored_labels(store, "keys")
     assert labels == ["total", "other", "oslo", "bergen", "=bodø"], "numbered as they come"
     assert list(store.find("keys").labels) == labels
-    assert store.public_keys(store.find("keys").id) == [("oslo", 1), ("bergen", 2), ("=bodø", 4)]
-    assert [named(release, labels) for release in store.all_releases("keys")] == expected
+    assert store.database.read(public_keys_of, store.find("keys").id) == [("oslo", 1), ("bergen", 2), ("=bodø", 4)]
+    assert [named(release, labels) for release in all_releases(store, "keys")] == expected
     later = store.read_releases(store.find("keys"), cells=range(2, 4))
     assert [release["values"] for release in later] == [
         [[one.get("oslo"), one.get("bergen")][: 2 if "bergen" in one else "oslo" in one] for one in expected][i]
@@ -65,7 +67,7 @@ def test_releases_are_those_of_the_library_whatever_restarts(tmp_path: Path) -> 
     }, "exports have the order of every door"
     store.close()
     reading = Reading.open(tmp_path / "a.db")
-    assert [named(release, reading.labels("keys")) for release in reading.all_releases("keys")] == expected
+    assert [named(release, stored_labels(reading, "keys")) for release in all_releases(reading, "keys")] == expected
     reading.close()
     exported = CliRunner().invoke(app, ["store", "export-releases", "keys", "--db", str(tmp_path / "a.db")])
     cells = [line.split(",")[1] for line in exported.output.splitlines()[1:]]
@@ -90,8 +92,9 @@ def test_a_watched_store_shows_the_same(tmp_path: Path) -> None:
     for tick in TICKS:
         store.accept([read_batch(DECLARATION, json.dumps(tick).encode(), most=10**6)], 0.0)
         (release,) = store.close_ticks(live, 1, 0.0)
-        ((_, page),) = watched.look()
-        assert page == [release]
+        assert watched.look() == ["keys"]
+        shown = watched.streams["keys"]
+        assert watched.read_releases(shown, shown.closed - 1, 1) == [release]
         assert list(watched.streams["keys"].labels) == list(live.labels)
     watched.close()
     store.close()

@@ -38,7 +38,7 @@ def test_a_database_that_is_gone_is_not_named(
                 store.close_ticks(live, 1, 0.0)
             publishable(lost.value)
             for work in (store.names, store.recover, store.ledger):
-                with pytest.raises(StoreError, match="cannot be reached") as caught:
+                with pytest.raises(StoreError, match="refused the request") as caught:
                     work()
                 publishable(caught.value, port)
         assert port in caplog.text

@@ -15,6 +15,7 @@ from evercount.errors import StoreError
 from evercount.noise import Secret
 from evercount.store import Reading, Store, StreamDeclaration, schema
 from evercount.store.database import Database
+from stored import all_releases
 
 TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
 
@@ -50,7 +51,7 @@ def test_a_store_goes_on_after_a_migration(place: Any, tmp_path: Path, monkeypat
             assert connection.execute(text("select length from streams")).scalars().all() == [3]
             rows = connection.execute(text("select number, name from evercount_migrations order by number")).all()
             assert (rows[0].name, rows[-1].number, rows[-1].name) == ("first_tables", known + 1, "add_length_of_names")
-        released = list(reading.all_releases("one"))
+        released = list(all_releases(reading, "one"))
         reading.close()
     plain = declaration.started(0).build(secret=secret, replay=True)
     assert [one["values"] for one in released] == [plain.step(0).values.tolist() for _ in range(5)]

@@ -15,14 +15,15 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from evercount.cli.store_command import store as commands
-from evercount.engine.tick_totals import TickTotals
-from evercount.errors import BudgetExceeded, Conflict, EvercountError, StoreError, StreamStopped
+from evercount.engine.close_ticks import TickTotals
+from evercount.errors import BudgetExceeded, Conflict, EvercountError, ParameterError, StreamStopped
 from evercount.noise import Secret
 from evercount.store import Batch, Cap, Store, StreamDeclaration, declare_stream, retire_stream, schema, set_cap
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.named_events import UserEvents
-from evercount.store.retire import SECRET_TABLES
+from evercount.store.stream_life import SECRET_TABLES
 from serving import Postgres
+from stored import all_releases
 
 DECLARATION = {
     "name": "one",
@@ -69,13 +70,13 @@ def test_a_retired_stream_leaves_the_memory(tmp_path: Path) -> None:
 def test_nothing_of_a_retired_stream_is_left_to_release(tmp_path: Path) -> None:
     place = tmp_path / "a.db"
     store = started(place)
-    before, spent = list(store.all_releases("one")), store.ledger()
+    before, spent = list(all_releases(store, "one")), store.ledger()
     retire_stream(store, "one", 0.0, reason="a typo")
     for _ in range(2):
         assert "one" not in store.streams
         ended = store.ended["one"]
         assert (ended.ending, ended.reason, ended.closed) == ("retired", "a typo", 2)
-        assert list(store.all_releases("one")) == before
+        assert list(all_releases(store, "one")) == before
         assert store.ledger()["totals"] == spent["totals"]
         with store.database.reading() as connection:
             for table in SECRET_TABLES:
@@ -248,7 +249,7 @@ def test_what_refuses_the_successor_changes_nothing(tmp_path: Path) -> None:
     store.declare(declared(name="two"), 0.0)
     with pytest.raises(Conflict, match="already"):
         retire_stream(store, "one", 0.0, successor="two")
-    with pytest.raises(StoreError, match="no stream"):
+    with pytest.raises(ParameterError, match="no stream"):
         retire_stream(store, "none", 0.0)
     set_cap(store.database, Cap(1.2, 1e-8))
     with pytest.raises(BudgetExceeded, match="cap"):

@@ -16,6 +16,7 @@ from evercount.noise import Secret
 from evercount.store import Batch, Store, StreamDeclaration, retire_stream
 from evercount.store.reader import restore_copy
 from serving import Postgres
+from stored import all_releases
 
 DECLARATION = {"name": "one", "query": {"name": "count"}, "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
 
@@ -69,7 +70,7 @@ def test_an_old_backup_is_quarantined(tmp_path: Path) -> None:
     ended = store.ended["one"]
     assert (ended.closed, ended.readable) == (3, True)
     assert store.streams["two"].closed == 2
-    assert [release["tick"] for release in store.all_releases("one")] == [1, 2, 3]
+    assert [release["tick"] for release in all_releases(store, "one")] == [1, 2, 3]
     with pytest.raises(Conflict, match="has ended"):
         store.declare(StreamDeclaration.from_dict(DECLARATION), 0.0)
     answer = store.accept([Batch("one", [1], np.ones(1, np.int64))], 0.0)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount._arrays import IntArray
+from evercount._validate import IntArray
 from evercount.errors import InputError
 from evercount.noise import Secret
 from evercount.queries import Query, build_query

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.errors import BudgetExceeded, HorizonReached, ParameterError
+from evercount.errors import BudgetExceeded, Conflict, HorizonReached, ParameterError
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
-from evercount.store import Cap, Conflict, Store, retire_stream, set_cap
-from evercount.store.retire import explain
+from evercount.store import Cap, Store, retire_stream, set_cap
+from evercount.store.stream_life import explain
 
 EVENTS = {"epsilon": 1.0, "delta": 1e-6}
 PERSONS = {**EVENTS, "unit": "user", "max_events": 2}

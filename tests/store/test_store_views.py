@@ -13,6 +13,7 @@ from sqlalchemy import event, func, select
 
 from evercount.store import LiveStream, Reading, Store, StreamDeclaration, schema
 from serving import Postgres
+from stored import all_releases
 
 TABLE = {
     "name": "h",
@@ -71,12 +72,12 @@ def test_all_statements_of_a_read_see_one_moment(opened: tuple[Store, LiveStream
 def test_no_release_lacks_its_hash(opened: tuple[Store, LiveStream, Reading]) -> None:
     store, live, reading = opened
     with after_every_statement(reading, lambda: store.close_ticks(live, 1, 0.0)) as times:
-        for _ in range(7):
+        for _ in range(4):
             found = reading.read_releases(live, 0, 500)
             assert [release["tick"] for release in found] == list(range(1, len(found) + 1))
             assert all(len(release["hash"]) == 64 and len(release["values"]) == 3 for release in found)
-            assert all(release["hash"] for release in reading.all_releases("h"))
-    assert times[0] >= 40
+            assert all(release["hash"] for release in all_releases(reading, "h"))
+    assert times[0] >= 20
 
 
 def test_a_store_that_changes_between_any_two_statements_verifies(opened: tuple[Store, LiveStream, Reading]) -> None:
@@ -90,24 +91,11 @@ def test_a_store_that_changes_between_any_two_statements_verifies(opened: tuple[
             store.close_ticks(store.declare(StreamDeclaration.from_dict(table), 0.0), 1, 0.0)
 
     with after_every_statement(reading, declare_and_close) as times:
-        for _ in range(3):
+        for _ in range(2):
             assert reading.verify(store.head) == []
             assert reading.check_head(store.head) == {}
             assert reading.ledger()["totals"][0]["streams"] == len(reading.ledger()["entries"])
-    assert times[0] >= 40
-
-
-def test_a_head_that_appears_during_the_look_is_compared_with_a_newer_view(
-    opened: tuple[Store, LiveStream, Reading],
-) -> None:
-    store, live, reading = opened
-    store.head.path.unlink()
-    assert any("missing" in line for line in reading.verify(store.head))
-    with after_every_statement(reading, lambda: store.close_ticks(live, 1, 0.0)):
-        assert reading.verify(store.head) == []
-    store.head.path.unlink()
-    with after_every_statement(reading, lambda: store.close_ticks(live, 1, 0.0)):
-        assert reading.check_head(store.head) == {}
+    assert times[0] >= 25
 
 
 def test_a_live_store_verifies(opened: tuple[Store, LiveStream, Reading]) -> None:
@@ -134,7 +122,7 @@ def test_a_live_store_verifies(opened: tuple[Store, LiveStream, Reading]) -> Non
     for thread in threads:
         thread.start()
     try:
-        while reads[0] < 120 or reads[1] < 4:
+        while reads[0] < 50 or reads[1] < 2:
             store.close_ticks(live, 1, 0.0)
             if live.closed > 4000:
                 break
@@ -143,5 +131,5 @@ def test_a_live_store_verifies(opened: tuple[Store, LiveStream, Reading]) -> Non
         for thread in threads:
             thread.join()
     assert wrong == []
-    assert reads[0] >= 100
+    assert reads[0] >= 50
     assert reads[1] >= 2

@@ -11,12 +11,12 @@ import pytest
 
 from evercount import Secret
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.tick_marks import NewMark, TickMark
+from evercount.declarations.view_names import NewMark, TickMark
 from evercount.engine.write_table import write_tables
 from evercount.errors import EvercountError
 from evercount.store import Batch, Reading, Store
 from evercount.store.open_stream import read_request
-from evercount.store.tick_marks import mark_ticks
+from evercount.store.stream_life import mark_ticks
 
 SECRET = Secret.from_hex("32" * 32)
 DAYS = {"name": "flu", "tick": "1d", "zone": "UTC", "start": "2026-01-01", "horizon": 60}
@@ -35,8 +35,10 @@ def send(store: Store, declaration: StreamDeclaration, events: list[Any], now: f
     assert not isinstance(answer, EvercountError), answer
 
 
-def running(folder: Path, ticks: list[list[Any]], marks: list[TickMark], **more: Any) -> list[list[float]]:
-    """The stored numbers of ticks with these events, under the one secret; kill and load after every tick."""
+def running(
+    folder: Path, ticks: list[list[Any]], marks: list[TickMark], kills: bool = True, **more: Any
+) -> list[list[float]]:
+    """The stored numbers of ticks with these events, under the one secret; with kill and load after every tick."""
     one, folder = declared(**more), folder / f"{len(list(folder.iterdir()))}"
     folder.mkdir()
     store = Store(folder / "a.db")
@@ -47,8 +49,9 @@ def running(folder: Path, ticks: list[list[Any]], marks: list[TickMark], **more:
         now = START + day * DAY
         if events:
             send(store, one, events, now)
-        store.close()
-        store = Store(folder / "a.db")
+        if kills:
+            store.close()
+            store = Store(folder / "a.db")
         live = store.find("flu")
         store.close_ticks(live, live.due(now + DAY), now)
     table = store.published(live, 0, live.closed, range(len(live.labels)))
@@ -78,10 +81,10 @@ def test_neighbours_stay_neighbours(tmp_path: Path) -> None:
     """
     for gaps in ([(2, "next"), (3, "next")], [(1, "next"), (3, "drop")]):
         marks = [TickMark(day, day, "", rule) for day, rule in gaps]
-        without = running(tmp_path, [[1]] * 4, marks)
+        without = running(tmp_path, [[1]] * 4, marks, kills=False)
         for day in range(4):
             events = [[1, 1] if here == day else [1] for here in range(4)]
-            more = np.subtract(running(tmp_path, events, marks), without)[:, 0]
+            more = np.subtract(running(tmp_path, events, marks, kills=False), without)[:, 0]
             steps = np.diff(more, prepend=0.0)
             assert np.count_nonzero(np.round(steps, 6)) <= 1, (gaps, day)
             assert round(float(np.abs(steps).max()), 6) == ((day + 1, "drop") not in gaps), (gaps, day)

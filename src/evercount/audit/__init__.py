@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from evercount.audit.program import Claim, Data, Program, Published
-from evercount.audit.replay import Finding, ReplayReport, replay, search
+from evercount.audit.replay import Claim, Data, Finding, Program, Published, ReplayReport, replay, search
 
 __all__ = ["Claim", "Data", "Finding", "Program", "Published", "ReplayReport", "replay", "search"]

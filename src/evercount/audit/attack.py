@@ -15,13 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import BoolArray, FloatArray
-from evercount._validate import check_count, check_probability
-from evercount.audit.program import Claim, Program
-from evercount.audit.replay import Pair, Progress
+from evercount._validate import BoolArray, FloatArray, check_count, check_probability, finite
+from evercount.audit.replay import Claim, Pair, Program, Progress, unwatched
 from evercount.errors import ParameterError
 from evercount.noise import Secret
-from evercount.text_rules import finite
 
 LEAST_RUNS = 40
 THRESHOLDS = 33  # quantiles of the training runs that are tried as thresholds
@@ -77,7 +74,7 @@ def attack(
     runs: int = 2000,
     secret: Secret | None = None,
     confidence: float = 1 - 1e-4,
-    progress: Progress | None = None,
+    progress: Progress = unwatched,
 ) -> AttackReport:
     """Attack one pair of neighbours with `runs` runs on either side, each with a secret of its own.
 
@@ -103,8 +100,7 @@ def attack(
         if published.ticks != first.ticks:
             raise ParameterError("the program publishes other ticks with another secret: their choice is not audited")
         sides[side][number] = published.values.ravel()
-        if progress is not None:
-            progress(side * runs + number + 1)
+        progress(side * runs + number + 1)
     repeated, expected = _repeats(sides[0], claim, first.ticks, len(first.labels))
     candidates = _statistics(sides, difference, claim, first.ticks, len(first.labels))
     found = _judge(candidates, sides, claim, confidence)
@@ -131,13 +127,13 @@ def _statistics(sides: list[FloatArray], difference: FloatArray, claim: Claim, t
     if np.any(difference):
         # cells are independent in the claim; a direction for each of them
         weights = np.linalg.pinv(rows @ rows.T) @ difference.reshape(len(ticks), labels)
-        statistics["claimed covariance"] = _linear(weights.ravel())
+        statistics["claimed covariance"] = lambda y: np.asarray(y @ weights.ravel())
         training = [side[: len(side) // 2] for side in sides]
         centred = np.concatenate([half - half.mean(axis=0) for half in training])
         covariance = centred.T @ centred / len(centred)
         ridge = 1e-9 * np.trace(covariance) / len(covariance)
         learnt = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), difference)
-        statistics["learnt covariance"] = _linear(learnt)
+        statistics["learnt covariance"] = lambda y: np.asarray(y @ learnt)
         if claim.pure:
             signs = _dual_signs(rows, difference.reshape(len(ticks), labels)).ravel()
             middle = sides[1][: len(sides[1]) // 2].mean(axis=0)
@@ -145,10 +141,6 @@ def _statistics(sides: list[FloatArray], difference: FloatArray, claim: Claim, t
             statistics["product event"] = lambda y: ((y - middle)[:, used] * signs[used]).min(axis=1)
     statistics["low bits"] = lambda y: lowest_bits(y).min(axis=1)
     return statistics
-
-
-def _linear(weights: FloatArray) -> Statistic:
-    return lambda y: np.asarray(y @ weights)
 
 
 def _dual_signs(rows: FloatArray, difference: FloatArray) -> FloatArray:

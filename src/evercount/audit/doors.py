@@ -1,23 +1,271 @@
-"""Doors by name, other people's programs by their import path, and one replay of either with all neighbours."""
+"""The interfaces of evercount as programs under audit, by name, and one replay of any of them with all neighbours.
+
+A `Stream` of the library shows its noisy sums before anything is computed from them. `evercount release` reads a CSV of
+events and writes the published CSV; `release_batch` of Spark takes a DataFrame and writes Parquet; the service has a
+module of its own. Other people's programs are found by their import path.
+
+Secrets are handed over in memory. That of `release` is also in its state file, as every stream's is; that lies in a
+temporary folder, which is removed with everything in it when the run ends. The Spark session is started once, on two
+threads of this machine, and reused; its noise follows from the operator's secret in the environment and the public name
+of the run, which the audit's secret chooses: so two runs with one secret have the same noise.
+"""
 
 from __future__ import annotations
 
+import copy
+import csv
 import importlib
+import importlib.util
+import os
 import sys
-from collections.abc import Callable
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from evercount._validate import check_name
-from evercount.audit.library_door import DoorProgram, LibraryProgram
+import numpy as np
+
+from evercount._validate import FloatArray, check_name
 from evercount.audit.neighbour_pairs import neighbours, worst_of
-from evercount.audit.program import Program
-from evercount.audit.replay import ReplayReport, replay, search
-from evercount.audit.universes import Universe
-from evercount.errors import ParameterError
+from evercount.audit.replay import Claim, Data, Program, Published, ReplayReport, replay, search, unwatched
+from evercount.audit.universes import Universe, universe, universe_of_rows
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.fields import Columns
+from evercount.engine.build import RUNNING
+from evercount.engine.stream import Stream
+from evercount.errors import MissingExtra, ParameterError
+from evercount.factorizations.laplace_bridge import Bridge
+from evercount.factorizations.laplace_choice import EndlessBridge
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
+from evercount.mechanisms.laplace_noise import node_rate
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
+from evercount.queries.histogram import OTHER
+from evercount.queries.sensitivities import rows_of
+
+
+def parts_of(query: Query, pure: bool) -> FloatArray | None:
+    """The matrix that turns published numbers into parts with the noise of one cell each; None for cells themselves.
+
+    Consistent trees and tables publish more numbers than they have independent ones, and a replay prices a difference
+    by the covariance of the noise.
+
+    **Guarantee.** With A the map from noisy sums to outputs and A = U·S·Vᵀ, published·V·S⁻¹ = sums·U: orthonormal
+    combinations of cells, which hold all that is published. Test:
+    tests/audit/test_replay_doors.py::test_parts_hold_all_that_is_published.
+    """
+    if query.discovery is not None:
+        return None
+    why = "publishes other numbers than linear maps of its noisy sums: audit it with --interface library"
+    refused = ParameterError(f"{query!r} {why}")
+    cells = np.eye(query.cells)
+    zero = query.decode_run(1, 0 * cells[:1])
+    outputs = query.decode_run(1, cells) - zero
+    probe = np.arange(1.0, 1 + 3 * query.cells).reshape(3, query.cells)
+    known = query.publishing.no_views is None or query.outputs == query.cells
+    if not known or not np.allclose(query.decode_run(5, probe) - zero, probe @ outputs):
+        raise refused
+    if outputs.shape == cells.shape and np.allclose(outputs, cells):
+        return None
+    if pure:
+        raise refused
+    _, size, right = np.linalg.svd(outputs)
+    kept = size > 1e-9 * size.max()
+    return np.asarray(right[: len(size)][kept].T / size[kept])
+
+
+def published_table(
+    query: Query, parts: FloatArray | None, releases: list[dict[str, float]]
+) -> tuple[tuple[str, ...], FloatArray]:
+    """(labels, numbers) with independent noise in every column; 0 where a tick lacks a label."""
+    # Where keys are discovered, `other` follows from the other numbers and is left out.
+    if query.discovery is not None:
+        releases = [{label: number for label, number in row.items() if label != OTHER} for row in releases]
+    labels = tuple(dict.fromkeys(label for row in releases for label in row))
+    values = np.asarray([[row.get(label, 0.0) for label in labels] for row in releases]).reshape(-1, len(labels))
+    if parts is None:
+        return labels, values
+    return tuple(f"part {number}" for number in range(parts.shape[1])), values @ parts
+
+
+class DoorProgram(ABC):
+    """What the programs of all doors share: a query, a budget, ticks after which they stop and go on, and the claim."""
+
+    door: ClassVar[str]
+    universe: Universe
+
+    def __init__(
+        self,
+        query: Query,
+        budget: Budget,
+        horizon: int | None = None,
+        factorization: Any = None,
+        *,
+        restarts: tuple[int, ...] = (),
+    ) -> None:
+        self.query, self.budget, self.horizon, self.factorization = query, budget, horizon, factorization
+        self.restarts = restarts
+        self.name = f"{self.door}: {query.name}"
+        self.names_users = budget.unit == "user" and query.people is None
+        self.claim = cache(lambda ticks: stream_claim(self.open(Secret.generate()), ticks))
+
+    @abstractmethod
+    def open(self, secret: Secret) -> Stream:
+        """The stream behind the program."""
+
+    @abstractmethod
+    def run(self, data: Data, secret: Secret) -> Published:
+        """As `Program.run`."""
+
+
+class LibraryProgram(DoorProgram):
+    """The library door: `Stream.step`, tick by tick."""
+
+    # Two streams with one secret reveal how their data differ: what an audit measures, on synthetic data. They are no
+    # replays, so that snapshots are audited too; each is closed before the next is opened.
+
+    door = "library"
+
+    def __init__(self, *declared: Any, events: Universe | None = None, **rest: Any) -> None:
+        super().__init__(*declared, **rest)
+        self.universe = universe(self.query) if events is None else events
+
+    def open(self, secret: Secret) -> Stream:
+        return Stream(self.query, self.budget, self.horizon, self.factorization, secret=secret)
+
+    def run(self, data: Data, secret: Secret) -> Published:
+        stream, rows = self.open(secret), list[FloatArray]()
+        _tap(stream, rows)
+        facts = []
+        for tick, events in enumerate(data, 1):
+            if self.names_users:
+                listed = [event for _, event in events]
+                read = self.universe.tick(listed)  # the sum of a count's events forgets whose they are
+                release = stream.step(read if isinstance(read, list) else listed, tick, users=[u for u, _ in events])
+            else:
+                release = stream.step(self.universe.tick(events), tick)
+            # the error of a ratio is computed from the published numbers and differs with them
+            facts.append((release.tick, tuple(release.labels)))
+            if tick in self.restarts:
+                blob = stream.snapshot()
+                stream.close()
+                stream = Stream.restore(blob)
+                _tap(stream, rows)
+        values = np.concatenate(rows) if rows else np.empty((0, self.query.cells))
+        labels = tuple(f"cell {cell}" for cell in range(self.query.cells))
+        told = (tuple(facts), stream.guarantee)
+        stream.close()
+        return Published(tuple(range(1, len(data) + 1)), labels, values, told)
+
+
+def _tap(stream: Stream, rows: list[FloatArray]) -> None:
+    """Keep a copy of every noisy row: a stream shows them to `Query.decode_run` before post-processing."""
+    query = copy.copy(stream.query)
+
+    def keep(first_tick: int, noisy: FloatArray) -> Any:
+        rows.append(noisy.copy())
+        return type(query).decode_run(query, first_tick, noisy)
+
+    vars(query)["decode_run"] = keep
+    stream._parameters = replace(stream._parameters, query=query)
+
+
+def stream_claim(stream: Stream, ticks: int) -> Claim:
+    """The claim of a stream about its first ticks: L, and σ or the cost of a unit of Laplace noise."""
+    query, budget, factorization = stream.query, stream.budget, stream.factorization
+    if factorization.horizon is not None and ticks > factorization.horizon:
+        raise ParameterError(f"{ticks} ticks are more than the horizon of {factorization.horizon}")
+    left = factorization.dense(ticks)[0]
+    if not budget.pure:
+        return Claim(budget, left, sigma=stream.sigma)
+    l1 = query.protected_l1(budget, stream.horizon)
+    if isinstance(factorization, DigitTree):
+        return Claim(budget, left, cost=node_rate(budget.epsilon, l1, query.grid, factorization.levels) / query.grid)
+    if isinstance(factorization, HybridTree | Bridge | EndlessBridge):  # L is in units of each node's share of ε
+        return Claim(budget, left, cost=budget.epsilon / l1)
+    raise ParameterError(f"the audit does not know how {factorization.name!r} shares ε among its nodes")
+
+
+START = "2026-01-01T00:00:00Z"
+
+
+class FilesProgram(DoorProgram):
+    """The file door: every query whose events can be rows, tick by tick an hour long."""
+
+    door = "files"
+    unordered = False  # whether rows come in no order, so that a column must give it
+
+    def __init__(self, *declared: Any, **rest: Any) -> None:
+        super().__init__(*declared, **rest)
+        self.parts, rows = parts_of(self.query, self.budget.pure), self.query.rows
+        if rows is None:
+            raise ParameterError(f"--interface {self.door} takes queries whose events are rows, not {self.query!r}")
+        self.universe, columns = universe_of_rows(self.query), rows.columns
+        self.levels = tuple(f"level {place + 1}" for place in range(rows.levels))
+        users = self.budget.unit == "user"
+        key, value = (name if name in columns else None for name in ("key", "value"))
+        user, order = "user" if users or "user" in columns else None, "order" if users and self.unordered else None
+        self.declaration = StreamDeclaration(
+            "audited", self.query, self.budget, "1h", START, horizon=self.horizon, factorization=self.factorization,
+            columns=Columns("time", key, value, user, order=order, levels=self.levels),
+            noise_for=(RUNNING,),  # the claim is about running sums; other views are differences of them
+        )  # fmt: skip
+
+    def open(self, secret: Secret) -> Stream:
+        return self.declaration.build(secret=secret)
+
+    def run(self, data: Data, secret: Secret) -> Published:
+        with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
+            events, out = Path(folder, "events.csv"), Path(folder, "out.csv")
+            told = []
+            for ticks in sorted({*self.restarts, len(data)}):
+                with events.open("w", encoding="utf-8", newline="") as file:  # it grows from run to run
+                    rows = self._rows(data[:ticks])
+                    csv.writer(file).writerows([("time", "key", "value", "user", *self.levels), *rows])
+                now = self.declaration.schedule.start_of(ticks + 1)
+                outcome = release_file(Job(str(events), self.declaration, str(out), now, secret=secret))
+                told.append((outcome.first, outcome.last, outcome.guarantee, outcome.run.composed, outcome.next_end))
+            with out.open(encoding="utf-8", newline="") as file:
+                return published_rows(self.query, self.parts, list(csv.DictReader(file)), told)
+
+    def _rows(self, data: Data) -> Iterator[tuple[Any, ...]]:
+        """The events as rows of time, key, value, user and levels."""
+        schedule = self.declaration.schedule
+        for tick, events in enumerate(data, 1):
+            moment = schedule.show(schedule.start_of(tick))
+            for item in events:
+                user, event = item if self.names_users else ("", item)
+                yield moment, *self._row(user, event)
+
+    def _row(self, user: str, event: Any) -> tuple[Any, ...]:
+        """key, value, user and levels of an event."""
+        columns = rows_of(self.query).columns
+        if self.query.people is not None:
+            return (event[1], "", event[0]) if "key" in columns else ("", "", event)
+        if self.levels:
+            return "", "", user, *event
+        if "key" in columns:
+            return event[0] if isinstance(event, tuple) else event, "", user
+        return "", event, user
+
+
+def published_rows(query: Query, parts: FloatArray | None, rows: list[dict[str, Any]], told: list[Any]) -> Published:
+    """The numbers of a table of releases, and everything in it that is not a noisy number."""
+    ticks = tuple(dict.fromkeys(int(row["tick"]) for row in rows))
+    by_tick = {tick: dict[str, float]() for tick in ticks}
+    for row in rows:
+        by_tick[int(row["tick"])][row["cell"]] = float(row["value"])
+    labels, values = published_table(query, parts, list(by_tick.values()))
+    facts = [(row["tick"], row["start"], row["cell"], row["std"]) for row in rows]
+    # intervals of discovered keys are not symmetric, and follow from the numbers
+    halves = [] if query.publishing.kept else [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
+    return Published(ticks, labels, values, (tuple(facts), tuple(halves), tuple(told)))
 
 
 class Audited(Program, Protocol):
@@ -32,14 +280,14 @@ DOORS = ("library", "files", "service", "spark")
 def open_door(
     door: str, query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
 ) -> Audited:
-    check_name("door", door, DOORS)
+    check_name("interface", door, DOORS)
     Door: type[DoorProgram] = LibraryProgram
     if door == "files":
-        from evercount.audit.files_door import FilesProgram as Door
+        Door = FilesProgram
     elif door == "service":
         from evercount.audit.service_door import ServiceProgram as Door
     elif door == "spark":
-        from evercount.audit.spark_door import SparkProgram as Door
+        Door = SparkProgram
     return Door(query, budget, horizon, factorization, restarts=restarts)
 
 
@@ -64,21 +312,78 @@ def find_program(path: str) -> Audited:
 
 
 def run_replay(
-    program: Audited, ticks: int, secret: Secret, examples: int, progress: Callable[[str, int], None] | None = None
+    program: Audited, ticks: int, secret: Secret, examples: int, progress: Callable[[str, int], None] = unwatched
 ) -> ReplayReport:
     """Replay the worst neighbours of the program's query, where it has one, and `examples` random ones."""
-    tell = progress or (lambda what, done: None)
     budget = program.claim(ticks).budget
     query = getattr(program, "query", None)
     worst_pairs = worst_of(program, query, budget, ticks, program.universe) if isinstance(query, Query) else []
-    first = replay(program, worst_pairs, secret, lambda done: tell("worst neighbours", done))
+    first = replay(program, worst_pairs, secret, lambda done: progress("worst neighbours", done))
     if not first.holds or not examples:
         return first
     if budget.unit == "user" and isinstance(query, Query) and query.people is not None:
         return first  # random neighbours would need users' names in events that already have them
-    tell("random neighbours", 0)
+    progress("random neighbours", 0)
     second = search(program, neighbours(program.universe, budget, ticks), secret, examples)
     findings = [report.worst for report in (first, second) if report.worst is not None]
     worst = max(findings, key=lambda finding: finding.spent, default=None)
     measure = "epsilon" if budget.pure else "mu"
     return ReplayReport(program.name, measure, worst, first.pairs + second.pairs, first.refused + second.refused)
+
+
+SCHEMA = "time string, key string, value double, user string, order bigint"
+MASTER = "local[2]"
+
+
+class SparkProgram(FilesProgram):
+    """The Spark door: queries whose rows have a listed key or a value, in a batch of all ticks."""
+
+    # A batch is not stopped halfway, so `restarts` changes nothing. Cells are cut into two shards where there are two.
+
+    door = "spark"
+    unordered = True
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        if importlib.util.find_spec("pyspark") is None:
+            raise MissingExtra("the audit of Spark", "spark")
+        super().__init__(*arguments, **options)
+        if self.levels or self.query.people is not None or self.query.discovery is not None:
+            raise ParameterError(f"--interface spark takes listed keys and values in one column, not {self.query!r}")
+        _session()
+
+    def run_name(self, secret: Secret) -> str:
+        """The public name of the batch that an audit's secret stands for."""
+        return secret.derive("evercount/audit/spark").hex()[:32]
+
+    def run(self, data: Data, secret: Secret) -> Published:
+        from evercount.engine.write_table import parquet_modules
+        from evercount.spark import release_batch
+
+        _, parquet = parquet_modules()
+        table = [
+            (time, key, None if value == "" else float(value), user, order)
+            for order, (time, key, value, user) in enumerate(self._rows(data))
+        ]
+        events = _session().createDataFrame(table, SCHEMA)
+        until = self.declaration.schedule.start_of(len(data) + 1)
+        with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
+            out = str(Path(folder, "out"))
+            outcome = release_batch(events, self.declaration, out, until=until, shards=2, run=self.run_name(secret))
+            rows = parquet.read_table(out).to_pylist()
+        labels = list(self.query.labels)
+        rows.sort(key=lambda row: (row["tick"], labels.index(row["cell"])))
+        told = [outcome.ticks, outcome.shards, outcome.run, outcome.guarantee]
+        return published_rows(self.query, self.parts, rows, told)
+
+
+@cache
+def _session() -> Any:
+    """The session of all audits of this process. Its secret is fresh unless the environment names one."""
+    from evercount.spark import open_session
+    from evercount.spark.session import FILE_VARIABLE, VARIABLE
+
+    if not (os.environ.get(FILE_VARIABLE) or os.environ.get(VARIABLE)):
+        os.environ[VARIABLE] = Secret.generate().hex()  # before the JVM starts: its Python workers inherit it
+    session = open_session(MASTER, "evercount audit").newSession()  # settings of its own
+    session.conf.set("spark.sql.shuffle.partitions", "2")  # the tables are tiny
+    return session

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from evercount.audit.attack import AttackReport, attack
-from evercount.audit.doors import Audited
-from evercount.audit.library_door import LibraryProgram
+from evercount.audit.doors import Audited, LibraryProgram
 from evercount.audit.neighbour_pairs import worst_of
 from evercount.audit.replay import Pair, compare
 from evercount.errors import EvercountError, ParameterError
@@ -17,8 +16,8 @@ from evercount.factorizations import FACTORIZATIONS
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
 from evercount.noise import Secret
 from evercount.plotting import new_axes, save
-from evercount.privacy import Budget
-from evercount.queries.base import Adjacency, Query
+from evercount.privacy import Adjacency, Budget
+from evercount.queries.base import Query
 
 TICKS = 4
 GAUSSIAN = Budget(3.0, 0.01)
@@ -46,8 +45,7 @@ class Case:
         return True
 
     def program(self) -> LibraryProgram:
-        kind = PURE_BUDGET if self.pure else GAUSSIAN
-        budget = Budget(kind.epsilon, kind.delta, adjacency=self.adjacency)
+        budget = replace(PURE_BUDGET if self.pure else GAUSSIAN, adjacency=self.adjacency)
         horizon = None if self.factorization == "unbounded" or self.factorization in PURE_ENDLESS else TICKS
         program = LibraryProgram(self.query, budget, horizon, self.factorization)
         program.name = self.label

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray
-from evercount.audit.program import Data, Program
-from evercount.audit.replay import Pair
+from evercount._validate import FloatArray
+from evercount.audit.replay import Data, Pair, Program
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.audit.universes import Universe
 from evercount.privacy import Budget

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 from evercount.audit.universes import Universe
 from evercount.errors import InputError
-from evercount.queries.base import Adjacency, Query
+from evercount.privacy import Adjacency
+from evercount.queries.base import Query
 
 Step = tuple[Any, ...]
 Steps = tuple[Step, ...]
@@ -126,7 +127,7 @@ class PairSearch:
         return spread
 
     def _try_replaced_ticks(self, streams: Sequence[Steps]) -> None:
-        """Pairs whose changed tick has several events, beside single events in all other ticks."""
+        """Pairs whose changed tick has several events, next to single events in all other ticks."""
         for stream, ticks in product(streams, self.world.replaced_ticks):
             for place in range(len(stream)):
                 one, other = (_edit(stream, (place,), (tick,)) for tick in ticks)

@@ -2,19 +2,125 @@
 
 Noise is a function of (secret, declaration, tick, cell). So it cancels in the difference of two runs, and what is left
 is exactly what the program reveals about the change: D = y(x) − y(x′). `Claim.spent` turns D into μ or ε.
+
+A `Program` is the adapter to whatever publishes noisy sums. It says how to run the program on given events with a given
+secret, what the program promises, and what its noise looks like according to its own public documents. The audit trusts
+the first, and tests the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from evercount.audit.program import Data, Program
-from evercount.errors import InputError
+from evercount._validate import FloatArray
+from evercount.errors import InputError, ParameterError
 from evercount.noise import Secret
+from evercount.privacy import Budget
+
+Data = tuple[tuple[Any, ...], ...]  # ticks of events. Where users are protected, an event is a pair (user, event).
+
+RANGE_TOLERANCE = 1e-7
+"""Relative: a difference of releases farther than this from the range of L cannot be hidden by any noise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    ticks: tuple[int, ...]
+    labels: tuple[str, ...]
+    values: FloatArray
+    facts: Any = ()
+
+    def __post_init__(self) -> None:
+        if self.values.shape != (len(self.ticks), len(self.labels)):
+            there = f"there are {len(self.ticks)} rows and {len(self.labels)} labels"
+            raise ParameterError(f"published values have the shape {self.values.shape}, but {there}")
+
+    def same_structure(self, other: Published) -> bool:
+        """Whether the two differ in nothing but the noisy numbers."""
+        return (self.ticks, self.labels, self.facts) == (other.ticks, other.labels, other.facts)
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """What a program promises, in public numbers.
+
+    Noise of tick t is row t of `left` times independent numbers: normals of std `sigma`, or, for pure privacy, Laplace
+    numbers of which a change by one unit costs `cost` of ε. `limit` is the promised μ (Gaussian) or ε (pure).
+
+    >>> import numpy as np
+    >>> claim = Claim(Budget(1.0, 1e-6), np.eye(2), sigma=5.0)
+    >>> round(claim.spent((1, 2), np.array([[0.0], [1.0]])), 3)
+    0.2
+    """
+
+    budget: Budget
+    left: FloatArray
+    sigma: float | None = None
+    cost: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.sigma is None) == (self.cost is None):
+            raise ParameterError("a claim has either sigma (Gaussian noise) or cost (Laplace noise), not both")
+        if self.budget.pure != (self.sigma is None):
+            raise ParameterError("a budget with delta=0 goes with Laplace noise, any other with Gaussian noise")
+
+    @property
+    def pure(self) -> bool:
+        return self.sigma is None
+
+    @property
+    def limit(self) -> float:
+        """The most that two neighbours may be apart: ε for pure promises, else μ."""
+        return self.budget.epsilon if self.pure else self.budget.mu
+
+    def spent(self, ticks: tuple[int, ...], difference: FloatArray) -> float:
+        """What releases spend whose noisy numbers differ by `difference` (rows × labels) under the same noise.
+
+        Gaussian noise: μ = √(Dᵀ(LLᵀ)⁻¹D)/σ, added up over labels as squares. Laplace noise: min Σ cost·|u| over
+        L·u = D, added up over labels. Infinite where no noise can explain the difference.
+
+        **Guarantee.** For Gaussian noise the two laws of the joint release are exactly μ-Gaussian-DP apart; for Laplace
+        noise no log-ratio of their probabilities exceeds the result (on a lattice: where the cheapest shift is a
+        lattice vector). Proof: `replay.proof.md`. Test:
+        tests/audit/test_replay.py::test_spent_is_what_dense_formulas_say.
+        """
+        rows = self.left[np.asarray(ticks, dtype=np.int64) - 1]
+        price = self._least_cost if self.pure else self._least_norm
+        parts = [price(rows, column) for column in np.asarray(difference, dtype=np.float64).T if np.any(column)]
+        return float(np.sum(parts) if self.pure else np.linalg.norm(parts))
+
+    def _least_norm(self, rows: FloatArray, column: FloatArray) -> float:
+        """Length of the shortest shift of the normals that makes the difference, over σ."""
+        assert self.sigma is not None
+        shift = np.linalg.lstsq(rows, column, rcond=1e-12)[0]
+        if np.linalg.norm(rows @ shift - column) > RANGE_TOLERANCE * np.linalg.norm(column):
+            return float("inf")
+        return float(np.linalg.norm(shift)) / self.sigma
+
+    def _least_cost(self, rows: FloatArray, column: FloatArray) -> float:
+        """The cheapest shift of the Laplace numbers that makes the difference, by linear programming."""
+        from scipy.optimize import linprog
+
+        assert self.cost is not None
+        solution = linprog(np.full(2 * rows.shape[1], self.cost), A_eq=np.hstack([rows, -rows]), b_eq=column)
+        return float(solution.fun) if solution.success and solution.fun is not None else float("inf")
+
+
+class Program(Protocol):
+    """A program under audit. `run` must be a function of its two arguments."""
+
+    name: str
+
+    def claim(self, ticks: int) -> Claim:
+        """What the program promises about its first `ticks` ticks."""
+
+    def run(self, data: Data, secret: Secret) -> Published:
+        """What the program publishes for these events; InputError where it refuses them."""
+
 
 TOLERANCE = 1e-9  # relative: a promise counts as broken only beyond what rounding can explain
 
@@ -22,9 +128,13 @@ Pair = tuple[Data, Data]
 Progress = Callable[[int], None]
 
 
+def unwatched(*done: Any) -> None:
+    """The progress callback when nobody watches."""
+
+
 @dataclass(frozen=True)
 class Finding:
-    """What one pair of neighbours spends beside the promise, both as μ (Gaussian) or as ε (pure)."""
+    """What one pair of neighbours spends next to the promise, both as μ (Gaussian) or as ε (pure)."""
 
     # `reason` says why where it is not the size of the difference.
 
@@ -97,7 +207,7 @@ def check_repeats(program: Program, data: Data, secret: Secret) -> Finding | Non
     return Finding(float("inf"), program.claim(len(data)).limit, (data, data), reason)
 
 
-def replay(program: Program, pairs: Iterable[Pair], secret: Secret, progress: Progress | None = None) -> ReplayReport:
+def replay(program: Program, pairs: Iterable[Pair], secret: Secret, progress: Progress = unwatched) -> ReplayReport:
     """Compare all these pairs of neighbours under one secret.
 
     **Guarantee.** A report that does not hold is a proof: its pair, replayed, breaks the promise as the claim states
@@ -118,8 +228,7 @@ def replay(program: Program, pairs: Iterable[Pair], secret: Secret, progress: Pr
         count += 1
         if worst is None or finding.spent > worst.spent:
             worst = finding
-        if progress is not None:
-            progress(count)
+        progress(count)
     return _report(program, worst, count, refused)
 
 

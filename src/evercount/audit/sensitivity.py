@@ -7,24 +7,24 @@ that is beaten is wrong, with the two streams as proof. A claim that holds is pr
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
 
-from evercount._arrays import FloatArray
-from evercount._validate import check_name
+from evercount._validate import FloatArray, check_name
 from evercount.audit.pair_search import ABSOLUTE, SQUARES, VALUES, Pair, PairSearch
 from evercount.audit.universes import Universe
 from evercount.audit.universes import universe as known_universe
 from evercount.errors import ParameterError
-from evercount.queries.base import Adjacency, Query
+from evercount.privacy import Adjacency
+from evercount.queries.base import Query
 
 __all__ = ["Claim", "Finding", "SensitivityReport", "Universe", "audit_sensitivity"]
 
-Factorizations = FloatArray | Sequence[FloatArray] | Mapping[str, FloatArray]
+Factorizations = FloatArray | Mapping[str, FloatArray]
 
 TOLERANCE = 1e-9  # relative: a claim counts as beaten only if it is exceeded by more than rounding can explain
 NEGATIVE = " (Gram matrix has negative entries: no claim can rest on S)"
@@ -32,7 +32,7 @@ NEGATIVE = " (Gram matrix has negative entries: no claim can rest on S)"
 
 @dataclass(frozen=True)
 class Claim:
-    """A number that a query declares, the largest one found beside it, and the ticks of the two streams."""
+    """A number that a query declares, the largest one found next to it, and the ticks of the two streams."""
 
     found: float
     claimed: float
@@ -49,7 +49,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding(Claim):
-    """The largest ‖R(X−X′)‖² found for one factorization, beside the claim c²·S."""
+    """The largest ‖R(X−X′)‖² found for one factorization, next to the claim c²·S."""
 
     factorization: str
     nonnegative_gram: bool
@@ -59,8 +59,8 @@ class Finding(Claim):
 class SensitivityReport:
     """What an audit found.
 
-    `norm` is the largest Σ(P²+N²) found, which no factorization enters; the claim is `S`. `l1` is Σ|change| beside
-    `Query.l1_sensitivity`, `value` the squared difference of the values of a tick beside
+    `norm` is the largest Σ(P²+N²) found, which no factorization enters; the claim is `S`. `l1` is Σ|change| next to
+    `Query.l1_sensitivity`, `value` the squared difference of the values of a tick next to
     `Query.squared_value_sensitivity`; None where the query declares none. Neighbours differ in `changed` events, and
     all claims are those for a user of that many events.
     """
@@ -132,9 +132,9 @@ def audit_sensitivity(
 ) -> SensitivityReport:
     """Search neighbouring streams of `steps` steps (default: `ticks`) spread over `ticks` ticks.
 
-    `factorizations` are dense matrices R with at least `ticks` columns. All pairs are tried if there are at most
-    `budget`, else `budget` pairs of a random search from `seed`. `claimed` replaces the query's own S, or where it has
-    one its smaller S for Gram matrices that fall (`Query.falling_sensitivity`), which streams use.
+    `factorizations` are dense matrices R by name, or one R, with at least `ticks` columns. All pairs are tried if there
+    are at most `budget`, else `budget` pairs of a random search from `seed`. `claimed` replaces the query's own S, or
+    where it has one its smaller S for Gram matrices that fall (`Query.falling_sensitivity`), which streams use.
     `progress(done, total)` is called now and then. With `changed` = k neighbours differ in k events, and the claims are
     those for users of at most k events: k²·S, k·Δ₁ and k²·v².
 
@@ -147,10 +147,10 @@ def audit_sensitivity(
     if query.discovery is not None:
         query = query.discovery.with_known_keys(universe.events)
     length = ticks if steps is None else steps
-    if ticks < 1 or length < 1 or budget < 1 or not 1 <= changed <= length:
+    if ticks < 1 or length < 1 or budget < 1 or not 1 <= changed <= length or not universe.events:
         raise ParameterError(
-            f"ticks, steps and budget must be at least 1, got {ticks}, {length}, {budget}; changed events are from 1 "
-            f"to the number of steps, got {changed}"
+            f"ticks, steps, budget and the number of events must be at least 1, got {ticks}, {length}, {budget}, "
+            f"{len(universe.events)}; changed events are from 1 to the number of steps, got {changed}"
         )
     if not universe.merge and length != ticks:
         raise ParameterError(f"in this universe every step is a tick: steps must be {ticks}, got {length}")
@@ -200,11 +200,8 @@ def gram_falls(R: FloatArray) -> bool:
 
 
 def _matrices_by_name(factorizations: Factorizations, ticks: int) -> dict[str, FloatArray]:
-    if isinstance(factorizations, np.ndarray):
-        factorizations = [factorizations]
-    if not isinstance(factorizations, Mapping):
-        factorizations = {f"R{number}": R for number, R in enumerate(factorizations)}
-    named = {name: np.asarray(R, np.float64) for name, R in factorizations.items()}
+    given = factorizations if isinstance(factorizations, Mapping) else {"R0": factorizations}
+    named = {name: np.asarray(R, np.float64) for name, R in given.items()}
     for name, R in named.items():
         if R.ndim != 2 or R.shape[1] < ticks:
             raise ParameterError(f"{name}: R must be a matrix of at least {ticks} columns, got shape {R.shape}")

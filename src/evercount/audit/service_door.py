@@ -13,17 +13,17 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from evercount.audit.library_door import DoorProgram
-from evercount.audit.program import Data, Published, parts_of, published_table
+from evercount.audit.doors import DoorProgram, parts_of, published_table
+from evercount.audit.replay import Data, Published
 from evercount.audit.universes import universe
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.stream import Stream
 from evercount.errors import InputError, ParameterError
 from evercount.noise import Secret
 from evercount.service.access import Limits
+from evercount.service.catch_up import Clock
 from evercount.service.http_app import create_app
 from evercount.service.runtime import Service
-from evercount.service.wall_clock import Clock
 from evercount.store import Store
 
 ADMIN = "token of an audit in a temporary store"
@@ -109,7 +109,7 @@ class ServiceProgram(DoorProgram):
         """What a reader without a token sees."""
         facts = await self._ask(app, "GET", f"/v1/streams/{NAME}")
         releases = (await self._ask(app, "GET", f"/v1/streams/{NAME}/releases?limit=1000"))["releases"]
-        known = [one["label"] for one in (await self._ask(app, "GET", f"/v1/streams/{NAME}/cells"))["cells"]]
+        known = facts["labels"]
         told_of = [dict(zip(known, release["values"], strict=False)) for release in releases]
         labels, values = published_table(self.query, self.parts, told_of)
         # the hash, and the ends of the intervals, follow from the numbers

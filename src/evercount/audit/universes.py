@@ -14,11 +14,10 @@ from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.discovered_keys import DiscoveredKeys
-from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
-from evercount.queries.graphs import GraphQuery
+from evercount.queries.graphs.graph_query import GraphQuery
 from evercount.queries.histogram import Histogram
 from evercount.queries.marginals import Marginals
-from evercount.queries.occupancy import Occupancy
+from evercount.queries.people import ActiveUsers, DistinctUsers, Occupancy
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.words import WordQuery
@@ -177,7 +176,7 @@ def _subsets(parameters: dict[str, Any]) -> tuple[Any, ...]:
 
 def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:
     """Events with signs as the mappings that a histogram reads; kept as tuples elsewhere, to be hashable."""
-    return [dict(event) for event in events]
+    return list(map(dict, events))
 
 
 def _bounded(events: tuple[Any, ...]) -> tuple[Any, ...]:

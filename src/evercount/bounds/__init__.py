@@ -5,8 +5,7 @@ Arguments have the letters of the paper: `beta` is the chance that a bound fails
 
 from __future__ import annotations
 
-from evercount.bounds.asymptotic import GROWTHS, Growth
-from evercount.bounds.normal_tails import interval_quantile, simultaneous_quantile
+from evercount.bounds.counting_error import GROWTHS, Growth
 from evercount.bounds.norms import (
     binary_norm,
     binary_std,
@@ -19,13 +18,11 @@ from evercount.bounds.norms import (
     psi,
     psi_paper,
 )
-from evercount.bounds.paper_statements import STATEMENTS, Statement
+from evercount.bounds.tails import interval_quantile, simultaneous_quantile
 
 __all__ = [
     "GROWTHS",
-    "STATEMENTS",
     "Growth",
-    "Statement",
     "binary_norm",
     "binary_std",
     "gamma_hat",

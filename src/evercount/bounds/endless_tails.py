@@ -19,9 +19,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
-from evercount.bounds.laplace_tails import heaviest_tail, laplace_tail
-from evercount.factorizations.endless_bridge import ENDS, EndlessBridge
+from evercount._validate import FloatArray, IntArray
+from evercount.bounds.tails import heaviest_tail, laplace_tail
+from evercount.factorizations.laplace_choice import ENDS, EndlessBridge
 
 STEPS = 256  # steps from 0 to h, of S and of Z
 FAR = 24  # steps of Z beyond h, up to a value that it hardly ever exceeds
@@ -44,7 +44,7 @@ def endless_radius(integers: bool, beta: float, ticks: int) -> float:
     """h with P(|noise| > h at any of the first `ticks` ticks) ≤ beta, for continuous noise of rate 1, to 0.2 %.
 
     **Guarantee.** An upper bound, by the argument of the module's docstring; tails of the rests as in
-    `laplace_tails.py`. Tests: tests/bounds/test_endless_tails.py::test_the_chance_is_not_below_the_simulated_one,
+    `tails.py`. Tests: tests/bounds/test_endless_tails.py::test_the_chance_is_not_below_the_simulated_one,
     tests/bounds/test_laplace_tails.py::test_bounds_for_all_ticks_hold_and_are_close.
     """
     tree = EndlessBridge(integers)
@@ -127,7 +127,7 @@ def _classes(
 ) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, IntArray, FloatArray]:
     """Classes of ticks by the weight of the total: (least, largest weight), and their parts."""
     # Parts: (class, std of the rest rounded up, equal Laplace numbers, number of ticks).
-    bridge, classes = EndlessBridge(integers).bridge(epoch), STD_CLASSES[epoch > 2]
+    bridge, classes = EndlessBridge(integers).tree(epoch), STD_CLASSES[epoch > 2]
     low, high = np.full(WEIGHTS, 2.0), np.zeros(WEIGHTS)
     keys, counts = [], []
     least = math.ceil(math.log(LEAST_VARIANCE) * (classes / 2))

@@ -10,14 +10,39 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_positive
-from evercount.bounds.over_ticks import Ticks, Values, check_ticks, over_ticks
+from evercount._validate import FloatArray, IntArray, check_count, check_positive
 from evercount.errors import ParameterError
-from evercount.factorizations import square_root_filter
+from evercount.factorizations.filter_numbers import landau as exact_landau
+
+Ticks: TypeAlias = int | npt.ArrayLike
+Values: TypeAlias = float | FloatArray
+
+
+def check_ticks(T: Ticks, what: str = "T") -> IntArray:
+    """`T` as an array of whole numbers of at least 1, below 2^53 so that they are exact as doubles."""
+    ticks = np.asarray(T)
+    if ticks.dtype.kind not in "iu":
+        raise ParameterError(f"{what} must hold whole numbers below 2^53, not {T!r}.")
+    if ticks.size and (ticks.min() < 1 or ticks.max() >= 2**53):
+        raise ParameterError(f"{what} must lie between 1 and 2^53, not {T!r}.")
+    return ticks.astype(np.int64)
+
+
+def over_ticks(
+    T: Ticks, formula: Callable[[IntArray], FloatArray], what: str = "T", horizon: int | None = None
+) -> Values:
+    """`formula` of the checked, flattened ticks; a float for a single tick, an array of their shape otherwise."""
+    ticks = check_ticks(T, what)
+    if horizon is not None and ticks.size and ticks.max() > horizon:
+        raise ParameterError(f"tick {int(ticks.max())} lies beyond the horizon {horizon}.")
+    values = formula(ticks.ravel())
+    return float(values[0]) if ticks.ndim == 0 else values.reshape(ticks.shape)
+
 
 BINARY_FACTOR = math.pi * math.log2(math.e)
 """π·log₂e = 4.53: how much worse than the square root the binary mechanism is, for T → ∞."""
@@ -77,20 +102,14 @@ def psi(t: IntArray) -> FloatArray:
 def landau(t: IntArray) -> FloatArray:
     """c_T² = Σ_{k<T} f(k)², the exact norm of the square-root factorization (a Landau constant), to 1e-15 relative.
 
-    Term by term up to T = 128; above that by an expansion: `factorizations/square_root_filter.py`.
+    Term by term up to T = 128; above that by an expansion: `factorizations/filter_numbers.py`.
 
     >>> landau(2)
     1.25
     >>> landau([4, 65536]).round(4).tolist()
     [1.4883, 4.5964]
     """
-    return square_root_filter.landau(t)
-
-
-@_of_horizons
-def landau_closed_form(t: IntArray) -> FloatArray:
-    """(ln(T−¼) + γ_E + ln 16)/π, the square-root norm to 1e-6 for T ≥ 256; from below, so not for calibration."""
-    return np.asarray((np.log(t - 0.25) + (np.euler_gamma + math.log(16))) / math.pi)
+    return exact_landau(t)
 
 
 def _gamma_hat(n: IntArray) -> FloatArray:
@@ -172,27 +191,9 @@ def nuclear_lower(t: IntArray) -> FloatArray:
 
 
 @_of_horizons
-def gap_to_mathias(t: IntArray) -> FloatArray:
-    """The exact square-root norm minus Mathias' lower bound: about 0.58 for large T."""
-    return square_root_filter.landau(t) - (0.5 + 0.5 / t) * _gamma_hat(t)
-
-
-@_of_horizons
-def gap_to_mathias_paper(t: IntArray) -> FloatArray:
-    """The paper's Ψ minus Mathias' lower bound: below 0.5, as it says, but Ψ is not the norm of any factorization."""
-    return 1 + np.log((4.0 * t - 3) / 5) / math.pi - (0.5 + 0.5 / t) * _gamma_hat(t)
-
-
-@_of_horizons
 def binary_norm_paper(t: IntArray) -> FloatArray:
     """The paper's norm of the binary mechanism, log₂T·(log₂T + 1): the square root is missing."""
     return np.asarray(np.log2(t) * (np.log2(t) + 1))
-
-
-@_of_horizons
-def binary_norm_smooth(t: IntArray) -> FloatArray:
-    """√(log₂T·(log₂T + 1)), the paper's formula with its square root; exact when T > 1 is a power of two."""
-    return np.asarray(np.sqrt(np.log2(t) * (np.log2(t) + 1)))
 
 
 def most_ones(T: int) -> int:
@@ -235,13 +236,5 @@ def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
     [3.4641, 2.0]
     """
     factor = check_positive("multiplier", multiplier) * math.sqrt(binary_levels(T))
-    if (ticks := check_ticks(t, "t")).size and ticks.max() > T:
-        raise ParameterError(f"tick {int(ticks.max())} lies beyond the horizon {T}.")
     # popcounts come as 8-bit numbers, whose square root would be a half-precision float
-    return over_ticks(t, lambda n: factor * np.sqrt(np.bitwise_count(n).astype(np.float64)), "t")
-
-
-@_of_horizons
-def binary_ratio(t: IntArray) -> FloatArray:
-    """Exact norm of the binary mechanism over the square root's: 3.6 at T=65536, slowly up to π·log₂e = 4.53."""
-    return np.asarray(binary_norm(t)) / square_root_filter.landau(t)
+    return over_ticks(t, lambda n: factor * np.sqrt(np.bitwise_count(n).astype(np.float64)), "t", T)

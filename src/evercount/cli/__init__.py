@@ -14,15 +14,12 @@ from typer.core import TyperGroup
 
 from evercount import __version__
 from evercount.cli.audit_command import audit
-from evercount.cli.bench_command import bench
 from evercount.cli.client_commands import push, streams, tail, tokens
-from evercount.cli.consume_command import consume
-from evercount.cli.example_command import example
 from evercount.cli.plan_command import plan
 from evercount.cli.release_command import as_options, release
-from evercount.cli.reproduce_command import reproduce
 from evercount.cli.serve_command import serve
-from evercount.cli.spark_command import spark
+from evercount.cli.showcase_commands import bench, example, reproduce
+from evercount.cli.source_commands import consume, spark
 from evercount.cli.store_command import store
 from evercount.errors import EvercountError, MissingExtra, StoreError
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -17,18 +16,12 @@ from evercount.factorizations import factorization as build_factorization
 from evercount.front_door.declare_stream import parse_horizon, unit_of
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.queries import DiscoveredKeys, build_query
-from evercount.queries.sensitivities import bounded
+from evercount.queries import build_query
 
 if TYPE_CHECKING:
     from evercount.audit.attack import AttackReport
 
 audit = typer.Typer(help="Attack what evercount claims and report what the attack found.", no_args_is_help=True)
-
-
-@audit.callback()
-def _audits() -> None:
-    """Attack what evercount claims and report what the attack found."""
 
 
 Epsilon = Annotated[float, Option(help="ε of the promise.")]
@@ -40,10 +33,6 @@ RootSecret = Annotated[str | None, Option(help="Root of the runs' secrets in hex
 
 def _secret(text: str | None) -> Secret:
     return Secret.generate() if text is None else Secret.from_hex(text)
-
-
-def _budget(epsilon: float, delta: float, adjacency: str, *caps: Any) -> Budget:
-    return Budget(epsilon, delta, adjacency=cast(Any, adjacency), **(unit_of(None, *caps) if caps else {}))
 
 
 def _finish(reports: Iterable[Any], as_json: bool | None = None) -> None:
@@ -61,10 +50,8 @@ def _finish(reports: Iterable[Any], as_json: bool | None = None) -> None:
 def replay(
     query: str | None = Argument(None, help="Query by name: count, histogram, substrings, …"),
     parameter: Parameters = None,
-    door: str = Option("library", help="library, files, service or spark."),
-    program: str | None = Option(
-        None, help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."
-    ),
+    interface: str = Option("library", help="library, files, service or spark."),
+    program: str | None = Option(None, help="Audit other code instead: MODULE:NAME of an audit.Program."),
     epsilon: Epsilon = 1.0,
     delta: Delta = 1e-6,
     adjacency: Adjacency = "add-remove",
@@ -85,7 +72,7 @@ def replay(
     Tried are the worst neighbours that the sensitivity search finds, and random ones, which are made small if they
     break the promise. Exit 1 if it is broken. The data are synthetic, and nothing is kept.
 
-    Example: evercount audit replay histogram -p keys='["a","b"]' --door service --adjacency replace
+    Example: evercount audit replay histogram -p keys='["a","b"]' --interface service --adjacency replace
     """
     from evercount.audit.doors import find_program, open_door, run_replay
 
@@ -94,12 +81,13 @@ def replay(
     if program is not None:
         audited = find_program(program)
     else:
-        budget = _budget(epsilon, delta, adjacency, max_events, max_per_tick, max_ticks, period)
+        unit = unit_of(None, max_events, max_per_tick, max_ticks, period)
+        budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **unit)
         asked = build_query(cast(str, query), parse(parameter))
         halfway = (ticks // 2,) if restarts and ticks > 1 else ()
-        audited = open_door(door, asked, budget, parse_horizon(horizon or str(ticks)), factorization, halfway)
+        audited = open_door(interface, asked, budget, parse_horizon(horizon or str(ticks)), factorization, halfway)
     if examples is None:
-        examples = 4 if program is None and door == "spark" else 100
+        examples = 4 if program is None and interface == "spark" else 100
     with progress_bar("worst neighbours") as tell:
         show = lambda what, done: tell(description=what, completed=done)  # noqa: E731
         report = run_replay(audited, ticks, _secret(secret), examples, show)
@@ -132,7 +120,7 @@ def mechanism(
     """
     from evercount._validate import check_name
     from evercount.audit.attack import attack
-    from evercount.audit.library_door import LibraryProgram
+    from evercount.audit.doors import LibraryProgram
     from evercount.audit.mechanism_grid import all_cases, chart, hardest_pair, run_case, summarise
 
     asked, key = build_query(query, parse(parameter)), _secret(secret)
@@ -154,7 +142,7 @@ def mechanism(
                 show(advance=1)
         typer.echo(summarise(reports), err=json_output)
     else:
-        budget = _budget(epsilon, delta, adjacency)
+        budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency))
         program = LibraryProgram(asked, budget, parse_horizon(horizon or str(ticks)), factorization)
         with progress_bar("runs", 2 * runs) as show:
             pair = hardest_pair(program, asked, budget, ticks, key)
@@ -170,9 +158,7 @@ def sensitivity(
     parameter: Parameters = None,
     adjacency: Adjacency = "add-remove",
     ticks: int = Option(4, help="Ticks of the streams that are tried."),
-    factorization: list[str] | None = Option(
-        None, "--factorization", "-f", help="By name, repeatable; default: several."
-    ),
+    factorization: list[str] | None = Option(None, "--factorization", "-f", help="Repeatable; default: several."),
     pairs: int = Option(100_000, help="Most pairs to try: all of them if there are no more."),
     claimed: float | None = Option(None, help="Test this S instead of the query's own."),
     seed: int = Option(0, help="Seed of the random search."),
@@ -192,87 +178,3 @@ def sensitivity(
             progress=lambda done, total: tell(completed=done, total=total),
         )  # fmt: skip
     _finish([report], False)
-
-
-@audit.command()
-def discovery(
-    parameter: Parameters = None,
-    epsilon: Epsilon = 1.0,
-    delta: float = Option(0.2, help="δ of the promise, so large that the runs can see it."),
-    adjacency: Adjacency = "add-remove",
-    max_events: MaxEvents = None,
-    max_per_tick: MaxPerTick = None,
-    max_ticks: MaxTicks = None,
-    period: Period = None,
-    ticks: int = Option(6, help="Ticks of the streams.", min=1, max=64),
-    view: list[str] | None = Option(None, help="What is published: per-tick for keys of the day."),
-    runs: int = Option(400, help="Runs on either side."),
-    secret: RootSecret = None,
-    json_output: Json = False,
-) -> None:
-    """Attack discovered keys: do releases reveal whether one person's key was there? Exit 1 if so.
-
-    Example: evercount audit discovery -p minimum=20 --runs 1000
-    """
-    from evercount.audit.discovery_attack import attack_discovery, library_program, neighbours
-
-    budget = _budget(epsilon, delta, adjacency, max_events, max_per_tick, max_ticks, period)
-    query = cast(DiscoveredKeys, build_query("discovered-keys", parse(parameter)))
-    program, key = library_program(query, budget, ticks, views=view or ()), _secret(secret)
-    pair = neighbours(ticks, bounded("events", budget, ticks), query.minimum)
-    with progress_bar("runs", 2 * runs) as tell:
-        report = attack_discovery(program, budget, pair, runs, key, progress=lambda done: tell(completed=done))
-    _finish([report], json_output)
-
-
-@audit.command()
-def law(
-    epsilon: Epsilon = 1.0,
-    draws: int = Option(2000, help="Runs of each program that are compared with its law.", min=100),
-    secret: RootSecret = None,
-    json_output: bool = Option(False, "--json", help="Print JSON, a line for each program."),
-) -> None:
-    """Audit what is not linear in its noise: the sparse counter and the clients of the local model. Exit 1 if broken.
-
-    The exact probability of every outcome is computed for neighbours, and draws of the running program are compared
-    with it. Clients with Gaussian noise are attacked as `audit mechanism` does.
-
-    Example: evercount audit law --draws 4000
-    """
-    from evercount.audit.exact_laws import audit_sparse
-    from evercount.audit.local_laws import LocalProgram, attack_local, audit_genprot, audit_hierarchical
-
-    key = _secret(secret)
-
-    def reports() -> Iterator[Any]:
-        yield audit_sparse(epsilon, draws=draws, secret=key)
-        yield audit_hierarchical(epsilon, draws=draws, secret=key)
-        yield audit_genprot(epsilon, draws=draws, secret=key)
-        yield audit_genprot(epsilon, rule="paper", draws=draws, secret=key)
-        yield attack_local(LocalProgram(epsilon, 1e-6), draws, key)
-        yield attack_local(LocalProgram(epsilon, 1e-6, "two-counter"), draws, key)
-
-    _finish(reports(), json_output)
-
-
-@audit.command()
-def vectors(
-    folder: Path = Argument(..., help="Folder of the JSON files, such as docs/vectors."),
-    write: bool = Option(False, "--write", help="Write the files instead of checking them."),
-) -> None:
-    """Check this installation against test vectors, or write them. Exit 1 if a number differs.
-
-    Example: evercount audit vectors docs/vectors
-    """
-    from evercount.audit.vectors import check_vectors, write_vectors
-
-    if write:
-        for path in write_vectors(folder):
-            typer.echo(f"wrote {path}")
-        return
-    wrong = check_vectors(folder)
-    for place in wrong:
-        typer.echo(f"differs: {place}")
-    if wrong:
-        raise typer.Exit(1)
-    typer.echo("all vectors agree")

@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer import Argument, Option
 
+from evercount._validate import aligned, csv_text
 from evercount.cli.http_client import DEFAULT_URL, TokenFile, Url, answer_of, ask, connected
 from evercount.cli.options import FirstTick, Json, LastTick, Missing, NoteText, StreamName
 from evercount.errors import ParameterError, ServiceRefused
-from evercount.text_rules import aligned, csv_text
 
 if TYPE_CHECKING:
     import httpx
 
-EVENTS_OF_A_BATCH = 1000
-BYTES_OF_A_BATCH = 1_000_000
+EVENTS_OF_A_BATCH = 500
 ATTEMPTS = 8
 LONGEST_PAUSE = 30.0  # seconds between two attempts of `tail` to connect again
 
@@ -90,7 +90,6 @@ def tail(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
     last: int = Option(10, "--last", "-n", min=0, help="Number of earlier ticks to begin with."),
-    follow: bool = Option(True, "--follow/--no-follow", help="Wait for new releases."),
     json_output: Json = False,
 ) -> None:
     """Print the releases of a stream as CSV, and new ones as they are made; a lost connection is made again."""
@@ -100,8 +99,7 @@ def tail(
         writer = csv.writer(sys.stdout, lineterminator="\n")
         if not json_output:
             writer.writerow(("tick", "start", "cell", "value", "std", "low", "high"))
-        source = _live(client, stream, after) if follow else _pages(client, stream, after, facts["released"])
-        for release in source:
+        for release in _live(client, stream, after):
             if json_output:
                 typer.echo(json.dumps(release))
             else:
@@ -109,15 +107,6 @@ def tail(
                 numbers = zip(labels, *(release[name] for name in ("values", "std", "low", "high")), strict=False)
                 writer.writerows((release["tick"], release["start"], *row) for row in numbers)
             sys.stdout.flush()
-
-
-def _pages(client: httpx.Client, stream: str, after: int, last: int) -> Iterator[dict[str, Any]]:
-    while after < last:
-        page = answer_of(client.get(f"/v1/streams/{stream}/releases", params={"after": after}))["releases"]
-        if not page:
-            return
-        yield from page
-        after = page[-1]["tick"]
 
 
 def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, Any]]:
@@ -145,21 +134,15 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
 
 def push(
     stream: StreamName,
-    files: list[Path] = Argument(
-        ..., help="JSONL of events as the service takes them, CSV with a header (both also gzip, zstd), or Parquet."
-    ),
+    files: list[Path] = Argument(..., help="JSONL of events, CSV with a header (both also gzip, zstd), or Parquet."),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
-    time: str | None = Option(
-        None, help="CSV, Parquet: column with the time; without it events count when they arrive."
-    ),
+    time: str | None = Option(None, help="CSV, Parquet: column with the time (default: the time of arrival)."),
     key: str | None = Option(None, help="CSV, Parquet: column with the key."),
     value: str | None = Option(None, help="CSV, Parquet: column with the value."),
     user: str | None = Option(None, help="CSV, Parquet: column with the person's id."),
     name: str | None = Option(None, "--id", help="Name of this file, for retries (default: from its first lines)."),
-    history: bool = Option(
-        False, "--history", help="These files are all of the stream's past: start its clock after them."
-    ),
+    history: bool = Option(False, "--history", help="These files are the stream's whole past: then start its clock."),
 ) -> None:
     """Send the events of files to a running service. Run it again after a failure: nothing is counted twice.
 
@@ -167,7 +150,7 @@ def push(
     idempotency key made of the stream, the file's first two lines (or --id; of a Parquet file its first row) and their
     place in the file. Of a file that has grown since it was sent, the new rows are sent.
     """
-    from evercount.cli.pushed_events import opened
+    from evercount.cli.http_client import opened
 
     if name is not None and len(files) > 1:
         raise ParameterError("--id names one file: send files one by one, or omit it")
@@ -177,9 +160,8 @@ def push(
             with opened(file, columns) as events:
                 sent = Sent()
                 for number, batch in enumerate(_batches(events.lines())):
-                    sending = Sending(client, stream, (name or events.identity, str(number)), batch)
                     try:
-                        sending.send(sent)
+                        _send(client, (stream, name or events.identity, str(number)), batch, sent)
                     except ServiceRefused as error:
                         where = f"lines {sent.events + 1} to {sent.events + len(batch)} of the events in {file}"
                         raise ServiceRefused(f"{where} were not accepted: {error}", error.status) from None
@@ -207,70 +189,53 @@ class Sent:
         return ", ".join(parts)
 
 
-@dataclass(frozen=True)
-class Sending:
-    """A batch of a file, on its way. Where it was sent before with fewer rows, its new rows are sent by themselves."""
+def _send(client: httpx.Client, place: tuple[str, ...], lines: list[str], sent: Sent) -> None:
+    """Send a batch: its place is the stream and where in which file. Where it was sent before with fewer rows, its new
+    rows are sent by themselves."""
+    try:
+        answer = _post(client, place, lines)
+    except ServiceRefused as error:
+        before = error.events
+        if error.status != 409 or before is None or not 0 < before < len(lines):
+            raise
+        _post_again(client, place, lines[:before])
+        sent.events += before
+        sent.repeated += before
+        _send(client, (*place, str(before)), lines[before:], sent)
+        return
+    sent.events += len(lines)
+    if answer.get("repeated"):
+        sent.repeated += len(lines)
+    sent.late += answer.get("late", 0)
+    sent.dropped += answer.get("dropped", 0)
 
-    client: httpx.Client
-    stream: str
-    place: tuple[str, ...]
-    lines: list[str]
 
-    def send(self, sent: Sent) -> None:
-        try:
-            answer = self._post(self.lines)
-        except ServiceRefused as error:
-            before = error.events
-            if error.status != 409 or before is None or not 0 < before < len(self.lines):
-                raise
-            self._post_again(before)
-            sent.events += before
-            sent.repeated += before
-            Sending(self.client, self.stream, (*self.place, str(before)), self.lines[before:]).send(sent)
-            return
-        sent.events += len(self.lines)
-        if answer.get("repeated"):
-            sent.repeated += len(self.lines)
-        sent.late += answer.get("late", 0)
-        sent.dropped += answer.get("dropped", 0)
+def _post_again(client: httpx.Client, place: tuple[str, ...], lines: list[str]) -> None:
+    """The rows that were sent, under the same key: the service says whether they are the same. None is counted."""
+    try:
+        _post(client, place, lines)
+    except ServiceRefused as error:
+        if error.status != 409:
+            raise
+        changed = "rows that were sent before have changed; they stay counted as they were sent"
+        raise ServiceRefused(f"{changed}. Send new rows in a separate file", 409) from None
 
-    def _post_again(self, before: int) -> None:
-        """The rows that were sent, under the same key: the service says whether they are the same. None is counted."""
-        try:
-            self._post(self.lines[:before])
-        except ServiceRefused as error:
-            if error.status != 409:
-                raise
-            changed = "rows that were sent before have changed; they stay counted as they were sent"
-            raise ServiceRefused(f"{changed}. Send new rows in a separate file", 409) from None
 
-    def _post(self, lines: list[str]) -> Any:
-        """Post, and again after the pause that a busy service asks for; the idempotency key makes that safe."""
-        place = "\0".join((self.stream, *self.place)).encode()
-        headers = {
-            "Idempotency-Key": blake2b(place, digest_size=16, person=b"evercount.push").hexdigest(),
-            "Content-Type": "application/x-ndjson",
-        }
-        body = "\n".join(lines).encode()
-        for attempt in range(ATTEMPTS):
-            response = self.client.post(f"/v1/streams/{self.stream}/events", content=body, headers=headers)
-            if response.status_code not in (425, 429, 503) or attempt == ATTEMPTS - 1:
-                break
-            system_time.sleep(min(LONGEST_PAUSE, float(response.headers.get("Retry-After", 1))))
-        return answer_of(response)
+def _post(client: httpx.Client, place: tuple[str, ...], lines: list[str]) -> Any:
+    """Post, and again after the pause that a busy service asks for; the idempotency key makes that safe."""
+    key = blake2b("\0".join(place).encode(), digest_size=16, person=b"evercount.push").hexdigest()
+    headers = {"Idempotency-Key": key, "Content-Type": "application/x-ndjson"}
+    body = "\n".join(lines).encode()
+    for attempt in range(ATTEMPTS):
+        response = client.post(f"/v1/streams/{place[0]}/events", content=body, headers=headers)
+        if response.status_code not in (425, 429, 503) or attempt == ATTEMPTS - 1:
+            break
+        system_time.sleep(min(LONGEST_PAUSE, float(response.headers.get("Retry-After", 1))))
+    return answer_of(response)
 
 
 def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Lines in batches of a size that the service takes."""
-    batch: list[str] = []
-    size = 0
-    for line in lines:
-        if batch and (len(batch) == EVENTS_OF_A_BATCH or size + len(line) > BYTES_OF_A_BATCH):
-            yield batch
-            batch, size = [], 0
-        batch.append(line)
-        size += len(line.encode()) + 1
-    if batch:
+    while batch := list(islice(lines, EVENTS_OF_A_BATCH)):
         yield batch
 
 
@@ -278,24 +243,13 @@ def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
 def create(
     role: str = Argument(..., help="read, write or admin."),
     label: str = Option("", help="What the token is for."),
-    out: Path | None = Option(None, help="Write it to this new file, for its owner only."),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Make a token. It is shown this once, on standard output, or written to --out."""
-    from evercount._safe_files import new_private, refuse_link
-
-    if out is not None:
-        refuse_link("--out", out)
-        if out.exists():
-            raise ParameterError(f"--out {out} exists: name a new file")
+    """Make a token. It is shown this once, on standard output."""
     token = ask(url, token_file, "POST", "/v1/tokens", json={"role": role, "label": label})
-    if out is None:
-        typer.echo(token["token"])
-    else:
-        with new_private(out) as file:
-            file.write(f"{token['token']}\n".encode())
-    typer.echo(f"token {token['id']} with the role {token['role']}" + (f" is in {out}" if out else ""), err=True)
+    typer.echo(token["token"])
+    typer.echo(f"token {token['id']} with the role {token['role']}", err=True)
 
 
 @tokens.command("list")

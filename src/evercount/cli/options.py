@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from evercount._validate import strict_json
-from evercount.errors import ParameterError, UnknownName
+from evercount._validate import check_name, strict_json
+from evercount.errors import ParameterError
 
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
+    from evercount.store import Store
 
 _MISSING = "Missing ticks: nothing is released; their events are dropped (drop) or count in the tick after them (next)."
 Missing = Annotated[str | None, Option(help=_MISSING)]
@@ -67,9 +68,15 @@ def choose_stream(path: Path, name: str | None) -> tuple[StreamDeclaration, Any]
         name = next(iter(known))
     if name is None:
         raise ParameterError(f"{path} declares {len(known)} streams: choose one of {', '.join(known)} with --stream")
-    if name not in known:
-        raise UnknownName("stream", name, known)
+    check_name("stream", name, tuple(known))
     return known[name]
+
+
+def open_store(db: str, key_file: Path | None, head: Path | None = None) -> closing[Store]:
+    """The store for a block, in which nobody else writes to it."""
+    from evercount.store import Store, key_from_environment
+
+    return closing(Store(db, key_from_environment(key_file), head))
 
 
 @contextmanager

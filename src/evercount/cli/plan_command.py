@@ -1,4 +1,4 @@
-"""`evercount plan`: which error will I get? Queries beside the lower bound, and sparse-count beside plain counters."""
+"""`evercount plan`: which error will I get? Queries next to the lower bound, sparse-count next to plain counters."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Option
 
+from evercount._validate import aligned, finite
 from evercount.cli.options import Adjacency, MaxEvents, MaxPerTick, MaxTicks, Parameters, Period, parse_parameters
-from evercount.errors import ParameterError, UnknownName
-from evercount.factorizations import FACTORIZATIONS
-from evercount.factorizations.laplace_choice import PURE, is_pure_name
+from evercount.errors import ParameterError
 from evercount.front_door.declare_stream import parse_horizon, unit_of
 from evercount.privacy import Budget
 from evercount.queries import Query, build_query
-from evercount.text_rules import aligned, finite
 
 if TYPE_CHECKING:
     from evercount.planning.compare import Plan, Row
-    from evercount.planning.compare_sparse import SparseComparison
-    from evercount.planning.discovery_plan import DiscoveryPlan
+    from evercount.planning.special_plans import DiscoveryPlan, SparseComparison
 
 WIDTH = 80  # characters of a terminal line that everybody has
 
@@ -33,11 +30,10 @@ def plan(
     epsilon: float | None = Option(None, "--epsilon", "-e", help="Privacy parameter ε > 0.", show_default="0.5"),
     delta: float = Option(1e-10, "--delta", "-d", help="Privacy parameter δ, between 0 and 1."),
     rho: float | None = Option(None, help="zCDP parameter ρ, instead of ε."),
-    horizon: str = Option("2^16", "--horizon", "-t", help="Ticks (65536, 2^16, 1e6) or none."),
+    horizon: str = Option("2^16", "--horizon", "-t", help="Ticks (65536, 2^16) or none."),
     query: str = Option("count", "--query", "-q", help="Query by name: count, histogram, rollup, sparse-count, …"),
     parameter: Parameters = None,
     adjacency: Adjacency = "add-remove",
-    calibration: str | None = Option(None, help="tight, classic or paper.", show_default="tight"),
     unit: str | None = Option(None, help="event or user (the default with a cap or period).", show_default="event"),
     period: Period = None,
     max_per_tick: MaxPerTick = None,
@@ -45,26 +41,16 @@ def plan(
     max_events: MaxEvents = None,
     mechanism: list[str] | None = Option(None, "--mechanism", "-m", help="Only these factorizations, repeatable."),
     ticks: int | None = Option(None, help="Without a horizon: compare over this many ticks."),
-    count: list[int] | None = Option(
-        None, help="discovered-keys: chance that a key with this count is visible, repeatable."
-    ),
-    view: list[str] | None = Option(
-        None, help="One column for this view, repeatable: running, per-tick, last-7, per-day, per-week (of --every)."
-    ),
-    optimal: bool = Option(
-        False, "--optimal", help="--view: how far from the best of any factorization (to 1024 ticks)."
-    ),
-    from_file: str | None = Option(
-        None, "--from", help="File of events: show the share that caps drop, by month. For you alone."
-    ),
+    count: list[int] | None = Option(None, help="discovered-keys: how likely this count is visible. Repeatable."),
+    view: list[str] | None = Option(None, help="One column: running, per-tick, last-7, per-day, … Repeatable."),
+    optimal: bool = Option(False, "--optimal", help="--view: distance to the best factorization (to 1024 ticks)."),
+    from_file: str | None = Option(None, "--from", help="Events: the share that caps drop, by month. For you alone."),
     time: str | None = Option(None, help="--from: column with the time."),
     user: str | None = Option(None, help="--from: column with the person's id."),
     every: str = Option("1d", help="Length of a tick, for per-day, per-week, --period 1d and --from."),
     start: str | None = Option(None, help="--from: start of the first tick."),
     zone: str = Option("UTC", help="Time zone of the days."),
-    level: float = Option(0.95, help="Probability with which the bound holds for all ticks."),
     json_output: bool = Option(False, "--json", help="Print JSON instead of a table."),
-    wide: bool = Option(False, "--wide", help="Show all columns; they need about 170 characters."),
     plot: Path | None = Option(None, help="Write a chart of error over time (PNG, SVG, PDF)."),
 ) -> None:
     """Which error will I get? All mechanisms side by side, with the lower bound for Gaussian noise.
@@ -81,8 +67,7 @@ def plan(
     from evercount.declarations.unit_periods import with_period_ticks
     from evercount.declarations.view_names import noise_views
     from evercount.planning.compare import plan as make_plan
-    from evercount.planning.compare_sparse import plan_sparse_count
-    from evercount.planning.resources import measure_resources
+    from evercount.planning.special_plans import measure_resources, plan_sparse_count
 
     parameters = parse_parameters(parameter)
     asked = None if query == "sparse-count" else build_query(query, parameters)
@@ -90,37 +75,24 @@ def plan(
     unit_and_caps = unit_of(unit, max_events, max_per_tick, max_ticks, period, user=people)
     protected: dict[str, Any] = {"adjacency": adjacency, **unit_and_caps}
     if rho is not None:
-        for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
-            if value is not None:
-                raise ParameterError(
-                    f"{option} {value} next to --rho {rho}: ρ fixes the noise by itself; give only one"
-                )
+        if epsilon is not None:
+            raise ParameterError(f"--epsilon {epsilon} next to --rho {rho}: give only one of them")
         budget = Budget.from_rho(rho, delta, **protected)
     else:
-        tuned: Any = calibration or "tight"
-        budget = Budget(0.5 if epsilon is None else epsilon, delta, calibration=tuned, **protected)
+        budget = Budget(0.5 if epsilon is None else epsilon, delta, **protected)
     schedule = Schedule.of(every, start, zone)
     budget = with_period_ticks(budget, schedule)
     if from_file is not None:
         _show_dropped(budget, from_file, time, user, every, start, zone)
-    for name in mechanism or []:
-        if not budget.pure and name not in FACTORIZATIONS and not is_pure_name(name):
-            raise UnknownName("factorization", name, (*FACTORIZATIONS, *PURE))
     length, names = parse_horizon(horizon), tuple(mechanism) if mechanism else None
-    if ticks is not None and length is not None:
-        raise ParameterError(f"--ticks {ticks} is for streams without a horizon: add --horizon none, or leave it out")
     if asked is None:
         if unknown := sorted(set(parameters) - {"max_ones"}):
-            raise ParameterError(
-                f"parameters of 'sparse-count': unknown {', '.join(unknown)}; it has max_ones, the most events that "
-                "are expected in the whole stream (leave it out where that is unknown). The rest are options of the "
-                "command."
-            )
-        sparse = plan_sparse_count(budget, length, parameters.get("max_ones"), names=names, ticks=ticks, level=level)
+            raise ParameterError(f"sparse-count has the parameter max_ones only, got {', '.join(unknown)}")
+        sparse = plan_sparse_count(budget, length, parameters.get("max_ones"), names=names, ticks=ticks)
         if plot is not None:
             _plot_sparse(sparse, plot)
         if json_output:
-            typer.echo(json.dumps(finite(sparse.to_dict()), indent=1))
+            _print_json(sparse)
         else:
             _print_sparse(sparse)
         return
@@ -128,13 +100,13 @@ def plan(
         views = {name: noise_views([name], schedule)[0] for name in view}
         _print_views(budget, length, views, asked, json_output, count)
         if optimal:
-            from evercount.planning.dense_optimum import optimum_table
+            from evercount.planning.plan_views import optimum_table
 
             typer.echo(optimum_table(budget, length, tuple(views.values()), asked), err=json_output)
         return
     if optimal:
         raise ParameterError("--optimal needs --view")
-    comparison = make_plan(budget, length, asked, names=names, ticks=ticks, level=level)
+    comparison = make_plan(budget, length, asked, names=names, ticks=ticks)
     if plot is not None:
         from evercount.plotting import error_plot
 
@@ -149,10 +121,9 @@ def plan(
     costs = measure_resources(asked, budget, length)
     discovery = _discovery(budget, length, asked, count)
     if json_output:
-        more = {} if discovery is None else {"discovery": discovery.to_dict()}
-        typer.echo(json.dumps(finite({**comparison.to_dict(), "resources": costs.to_dict(), **more}), indent=1))
+        _print_json(comparison, resources=costs, discovery=discovery)
         return
-    _print_table(comparison, level, wide)
+    _print_table(comparison)
     if discovery is not None:
         _print_discovery(discovery)
     _say(str(costs))
@@ -162,12 +133,17 @@ def plan(
 def _discovery(
     budget: Budget, horizon: int | None, query: Query, counts: list[int] | None, views: tuple[str, ...] = ()
 ) -> DiscoveryPlan | None:
-    from evercount.planning.discovery_plan import plan_discovery
+    from evercount.planning.special_plans import plan_discovery
 
     found = plan_discovery(budget, horizon, query, counts or (), views=views)
     if counts and found is None:
         raise ParameterError(f"--count is for queries with unlisted keys, and {query.name!r} has a list or no keys")
     return found
+
+
+def _print_json(found: Any, **parts: Any) -> None:
+    more = {name: part.to_dict() for name, part in parts.items() if part is not None}
+    typer.echo(json.dumps(finite({**found.to_dict(), **more}), indent=1))
 
 
 def _say(text: str) -> None:
@@ -183,25 +159,20 @@ def _number(value: float, places: int) -> str:
     return f"{value:,.{places}f}" if value >= 1 or value == 0 else f"{value:.3g}"
 
 
-def _percent(level: float) -> str:
-    return f"{100 * level:.10g}%"
-
-
-def _print_table(comparison: Plan, level: float, wide: bool) -> None:
-    from evercount.planning.largest import shares_sentence
+def _print_table(comparison: Plan) -> None:
+    from evercount.planning.plan_views import shares_sentence
 
     horizon = "no horizon" if comparison.horizon is None else f"horizon {comparison.horizon}"
     bound = "" if math.isnan(comparison.lower_bound) else "; × bound: worst std over the lower bound"
     _say(
         f"{comparison.query}, {horizon}, errors over {comparison.ticks} ticks. std: standard deviation of a published "
-        f"number; all ticks ±: with probability {_percent(level)} no number is farther off{bound}."
+        f"number; all ticks ±: with probability 95 % no number is farther off{bound}."
     )
-    columns = {title: text for title, text in COLUMNS.items() if wide or title not in WIDE_ONLY}
-    rows = [["mechanism", *columns], *([row.name, *(of(row) for of in columns.values())] for row in comparison.rows)]
+    rows = [["mechanism", *COLUMNS], *([row.name, *(of(row) for of in COLUMNS.values())] for row in comparison.rows)]
     if not math.isnan(comparison.lower_bound):
         least = {"std, worst": _number(comparison.lower_bound, 2), "× bound": "1.000"}
-        rows.append(["lower bound, Gaussian", *(least.get(title, "") for title in columns)])
-    _table(rows, gap=2 if wide else 1)  # the usual numbers then fit into 80 characters
+        rows.append(["lower bound, Gaussian", *(least.get(title, "") for title in COLUMNS)])
+    _table(rows, gap=1)  # the usual numbers then fit into 80 characters
     if differing := shares_sentence(comparison.shares):
         _say(differing)
     if len(comparison.rows) > 1:
@@ -212,26 +183,22 @@ def _print_table(comparison: Plan, level: float, wide: bool) -> None:
 
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "std, last": lambda row: _number(row.last_std, 2),
-    "least, 2nd half": lambda row: _number(row.least_std, 2),
     "std, worst": lambda row: _number(row.worst_std, 2),
     "at tick": lambda row: str(row.worst_tick),
     "95 % ±": lambda row: _number(row.interval95, 1),
     "all ticks ±": lambda row: _number(row.simultaneous, 1),
     "× bound": lambda row: "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}",
-    "state, bytes/cell": lambda row: str(row.state_bytes),
-    "numeric δ": lambda row: f"{row.numeric_delta:.1e}",
 }
-WIDE_ONLY = ("least, 2nd half", "state, bytes/cell", "numeric δ")
 
 
 def _show_dropped(budget: Budget, file: str, time: str | None, user: str | None, *when: Any) -> None:
     import time as system_time
     from tempfile import TemporaryDirectory
 
-    from evercount.declarations.columns import Columns
     from evercount.declarations.declaration import StreamDeclaration
+    from evercount.declarations.fields import Columns
     from evercount.declarations.schedule import instant_of
-    from evercount.files.dropped_events import dropped_events
+    from evercount.files.cap_users import dropped_events
     from evercount.files.source import open_source
 
     if budget.unit != "user" or None in (time, user, *when):
@@ -243,7 +210,7 @@ def _show_dropped(budget: Budget, file: str, time: str | None, user: str | None,
     with TemporaryDirectory(prefix="evercount-plan-") as folder:
         stop = max(2, declaration.schedule.tick_of(instant_of(system_time.time())))
         source = open_source(file, Path(folder))
-        typer.echo(str(dropped_events(source, declaration, 1, stop, Path(folder) / "scratch")), err=True)
+        typer.echo(str(dropped_events((source,), declaration, 1, stop, Path(folder) / "scratch")), err=True)
 
 
 def _print_views(
@@ -255,8 +222,7 @@ def _print_views(
     found = plan_views(budget, horizon, views, query)
     discovery = _discovery(budget, horizon, query, counts, tuple(views.values()))
     if json_output:
-        more = {} if discovery is None else {"discovery": discovery.to_dict()}
-        typer.echo(json.dumps({**found.to_dict(), **more}, indent=1))
+        _print_json(found, discovery=discovery)
         return
     typer.echo(f"{found.query}: worst std of each view, epsilon={budget.epsilon:g}, delta={budget.delta:g}")
     typer.echo(str(found))
@@ -266,7 +232,7 @@ def _print_views(
 
 
 def _print_discovery(discovery: DiscoveryPlan) -> None:
-    from evercount.planning.discovery_plan import CHANCES
+    from evercount.planning.special_plans import CHANCES
 
     typer.echo(f"when a key becomes public ({discovery.factorization})")
     chances = [f"{chance * 100:g} % see" for chance in CHANCES]
@@ -290,7 +256,7 @@ def _print_sparse(sparse: SparseComparison) -> None:
     split = sparse.split
     known = "max_ones unknown" if split.max_ones is None else f"max_ones={split.max_ones}"
     length = f"no horizon, first {sparse.ticks} ticks" if split.horizon is None else f"horizon {split.horizon}"
-    _say(f"SparseCount({known}), {length}, bounds for all ticks together ({_percent(sparse.level)})")
+    _say(f"SparseCount({known}), {length}, bounds for all ticks together (95%)")
     if split.max_ones is None:
         rows = [["events so far", "sparse-count ±", f"{next(iter(sparse.plain))} ±"]]
         for ones, bound in zip(sparse.ones, sparse.bounds, strict=True):
@@ -318,14 +284,9 @@ def _facts(sparse: SparseComparison) -> list[str]:
         f"Segments: threshold {split.threshold}, each closes with {gap} to {split.threshold + split.spread} events; "
         f"{segments}.",
     ]
-    what = "for the number of events so far" if split.max_ones is None else "for max_ones"
-    if sparse.wins is None:
-        tried = f"{what} from {sparse.ones[0]} to {sparse.ones[-1]:,}"
-        lines.append(f"It wins nowhere at this horizon and budget ({tried}).")
-    else:
-        low, high = sparse.wins
-        more = " or more" if high == sparse.ones[-1] else ""
-        lines.append(f"It has the least bound {what}: from about {low:,} to about {high:,}{more}.")
+    what = "the number of events so far" if split.max_ones is None else "max_ones"
+    where = "nowhere" if sparse.wins is None else f"from {sparse.wins[0]:,} to {sparse.wins[1]:,}"
+    lines.append(f"For {what} of 1, 3, 10, … to {sparse.ones[-1]:,} it has the least bound {where}.")
     ways = {"partition": "this partition", "plain": "a plain counter over ticks", "constant": "max_ones/2 for ever"}
     lines.append(f"SparseCount takes the least bound by itself: here {ways[sparse.method]}.")
     return lines
@@ -344,5 +305,5 @@ def _plot_sparse(sparse: SparseComparison, target: Path) -> None:
     axes = error_plot(curves, f"SparseCount, ε={split.epsilon:g}, δ={split.delta:g}, {sparse.ticks} ticks")
     axes.set_xscale("log")
     axes.set_xlabel("events in the whole stream" if split.max_ones is not None else "events so far")
-    axes.set_ylabel(f"error bound for all ticks ({_percent(sparse.level)})")
+    axes.set_ylabel("error bound for all ticks (95%)")
     save(axes, target)

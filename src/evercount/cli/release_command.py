@@ -19,6 +19,7 @@ import typer
 from typer import Argument, Option
 
 from evercount.cli.options import choose_stream, progress_bar
+from evercount.engine.write_table import round_table
 from evercount.errors import ParameterError
 from evercount.front_door import release as release_data
 from evercount.front_door.declare_stream import Declared, declare, described_options
@@ -31,13 +32,6 @@ if TYPE_CHECKING:
 STREAMS = Path("streams.toml")  # where `evercount release NAME` looks for the stream NAME
 SPELLED = {"views": "view", "notes": "note"}  # options that are spelled otherwise than the parameter
 REPEATED = ("key", "views", "notes")
-PANELS = {
-    "Input": "time every start zone late wait revise_for end now delimiter skip_bad rejects check",
-    "What is counted": "query key rollup keys unknown weights minimum add_keys remove_keys value low high grid bins",
-    "Privacy": "epsilon delta unit user period max_per_tick max_ticks max_events adjacency horizon factorization "
-    "new_noise_stream ledger total",
-}
-"""Of the help; what is in none of them goes to "Output"."""
 OF_PYTHON = ("data", "declaration", "secret", "progress")  # parameters that are no options
 
 
@@ -65,12 +59,11 @@ PARAMETERS = {name: one for name, one in inspect.signature(release_data).paramet
 def _with_parameters(command: Callable[..., None]) -> Callable[..., None]:
     """Give the command an option for each parameter of `evercount.release`."""
     texts = described_options(declare, release_data)
-    panels = {name: panel for panel, names in PANELS.items() for name in names.split()}
     options = []
     for name, one in PARAMETERS.items():
-        kind: Any = next((kind for kind in (bool, float, int) if str(one.annotation) in _KINDS[kind]), str)
+        kind: Any = _KINDS.get(str(one.annotation), str)
         annotation = bool if kind is bool else list[str] | None if name in REPEATED else kind | None
-        shown = Option(option_of(name), help=as_options(texts[name]), rich_help_panel=panels.get(name, "Output"))
+        shown = Option(option_of(name), help=as_options(texts[name]))
         options.append(one.replace(annotation=Annotated[annotation, shown]))
     own = inspect.signature(command, eval_str=True)
     kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -80,33 +73,22 @@ def _with_parameters(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-_KINDS = {bool: ("bool",), float: ("float | None",), int: ("int | None",)}
+_KINDS = {"bool": bool, "float | None": float, "int | None": int}
 
 
 @_with_parameters
 def release(
-    files: Annotated[
-        list[str] | None,
-        Argument(
-            help="Event files (CSV, JSONL, Parquet; plain, gzip or zstd), patterns such as 'log/*.csv', '-' for "
-            "standard input, or the name of a stream in streams.toml.",
-            show_default=False,
-        ),
-    ] = None,
-    streams: Annotated[
-        Path | None,
-        Option(help="TOML file that declares the stream, instead of the options below.", rich_help_panel="Input"),
-    ] = None,
-    stream: Annotated[
-        str | None, Option(help="Name of the stream in --streams, where it has several.", rich_help_panel="Input")
-    ] = None,
-    show_declaration: Annotated[
-        bool, Option("--show-declaration", help="Print the stream as TOML and stop.", rich_help_panel="Output")
-    ] = False,
-    json_output: Annotated[
-        bool, Option("--json", help="Print the summary as JSON on standard output.", rich_help_panel="Output")
-    ] = False,
-    quiet: Annotated[bool, Option("--quiet", help="No summary, no progress.", rich_help_panel="Output")] = False,
+    files: list[str] | None = Argument(
+        None,
+        help="Event files (CSV, JSONL, Parquet; plain, gzip or zstd), patterns such as 'log/*.csv', '-' for standard "
+        "input, or the name of a stream in streams.toml.",
+        show_default=False,
+    ),
+    streams: Path | None = Option(None, help="TOML file that declares the stream, instead of the options below."),
+    stream: str | None = Option(None, help="Name of the stream in --streams, where it has several."),
+    show_declaration: bool = Option(False, "--show-declaration", help="Print the stream as TOML and stop."),
+    json_output: bool = Option(False, "--json", help="Print the summary as JSON on standard output."),
+    quiet: bool = Option(False, "--quiet", help="No summary, no progress."),
     **options: Any,
 ) -> None:
     """Publish running statistics of event files under one (ε, δ) for all releases, past and future.
@@ -127,9 +109,12 @@ def release(
         kept = {"out": places.output, "state": places.state, "rejects": places.rejects, "plot": places.plot}
         given |= {name: given[name] or place for name, place in (kept | {"delimiter": places.delimiter}).items()}
     if given["out"] is None and given["db"] is None and not given["check"]:
-        raise ParameterError("`out` is missing: name the release file (.csv, .jsonl or .parquet), or '-'")
-    if json_output and given["out"] == "-":
-        raise ParameterError("--json and `out` - would both write to standard output: name a file with `out`")
+        raise ParameterError("`out` is missing: name the release file (.csv, .jsonl or .parquet), or -")
+    piped = given["out"] == "-" and given["db"] is None
+    if piped:  # the state is the commit; what is printed can be printed again
+        if given["state"] is None or json_output:
+            raise ParameterError("`out` - needs `state`, which keeps the noise for the next run, and no --json")
+        given["out"] = None
     try:
         with _progress(quiet) as tell, _warnings_on_stderr():
             outcome = run(files, declaration, progress=tell, **given)
@@ -142,6 +127,9 @@ def release(
         typer.echo(f"skipped {reject}", err=True)
     if outcome.bad > len(outcome.shown):
         typer.echo(f"skipped {outcome.bad} bad rows in all", err=True)
+    if piped and not given["check"]:
+        table = outcome.table if given["full_digits"] else round_table(outcome.table)
+        typer.echo(table.to_csv(), nl=False)
     if json_output:
         typer.echo(json.dumps(outcome.facts(), indent=1))
     elif not quiet:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer import Argument, Option
 
-from evercount.cli.options import Db, FirstTick, Head, KeyFile, LastTick, Missing, NoteText, StreamName
+from evercount.cli.options import Db, FirstTick, Head, KeyFile, LastTick, Missing, NoteText, StreamName, open_store
 
 if TYPE_CHECKING:
     from evercount.store import LiveStream, Store
@@ -21,20 +21,11 @@ Keys = Annotated[Path, Argument(help="File with the keys, one per line (of a rol
 Yes = Annotated[bool, Option("--yes", help="Do not ask.")]
 
 
-def _open(db: str, key_file: Path | None, head: Path | None) -> closing[Store]:
-    """The store for a block, in which nobody else writes to it."""
-    from evercount.store import Store, key_from_environment
-
-    return closing(Store(db, key_from_environment(key_file), head))
-
-
 @store.command()
 def verify(
     db: Db = "evercount.db",
     head: Head = None,
-    adopt: bool = Option(
-        False, "--adopt", help="Accept this copy as the newest one. Only if no later release was ever made."
-    ),
+    adopt: bool = Option(False, "--adopt", help="Accept this copy as the newest; only if no later release exists."),
 ) -> None:
     """Recompute every release chain and compare it with the head file.
 
@@ -125,9 +116,9 @@ def retire(
     import time
 
     from evercount.store import retire_stream
-    from evercount.store.retire import explain
+    from evercount.store.stream_life import explain
 
-    with _open(db, key_file, head) as opened:
+    with open_store(db, key_file, head) as opened:
         now = time.time()
         typer.echo(explain(opened, stream, now, successor))
         if not yes:
@@ -145,7 +136,7 @@ def renew(
     stream: StreamName,
     horizon: Annotated[int | None, Option(help="Ticks of the new stream (default: as many as before).")] = None,
     carry_totals: Annotated[
-        bool, Option("--carry-totals", help="Its running totals continue from the last ones of the old stream.")
+        bool, Option("--carry-totals", help="Its running totals continue from the old ones; errors add up.")
     ] = False,
     name: Annotated[str | None, Option(help="Its name (default: the next number, flu-2 after flu).")] = None,
     db: Db = "evercount.db",
@@ -160,12 +151,13 @@ def renew(
     """
     import time
 
-    from evercount.store.renew import explain_renewal, renew_stream
+    from evercount.privacy import successor_text
+    from evercount.store.stream_life import renew_stream
 
-    with _open(db, key_file, head) as opened:
-        known = opened.streams.get(stream)
-        if known is None or known.successor is None:
-            typer.echo(explain_renewal(opened, stream, horizon, name, carry_totals))
+    with open_store(db, key_file, head) as opened:
+        known = opened.find(stream)
+        if known.successor is None:
+            typer.echo(successor_text(known.stream.cost))
             if not yes:
                 typer.confirm("Go on?", abort=True)
         heir = renew_stream(opened, stream, time.time(), horizon=horizon, new_name=name, carry_totals=carry_totals)
@@ -191,7 +183,7 @@ def cap(
     if (epsilon is None) != (delta is None) or (remove and epsilon is not None):
         raise ParameterError("give both --epsilon and --delta, or --remove, or nothing to see the cap")
     if epsilon is not None or remove:
-        with _open(db, key_file, head) as opened:
+        with open_store(db, key_file, head) as opened:
             set_cap(opened.database, None if epsilon is None or delta is None else Cap(epsilon, delta))
     with closing(Reading.open(db)) as reading:
         shown = reading.ledger().get("cap")
@@ -207,13 +199,12 @@ def add_keys(
     It spends nothing: the privacy is that of the stream with all keys from the start. Do not choose the keys, or the
     day, by looking at the events. Keys that are there already are left alone. The service must be stopped.
     """
-    from evercount.front_door.listed_keys import listed_keys
-    from evercount.store.declare_stream import MOST_CELLS
-    from evercount.store.join_keys import join_keys
+    from evercount.front_door.declare_stream import listed_keys
+    from evercount.store.stream_life import join_keys
 
-    with _open(db, key_file, head) as opened:
+    with open_store(db, key_file, head) as opened:
         live = _found(opened, stream)
-        joined = join_keys(opened, stream, listed_keys(keys, live.declaration, "keys"), MOST_CELLS)
+        joined = join_keys(opened, stream, listed_keys(keys, live.declaration, "keys"))
         tick = live.open_tick
     if not joined:
         typer.echo("all of these keys already exist")
@@ -231,10 +222,10 @@ def remove_keys(
     They are counted as before. The service must be stopped.
     """
     from evercount.engine.add_keys import label_of
-    from evercount.front_door.listed_keys import listed_keys
-    from evercount.store.join_keys import hide_keys
+    from evercount.front_door.declare_stream import listed_keys
+    from evercount.store.stream_life import hide_keys
 
-    with _open(db, key_file, head) as opened:
+    with open_store(db, key_file, head) as opened:
         live = _found(opened, stream)
         labels = [label_of(key) for key in listed_keys(keys, live.declaration, "keys")]
         hidden, tick = hide_keys(opened, stream, labels), live.open_tick
@@ -242,10 +233,10 @@ def remove_keys(
 
 
 def _found(opened: Store, stream: str) -> LiveStream:
-    from evercount.errors import UnknownName
+    from evercount._validate import check_name
 
-    if stream not in opened.streams and not opened.name_is_spent(stream):
-        raise UnknownName("stream", stream, opened.streams)
+    if not opened.name_is_spent(stream):
+        check_name("stream", stream, tuple(opened.streams))
     return opened.find(stream)
 
 
@@ -265,10 +256,10 @@ def note(
     It is published as it is, in charts, tables and exports: write nothing that you know from the events only, and do
     not call ticks missing because of their counts. While a service runs on the store: evercount streams note.
     """
-    from evercount.declarations.tick_marks import NewMark
-    from evercount.store.tick_marks import mark_ticks
+    from evercount.declarations.view_names import NewMark
+    from evercount.store.stream_life import mark_ticks
 
-    with _open(db, key_file, head) as opened:
+    with open_store(db, key_file, head) as opened:
         asked = NewMark(first=first, last=last, text=text, missing=cast(Any, missing))
         made = mark_ticks(opened, stream, asked.on(opened.declaration(stream).schedule))
     typer.echo(f"noted on ticks {made.first} to {made.last} of {stream}", err=True)
@@ -280,9 +271,7 @@ def export_releases(
     db: Db = "evercount.db",
     output: Path | None = Option(None, help="File to write; otherwise standard output."),
     form: str = Option("csv", "--format", help="csv, json, jsonl or parquet."),
-    lake: str | None = Option(
-        None, help="Append new ticks to delta:FOLDER or iceberg:FOLDER/namespace.table.", show_default=False
-    ),
+    lake: str | None = Option(None, help="Append new ticks to delta:FOLDER or iceberg:FOLDER/namespace.table."),
     full_digits: bool = Option(False, "--full-digits", help="All digits, instead of as many as the error allows."),
     head: Head = None,
 ) -> None:
@@ -295,17 +284,15 @@ def export_releases(
     A history that differs from the published one (the database was put back from another copy) is refused.
     """
     from evercount._safe_files import refuse_link
+    from evercount._validate import check_name
     from evercount.declarations.cautions import declared_text, public_facts
-    from evercount.engine.press_table import round_table
-    from evercount.engine.release_table import LEVEL
-    from evercount.engine.write_table import MEDIA_TYPES, Kind, write_tables
-    from evercount.errors import StoreError, UnknownName
+    from evercount.engine.write_table import MEDIA_TYPES, Kind, round_table, write_tables
+    from evercount.errors import StoreError
     from evercount.files.published import describe_file
     from evercount.store import Reading
     from evercount.store.rollback_guard import HeadFile, default_path
 
-    if form not in MEDIA_TYPES:
-        raise UnknownName("format", form, MEDIA_TYPES)
+    check_name("format", form, tuple(MEDIA_TYPES))
     with closing(Reading.open(db)) as reading:
         newest = HeadFile(head or default_path(reading.database))
         why = reading.check_head(newest).get(stream) if newest.read() is not None else None
@@ -318,7 +305,7 @@ def export_releases(
             refuse_link("--output", output)
         said = declared_text(declaration).sentence
         if lake is not None:
-            from evercount.files.lake_table import append_new
+            from evercount.files.published import append_new
 
             rows = append_new(lake, stream, tables, declaration.schedule, said)
             typer.echo(f"{lake}: {rows} new rows", err=True)
@@ -327,4 +314,4 @@ def export_releases(
             write_tables(cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said})
         if output and form == "csv":
             facts = public_facts(declaration, said, reading.marks(stored.id), full_digits=full_digits)
-            describe_file(output, facts, LEVEL)
+            describe_file(output, facts)

@@ -1,7 +1,10 @@
 """LogConsumer: messages of a log → totals in the store, together with where the log goes on → due ticks released.
 
 One round reads all that the log held when it began, and then closes the ticks that had ended by then. So a tick is
-closed only after everything that the log held at its end was counted, also after days without a run.
+closed only after everything that the log held at its end was counted, also after days without a run. MessageCounter
+adds up the messages, each a JSON object, by the SQL that counts files.
+
+Numbers about a consumer for Prometheus. They move with single events: for the operator, on 127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -10,19 +13,190 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any
+from typing import Any
 
-from evercount._safe_files import open_private, replaced
-from evercount.consume.count_messages import AFTER_END, BAD, CountedMessages, MessageCounter
-from evercount.consume.log_source import LogSource, Messages, Positions
+import numpy as np
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
+from prometheus_client import Counter as CounterMetric
+
+from evercount._safe_files import open_private
+from evercount._validate import IntArray
+from evercount.consume.log_sources import LogSource, Messages, Positions
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
+from evercount.files.count_rows import added_up
+from evercount.files.event_sql import NO_ORDER, REASONS, columns_of, placed, prepare
+from evercount.files.source import Source, connect, library
+from evercount.queries.sensitivities import rows_of
 from evercount.store import Store
-from evercount.store.accept_totals import FedStream
+from evercount.store.accept_totals import Counted, FedStream, check_fed
+from evercount.store.named_events import NamedEvents, UserEvents
+
+TOO_FAR, AFTER_END = NO_ORDER + 1, NO_ORDER + 2
+BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one", AFTER_END: "after the end of the stream"}
+
+
+@dataclass(frozen=True, eq=False)
+class CountedMessages(Counted):
+    """What messages add up to. Secret."""
+
+    bad: Sequence[tuple[int, str]] = field(default_factory=tuple)  # number (from 0) and reason of each
+
+
+def check_declaration(declaration: StreamDeclaration) -> None:
+    columns_of(declaration)
+    check_fed(declaration, "a log")
+
+
+class _Batch(Source):
+    """The messages as a file of JSON lines that is in memory."""
+
+    def scan(self) -> str:
+        return "messages"
+
+
+class MessageCounter:
+    def __init__(self, declaration: StreamDeclaration, scratch: Path) -> None:
+        check_declaration(declaration)
+        self._declaration = declaration
+        used = columns_of(declaration).used
+        self._source = _Batch(scratch / "none", "the log", "jsonl", "none", used, ("VARCHAR",) * len(used))
+        self._connection = connect(scratch)
+        self._names: list[str] = []
+        self._none = TickTotals.none(declaration.query.cells)
+        if declaration.query.discovery is None:
+            prepare(self._connection, declaration, (self._source,))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def count(self, messages: Messages, last: int) -> CountedMessages:
+        """Add up messages: those of ticks after `last` or after the horizon are bad.
+
+        **Guarantee.** One message adds to one cell of one tick, by its own time, key and value alone: the promise of
+        `files.count_rows.count`, with its SQL. Test: tests/consume/test_consume_log.py.
+        """
+        pa: Any = library("pyarrow")
+        lines = _lines(messages.bodies)
+        self._connection.register("messages", pa.table({"line": pa.array(lines, pa.string())}))
+        try:
+            if self._declaration.query.discovery is not None:
+                self._connection.execute("DROP TYPE IF EXISTS cell_key; DROP TABLE IF EXISTS cell_name")
+                self._names = prepare(self._connection, self._declaration, (self._source,))
+            if self._declaration.query.people is not None or self._declaration.budget.unit == "user":
+                return self._users(messages, last)
+            return self._totals(last)
+        finally:
+            self._connection.unregister("messages")
+
+    def _placed(self, last: int, number: bool) -> str:
+        """SQL: the rows with their place: a tick or −reason."""
+        horizon = self._declaration.horizon
+        until = last if horizon is None else min(last, horizon)
+        rows = placed((self._source,), self._declaration, 1, until + 1, number=number)
+        beyond = AFTER_END if until == horizon else TOO_FAR
+        return f"SELECT * REPLACE (coalesce(place, -{beyond}) AS place) FROM ({rows})"
+
+    def _totals(self, last: int) -> CountedMessages:
+        place, cell, events, total = added_up(self._connection, self._declaration, self._placed(last, False))
+        good = place > 0
+        bad = () if good.all() else self._bad(last)
+        if self._declaration.query.discovery is not None:
+            names = [self._names[place] for place in cell[good].tolist()]
+            return CountedMessages(self._none, None, [NamedEvents(place[good], names, events[good, None])], bad)
+        sums = rows_of(self._declaration.query).totals(place[good], cell[good], events[good], total[good])
+        return CountedMessages(TickTotals.of(self._declaration.query.cells, *sums), bad=bad)
+
+    def _users(self, messages: Messages, last: int) -> CountedMessages:
+        """The events with their users."""
+        rows = f"SELECT place, cell, units, who, us, n, o FROM ({self._placed(last, True)}) ORDER BY n"
+        found = self._connection.execute(rows).fetchnumpy()
+        good = _numbers(found["place"]) > 0
+        place, cell, units, time, number, order = (
+            _numbers(found[name])[good] for name in ("place", "cell", "units", "us", "n", "o")
+        )
+        bad, who = () if good.all() else self._bad(last), found["who"][good].tolist()
+        if columns_of(self._declaration).order is None:
+            order = np.asarray(messages.orders, np.int64)[number - 1]
+        if self._declaration.query.people is not None:
+            named = NamedEvents(place, who, np.stack([cell, time, order], axis=1))
+            return CountedMessages(self._none, None, [named], bad)
+        keys: list[str] = []
+        if self._names:  # each cell is then a place among the keys that came
+            places, cell = np.unique(cell, return_inverse=True)
+            keys = [self._names[place] for place in places.tolist()]
+        return CountedMessages(self._none, UserEvents(place, who, time, order, cell, units, keys=keys), bad=bad)
+
+    def _bad(self, last: int) -> list[tuple[int, str]]:
+        bad = f"SELECT n, place FROM ({self._placed(last, True)}) WHERE place < 0 ORDER BY n"
+        return [(n - 1, BAD[-place]) for n, place in self._connection.execute(bad).fetchall()]
+
+
+def _numbers(column: Any) -> IntArray:
+    return np.ma.filled(column, 0).astype(np.int64)
+
+
+def _lines(bodies: Sequence[bytes]) -> list[str]:
+    """Each message as one line; what is not UTF-8 or blank becomes a line that is not JSON."""
+    lines = []
+    for body in bodies:
+        try:
+            line = body.decode()
+            if "\n" in line:
+                json.loads(line)  # then line ends are between the parts of the JSON text, not inside a string
+                line = line.replace("\n", " ")
+        except (ValueError, RecursionError):
+            line = ""
+        lines.append(line if line.strip(" \t\r\n") else "?")
+    return lines
+
+
+NAME = "evercount_log"
+
+
+class LogMetrics:
+    """Lag, messages, set-aside messages and released ticks of each stream; served if a port is given."""
+
+    def __init__(self, port: int | None) -> None:
+        registry, by = CollectorRegistry(), ["stream"]
+        gauge = partial(Gauge, namespace=NAME, registry=registry)
+        counter = partial(CounterMetric, namespace=NAME, registry=registry)
+        self._lag = gauge("lag_messages", "Messages that are not counted yet.", by)
+        self._counted = counter("messages", "Messages counted since the start.", by)
+        self._bad = gauge("bad_messages", "Messages that were set aside, ever.", [*by, "reason"])
+        self._lost = gauge("lost_messages", "Positions deleted before they were counted.", by)
+        self._ticks = counter("ticks_released", "Ticks released since the start.", by)
+        self._last = gauge("last_round_seconds", "When the last round ended.", by)
+        self.port: int | None = None
+        if port is not None:
+            try:
+                server, _ = start_http_server(port, "127.0.0.1", registry)
+            except OSError as error:
+                raise ParameterError(f"cannot listen on port {port}: {error.strerror}") from None
+            self.port = server.server_port
+
+    def progress(self, stream: str) -> Callable[[int, int], None]:
+        counted, lag = self._counted.labels(stream), self._lag.labels(stream)
+
+        def told(messages: int, left: int) -> None:
+            counted.inc(messages)
+            lag.set(left)
+
+        return told
+
+    def after_round(self, stream: str, bad: Mapping[str, int], lost: int, ticks: int) -> None:
+        for reason, number in bad.items():
+            self._bad.labels(stream, reason).set(number)
+        self._lost.labels(stream).set(lost)
+        self._ticks.labels(stream).inc(ticks)
+        self._last.labels(stream).set_to_current_time()
+
 
 MOST_MESSAGES = 20_000  # messages that are counted and committed together
 LEAST_JUDGED = 1000  # in batches of so many messages most must be events: else producers changed what they send
@@ -32,16 +206,6 @@ Progress = Callable[[int, int], None]
 
 def silent(_counted: int, _left: int) -> None:
     """Tell nobody."""
-
-
-@dataclass(frozen=True)
-class LogRound:
-    """What one round has done. For the operator, but for the ticks, which are public."""
-
-    ticks: range  # the ticks that were released
-    messages: int  # messages that were read
-    bad: Mapping[str, int]  # all messages so far that were set aside, for each reason
-    finished: bool  # whether the horizon is reached
 
 
 class LogConsumer:
@@ -75,19 +239,14 @@ class LogConsumer:
         self.declaration = self._fed.declaration
         self._query = "log " + hashlib.blake2b(source.identity.encode(), digest_size=16).hexdigest()
         known, position = self._fed.last_batches(), self._fed.position(self._query)
-        if known and self._query not in known and not new_log:
-            raise Conflict(
-                f"stream {declaration.name!r} was fed from another source, and this log is new to it: events that were "
-                "counted already would count again. Name the old log; or, if this one holds new events only, say so "
-                "with --new-log"
-            )
         self._batch = known.get(self._query, -1) + 1
         kept: dict[str, Any] = {"next": {}, "bad": {}, "lost": 0} if position is None else json.loads(position)
         self._stored: dict[str, int] = kept["next"]
         self.bad: Counter[str] = Counter(kept["bad"])
         self.lost: int = kept["lost"]
         self._at = self._begin(skip_lost)
-        self._rejects = None if rejects is None else Rejects(rejects, self._stored)
+        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
+        self._rejects = None if rejects is None else os.fdopen(open_private(rejects, flags), "ab")
 
     def _begin(self, skip_lost: bool) -> dict[str, int]:
         """Where to read from: the stored positions, or the first one; refused where messages are gone."""
@@ -112,9 +271,10 @@ class LogConsumer:
         self._source.start(at)
         return at
 
-    def round(self, now: int, wait: int = 0, progress: Progress = silent) -> LogRound:
+    def round(self, now: int, wait: int = 0, progress: Progress = silent) -> tuple[range, int]:
         """Count all that the log holds now, then release the ticks that have ended `wait` microseconds ago. After every
-        commit `progress` is told how many messages were counted and how many are left."""
+        commit `progress` is told how many messages were counted and how many are left. Returns the released ticks, and
+        how many messages were read."""
         number = 0
         if not self._fed.finished:
             _, end = self._source.reach()
@@ -135,7 +295,12 @@ class LogConsumer:
                 progress(len(messages.bodies), left := self._left(end))
         if self._fed.due(now) and self._at != self._stored:  # messages of other subjects were passed over
             self._commit(self._at, self.bad, self._counter.count(Messages((), (), {}), self._fed.last_tick))
-        return LogRound(self._fed.close_due(now, wait), number, dict(self.bad), self._fed.finished)
+        return self._fed.close_due(now, wait), number
+
+    @property
+    def finished(self) -> bool:
+        """Whether the horizon is reached."""
+        return self._fed.finished
 
     def _left(self, end: Positions) -> int:
         return sum(max(0, place - self._at[name]) for name, place in end.items())
@@ -149,9 +314,21 @@ class LogConsumer:
                 f"{no_events} of {size} messages are not events ({reasons.most_common(1)[0][0]}): the producers "
                 "have changed what they send. None of them were counted; the log is read again from there"
             )
-        if self._rejects is not None and found.bad:
-            self._rejects.add(self._source, messages, found)
+        self._set_aside(messages, found)
         self._commit(messages.after, self.bad + reasons, found)
+
+    def _set_aside(self, messages: Messages, found: CountedMessages) -> None:
+        """Bring the messages that are not events to the disk, as JSON lines for the operator's eyes (0600), before the
+        commit of their batch: a crash in between leaves them there twice, with the same position."""
+        if self._rejects is None or not found.bad:
+            return
+        for number, reason in found.bad:
+            partition, position = self._source.place(messages.orders[number])
+            text = messages.bodies[number].decode(errors="backslashreplace")
+            line = {"partition": partition, "position": position, "reason": reason, "message": text}
+            self._rejects.write(json.dumps(line).encode() + b"\n")
+        self._rejects.flush()
+        os.fsync(self._rejects.fileno())
 
     def _commit(self, after: Positions, bad: Counter[str], found: CountedMessages) -> None:
         position = json.dumps({"next": dict(after), "bad": bad, "lost": self.lost}).encode()
@@ -164,42 +341,3 @@ class LogConsumer:
         self._counter.close()
         if self._rejects is not None:
             self._rejects.close()
-
-
-class Rejects:
-    """Messages that are not events, as JSON lines for the operator's eyes (0600), each once. They are written before
-    the commit of their batch. What a crash left there of a batch that was not committed is removed when the file is
-    opened again."""
-
-    def __init__(self, path: Path, stored: Positions) -> None:
-        if path.exists():
-            lines = path.read_bytes().splitlines(True)
-            kept = [line for line in lines if _is_counted(path, line, stored)]
-            if len(kept) < len(lines):
-                with replaced(path) as file:
-                    file.writelines(kept)
-        self._file: IO[bytes] = os.fdopen(open_private(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), "ab")
-
-    def add(self, source: LogSource, messages: Messages, found: CountedMessages) -> None:
-        """Append the bad messages of a batch, and bring them to the disk."""
-        for number, reason in found.bad:
-            partition, position = source.place(messages.orders[number])
-            text = messages.bodies[number].decode(errors="backslashreplace")
-            line = {"partition": partition, "position": position, "reason": reason, "message": text}
-            self._file.write(json.dumps(line).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _is_counted(path: Path, line: bytes, stored: Positions) -> bool:
-    """Whether a line is of a message that the store has passed; one without an end was being written."""
-    try:
-        row = json.loads(line)
-        return bool(row["position"] < stored.get(row["partition"], 0)) and line.endswith(b"\n")
-    except (ValueError, KeyError, TypeError):
-        if line.endswith(b"\n"):
-            raise ParameterError(f"{path} is not a file of rejected messages: choose another name") from None
-        return False

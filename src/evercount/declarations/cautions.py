@@ -1,20 +1,77 @@
-"""What is said about a declaration, in words: what it publishes, what readers must know, and what is seldom wanted."""
+"""What is said about a declaration: what it publishes, what is risky in it, and how it differs from a known one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, UNITS
-from evercount.declarations.tick_marks import TickMark
-from evercount.declarations.view_names import noise_views
-from evercount.engine.carried_totals import CarriedTotals
+from evercount.declarations.view_names import TickMark, noise_views
+from evercount.engine.build import PER_TICK, RUNNING, view_width
 from evercount.engine.noise_choice import REFERENCE_TICKS, worst_std
 from evercount.engine.user_counting import enforced_by
-from evercount.engine.view_widths import PER_TICK, RUNNING, view_width
+from evercount.engine.views import CarriedTotals
 from evercount.privacy import GuaranteeText, counted_text, guarantee_text
+
+FREE = ("views", "late", "wait")  # what may change while a stream runs
+
+
+def as_known(wanted: StreamDeclaration, known: StreamDeclaration) -> StreamDeclaration:
+    """A declaration with the noise of the stream that is known, where it does not say what its noise is for."""
+    asked = wanted.asked
+    if asked.noise_for or wanted.noise_for == known.noise_for or wanted.revise_for != known.revise_for:
+        return wanted
+    fitted = known.factorization if isinstance(known.factorization, dict) else None
+    name = fitted if fitted is not None and asked.factorization in (None, "blend", "best") else asked.factorization
+    return replace(wanted, budget=asked.budget, factorization=name, noise_for=known.noise_for)
+
+
+def declares_again(known: StreamDeclaration, wanted: StreamDeclaration) -> bool:
+    """Whether a stream is declared again, in every field that makes it this one or that readers see."""
+    mine, theirs = ((one.name, one.description, one.public) for one in (known, wanted))
+    return mine == theirs and not differences(known, wanted)
+
+
+def differences(known: StreamDeclaration, wanted: StreamDeclaration) -> list[str]:
+    """What makes `wanted` another stream, in words; empty where it declares the known one again. A start may be left
+    open by either. Names, descriptions, views, who may read, and what becomes of late events do not matter here."""
+    mine, theirs = known.to_dict(), as_known(wanted, known).to_dict()
+    if known.query.name == wanted.query.name:
+        found = _changes(mine["query"]["parameters"], theirs["query"]["parameters"])
+    else:
+        found = _changes(mine, theirs, ["query"])
+    found += _changes(mine["budget"], theirs["budget"])
+    apart = ("name", "description", "public", *FREE, "query", "budget", "tick", "start", "zone")
+    found += _changes(mine, theirs, [name for name in mine if name not in apart])
+    if not known.schedule.same_ticks(wanted.schedule):
+        found += _changes(mine, theirs, ["tick", "start", "zone"])
+    if known.stream_postprocess != wanted.stream_postprocess and known.postprocess == wanted.postprocess:
+        found += _changes(mine, theirs, ["views"])  # with views they are post-processed, and not the releases
+    return found
+
+
+def changed_noise(known: StreamDeclaration, wanted: StreamDeclaration) -> str:
+    """What to say where a declaration asks a running stream for the noise of other views; empty where it does not."""
+    if known.noise_for == as_known(wanted, known).noise_for:
+        return ""
+    return (
+        f" (its noise is for {', '.join(known.noise_for)} and stays so: noise_for of a running stream cannot change, "
+        "while views may)"
+    )
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any], names: Iterable[str] | None = None) -> list[str]:
+    return [
+        f"{name} holds other {name}, or the same in another order"
+        if name in ("keys", "paths")
+        else f"{name} was {before.get(name)!r} and is now {after.get(name)!r}"
+        for name in ({**before, **after} if names is None else names)
+        if before.get(name) != after.get(name)
+    ]
+
 
 WEAK_EPSILON = 10.0  # above this an outcome may be more than 22,000 times as likely with an event as without it
 

@@ -14,20 +14,17 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, TypeAdapter
 
-from evercount.declarations import field_types as fields
-from evercount.declarations.columns import Columns
+from evercount.declarations import fields
+from evercount.declarations.fields import Columns, table
 from evercount.declarations.schedule import MANUAL, Schedule, format_utc, parse_length
-from evercount.declarations.table import table
 from evercount.declarations.unit_periods import period_of, periods_named, with_period_ticks
 from evercount.declarations.view_names import QUANTILE, check_views, noise_views
-from evercount.engine.build import Spec, check_postprocess
+from evercount.engine.build import PER_TICK, RUNNING, Spec, check_postprocess
 from evercount.engine.build_parameters import choose_revised
-from evercount.engine.carried_caps import check_hands_on
-from evercount.engine.derived_query import MOST_LAGS, Revisions
 from evercount.engine.noise_choice import check_noise_for, choose_noise, remember_blend
+from evercount.engine.revisions import MOST_LAGS, Revisions
 from evercount.engine.stream import Stream
-from evercount.engine.user_counting import PeriodOf, UserCaps
-from evercount.engine.view_widths import PER_TICK, RUNNING
+from evercount.engine.user_counting import PeriodOf, UserCaps, check_hands_on
 from evercount.errors import ParameterError
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger, TimeRange
@@ -68,7 +65,7 @@ class StreamDeclaration:
         PlainSerializer(fields.declared_budget),
         Field(description="a table such as {epsilon = 1.0, delta = 1e-9}, with epsilon above 0 and delta below 1"),
     ]
-    tick: Annotated[fields.Tick, Field(description="the length of a tick, such as 15m, 1h or 1d, or 'manual'")] = MANUAL
+    tick: Annotated[str, Field(description="the length of a tick, such as 15m, 1h or 1d, or 'manual'")] = MANUAL
     start: Annotated[
         Any,
         PlainValidator(lambda time: time, json_schema_input_type=str | float | None),
@@ -94,18 +91,18 @@ class StreamDeclaration:
         Annotated[int, Field(ge=1, lt=MOST_LAGS)] | None,
         Field(description=f"a whole number of ticks from 1 to {MOST_LAGS - 1}, with late = 'revise'"),
     ] = None  # for how many ticks the number of a tick is published again, with late = "revise"
-    wait: Annotated[fields.Length, Field(description="a length of time such as 30s or 12h")] = "0s"
+    wait: Annotated[str, Field(description="a length of time such as 30s or 12h")] = "0s"
     """How long after its end a tick is closed, for events that take a while to arrive. It may change at any time."""
     carry_caps: Annotated[bool, Field(description="true or false")] = False  # caps that are used stay used next year
     public: Annotated[bool, Field(description="true or false")] = False
     postprocess: Annotated[
-        fields.Postprocess,
+        fields.Names,
         AfterValidator(check_postprocess),
         Field(description='a list of names such as ["nonnegative", "integer"]'),
     ] = ()
-    views: Annotated[fields.Views, Field(description='a list of names such as ["per-day", "last-24"]')] = ()
+    views: Annotated[fields.Names, Field(description='a list of names such as ["per-day", "last-24"]')] = ()
     """What is shown. They may change at any time: they declare no other stream."""
-    noise_for: Annotated[fields.Sums, Field(description='a list of names such as ["per-tick", "last-24"]')] = ()
+    noise_for: Annotated[fields.Names, Field(description='a list of names such as ["per-tick", "last-24"]')] = ()
     """The views that the noise is chosen for: running, per-tick, last-7. They never change. By default those of the
     first declaration's `views`; where it has none, `per-tick` for ticks by the clock, and `running` for manual ones and
     for queries without views."""
@@ -321,8 +318,7 @@ class StreamDeclaration:
         if schedule.start is None:
             return None
         end = None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
-        first = schedule.start if self.earliest is None else self.earliest
-        chain = f"{self.name} {first}" if self.carry_caps else ""
+        chain = f"{self.name} {self.first_begin}" if self.carry_caps else ""
         return TimeRange(schedule.start, end, schedule.divided, periods_named(self.budget, schedule), chain)
 
     def ended(self, now: int) -> int:
@@ -366,8 +362,12 @@ class StreamDeclaration:
 
     def going_on(self, start: int, first: StreamDeclaration) -> StreamDeclaration:
         """The declaration from `start` on, for a stream that goes on for another one: rows of that one are no fault."""
-        begin = first.schedule.begin if first.earliest is None else first.earliest
-        return self.started(start)._changed(earliest=begin)
+        return self.started(start)._changed(earliest=first.first_begin)
+
+    @property
+    def first_begin(self) -> int:
+        """The start of the first of the streams that this one goes on for, or its own."""
+        return self.schedule.begin if self.earliest is None else self.earliest
 
     def unstarted(self) -> StreamDeclaration:
         """The declaration with its start left open."""

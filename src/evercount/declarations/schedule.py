@@ -357,16 +357,14 @@ def _pieces(zone: tzinfo, begin: int, years: int) -> tuple[Piece, ...]:
     """The first ones of those of all `ZONE_YEARS`, whatever `years` is: the same days are looked at."""
     day = UNITS["d"]
     low = max(begin - 2 * day, microseconds(datetime(1, 1, 2)))  # no wall time before the first year
-    # one year below datetime's last, so that no wall time of any zone overflows
-    last = min(begin + ZONE_YEARS * YEAR, microseconds(datetime(9998, 1, 1)))
+    last = min(begin + ZONE_YEARS * YEAR, microseconds(datetime(9998, 1, 1)))  # no wall time of any zone overflows
     high = min(begin + years * YEAR, last)
     pieces = [Piece(low, _offset(zone, low), -(2**62))]
     at = high if zone is UTC else low
     while at < high:
         ahead = min(at + day, last)
         if _offset(zone, ahead) != pieces[-1].offset:
-            ahead = _change(zone, at, ahead)
-            before = pieces[-1]
+            ahead, before = _change(zone, at, ahead), pieces[-1]
             latest_wall = max(before.latest_wall, ahead + before.offset - 1)
             pieces.append(Piece(ahead, _offset(zone, ahead), latest_wall))
         at = ahead

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, Strict
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.table import table
+from evercount.declarations.fields import table
 from evercount.errors import MissingExtra, ParameterError
 
 Text = Annotated[str, Field(min_length=1)]
@@ -56,13 +56,10 @@ def write_stream(declaration: StreamDeclaration) -> str:
 
 
 def read_stream(source: str | Path) -> StreamDeclaration:
-    if isinstance(source, Path):
-        found = read_declarations(source)
-    else:
-        found = [declaration for declaration, _ in _streams_of(source, "the text", Path())]
+    found = read_streams(source) if isinstance(source, Path) else _streams_of(source, "the text", Path())
     if len(found) != 1:
         raise ParameterError(f"there must be one [[stream]] table, and there are {len(found)}")
-    return found[0]
+    return found[0][0]
 
 
 def read_declarations(path: Path) -> list[StreamDeclaration]:

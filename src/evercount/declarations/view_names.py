@@ -1,27 +1,37 @@
-"""The names of views (per-tick, last-24, per-day, per-week, quantile-0.5) and what they show of a stream's releases."""
+"""What readers are shown of a stream's releases: its views, and what the operator says about ticks.
+
+Views are named (per-tick, last-24, per-day, per-week, quantile-0.5). The operator writes notes on ticks, and says which
+ticks are missing: public text. Why gaps cost nothing: `store/tick_marks.proof.md`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from evercount._arrays import FloatArray, IntArray
-from evercount.declarations.schedule import Schedule, microseconds, zone_named
+from evercount._validate import FloatArray, IntArray, check_public_text
+from evercount.declarations.fields import table
+from evercount.declarations.schedule import Schedule, microseconds, parse_time, zone_named
 from evercount.engine import take_views
-from evercount.engine.press_table import postprocess_table
+from evercount.engine.build import LAST, PER_TICK, RUNNING, Names, view_width
 from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
 from evercount.engine.revisions import by_day, with_revisions_left
 from evercount.engine.stream import Stream
-from evercount.engine.view_widths import LAST, PER_TICK, RUNNING, Names, view_width
 from evercount.engine.views import View
+from evercount.engine.write_table import postprocess_table
 from evercount.errors import ParameterError, UnknownName
 from evercount.queries.base import Query
+
+if TYPE_CHECKING:
+    from evercount.declarations.declaration import StreamDeclaration
 
 NAMES = ("per-tick", "last-24", "per-day", "per-week", "running", "quantile-0.5")
 QUANTILE = re.compile(r"quantile-(0\.[0-9]{1,6})")
@@ -225,3 +235,113 @@ def offered_views(query: Query, schedule: Schedule, postprocess: Names) -> Names
         with suppress(ParameterError):
             offered += check_views([name], query, schedule, postprocess)
     return tuple(offered)
+
+
+# -- what the operator says about ticks --------------------------------------------------------------------------------
+
+DROP, NEXT = "drop", "next"  # what becomes of the events of a missing tick: nobody counts them, or the next tick does
+
+
+@dataclass(frozen=True)
+class TickMark:
+    """A remark on the ticks from `first` to `last`."""
+
+    first: int
+    last: int
+    text: str
+    missing: str | None = None  # DROP or NEXT for ticks that are missing
+    hides: str | None = None  # the label of a key that is not shown at these ticks; then it is no remark
+
+    def holds(self, tick: int) -> bool:
+        return self.first <= tick <= self.last
+
+    @property
+    def shown(self) -> str:
+        return self.text if self.missing is None else f"missing: {self.text}" if self.text else "missing"
+
+    def facts(self, schedule: Schedule) -> dict[str, Any]:
+        since = {} if schedule.manual else {"start": schedule.show(schedule.start_of(self.first))}
+        until = {} if schedule.manual else {"end": schedule.show(schedule.start_of(self.last + 1))}
+        return {"first": self.first, "last": self.last, **since, **until, "text": self.text, "missing": self.missing}
+
+
+@table("a note")
+class NewMark:
+    """A remark as the operator writes it."""
+
+    first: Annotated[int | str, Field(description="the number of a tick, or a day or time in it")]
+    last: Annotated[int | str | None, Field(description="as first; omit it for one tick")] = None
+    text: Annotated[str, Field(description="a public text")] = ""
+    missing: Annotated[Literal["drop", "next"] | None, Field(description="drop, next or null")] = None
+
+    def on(self, schedule: Schedule) -> TickMark:
+        first = tick_named(str(self.first), schedule)
+        last = first if self.last is None else tick_named(str(self.last), schedule)
+        return TickMark(first, last, self.text.strip(), self.missing)
+
+
+def check_mark(declaration: StreamDeclaration, mark: TickMark) -> None:
+    """Refuse a remark that is not about ticks of the stream, or not a text for the public."""
+    horizon = declaration.horizon
+    if not 1 <= mark.first <= mark.last <= (horizon or 2**40):
+        raise ParameterError(
+            f"the ticks {mark.first} to {mark.last} are not ticks of {declaration.name!r}: the first is 1"
+            + ("" if horizon is None else f", the last {horizon}")
+        )
+    if mark.text:
+        check_public_text("the note", mark.text)
+    elif mark.missing is None:
+        raise ParameterError("a note needs a text")
+
+
+def tick_named(text: str, schedule: Schedule) -> int:
+    """The tick that an operator names: its number, or a day or time in it.
+
+    >>> tick_named("2026-01-03", Schedule.of("1d", "2026-01-01", "UTC")), tick_named("12", Schedule())
+    (3, 12)
+    """
+    if text.isascii() and text.isdigit() and len(text) < 9:
+        return int(text)
+    if schedule.manual:
+        raise ParameterError(f"{text!r:.40} is not the number of a tick, and this stream has no clock")
+    return schedule.tick_of(parse_time(text, zone_named(schedule.zone), "the tick"))
+
+
+def missing_ticks(marks: Iterable[TickMark], ticks: range, kind: str | None = None) -> list[int]:
+    ranges = [one for one in marks if one.missing is not None and kind in (None, one.missing)]
+    inside = (range(max(one.first, ticks.start), min(one.last + 1, ticks.stop)) for one in ranges)
+    return sorted({tick for part in inside for tick in part})
+
+
+def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> ReleaseTable:
+    """The table as readers see it: nothing in place of what is missing, and a remark next to what it is about. A number
+    of several ticks is shown where one of them is there, unless it is released at a missing one: a total or the last
+    seven days have a number at the next tick. A week has not, so its number is shown."""
+    shown = _without_hidden(shown, [one for one in marks if one.hides is not None])
+    marks = [one for one in marks if one.hides is None]
+    if not marks:
+        return shown
+    numbers, notes = shown.numbers, []
+    gaps = [one for one in marks if one.missing is not None]
+    for place, tick in enumerate(shown.ticks.tolist()):
+        alone = shown.first is None or view not in DAYS
+        span = range(tick if shown.first is None or view == RUNNING else int(shown.first[place]), tick + 1)
+        about = [one for one in marks if one.first < span.stop and span.start <= one.last]
+        notes.append("; ".join(dict.fromkeys(one.shown for one in about)))
+        if gaps and (any(one.holds(tick) for one in gaps) if alone else len(missing_ticks(gaps, span)) == len(span)):
+            if numbers is shown.numbers:
+                numbers = numbers.copy()
+            numbers[place] = np.nan
+    return replace(shown, numbers=numbers, notes=notes)
+
+
+def _without_hidden(shown: ReleaseTable, hidden: Sequence[TickMark]) -> ReleaseTable:
+    """The table without numbers of keys that were removed when these were published."""
+    places = {label: place for place, label in enumerate(shown.cells)}
+    inside = [one for one in hidden if one.hides in places]
+    if not inside:
+        return shown
+    numbers, ticks = shown.numbers.copy(), shown.ticks if shown.as_of is None else shown.as_of
+    for one in inside:
+        numbers[(ticks >= one.first) & (ticks <= one.last), :, places[str(one.hides)]] = np.nan
+    return replace(shown, numbers=numbers)

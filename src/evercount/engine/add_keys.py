@@ -1,4 +1,9 @@
-"""Keys that join a running stream, and keys that it does not show any more."""
+"""Streams whose keys change while they run: keys that are added or hidden, and keys that nobody listed.
+
+Unlisted keys become public by themselves, and `advance_keys` is the only place where their counts meet noise:
+
+keys of a tick ──add──► exact counts ──+ noise by name──► noisy counts ──≥ threshold──► public, and published
+"""
 
 from __future__ import annotations
 
@@ -9,17 +14,148 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from evercount._validate import FloatArray, IntArray
 from evercount.engine.build import squared_norm
 from evercount.engine.build_parameters import dump_stream, load_stream
-from evercount.engine.derived_query import CellRange
 from evercount.engine.error_model import JoinedCells
-from evercount.engine.state import StreamParameters, StreamState
+from evercount.engine.revisions import CellRange
+from evercount.engine.state import Advanced, Rows, StreamParameters, StreamState, postprocessed
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.user_counting import PeriodOf
-from evercount.errors import EvercountError, ParameterError
-from evercount.mechanisms.joined_noise import join_cells
+from evercount.errors import ParameterError
+from evercount.mechanisms.composed_noise import NamedNoise
+from evercount.mechanisms.noise_stream import join_cells
 from evercount.queries.base import Query, V_co
+from evercount.queries.discovered_keys import RESERVED
+from evercount.queries.key_counts import KeyCounts, Thresholds
 from evercount.queries.rollup import SEPARATOR
+
+TICKS_AT_A_TIME = 32  # ticks whose noise is drawn together; a block that fails can be tried again
+
+Published = tuple[FloatArray, FloatArray]  # the numbers of a tick, and how clearly each key is above its threshold
+
+
+def advance_keys(
+    parameters: StreamParameters, state: StreamState, increments: IntArray, *, encoder: KeyCounts
+) -> Advanced:
+    """Release the next ticks: as `state.advance`, with `encoder.pending` for what each tick adds to each key.
+
+    **Guarantee.** What is published is a function of the noisy counts of all possible keys, of the public thresholds
+    and of whether a key has reached the minimum; nothing else of the data enters, not even the order in which keys
+    came. Proof: `queries/discovered_keys.proof.md`. Tests: tests/engine/test_discover.py::test_against_a_plain_oracle
+    and tests/engine/test_discover.py::test_only_public_facts_order_the_keys.
+    """
+    assert len(increments) == len(encoder.pending)
+    if parameters.query.publishing.own_ticks:
+        return _advance_own_ticks(parameters, state, increments[:, 0], encoder)
+    table, ticks = encoder.opened(), encoder.pending
+    published: list[Published] = []
+    totals = state.totals
+    for start in range(0, len(ticks), TICKS_AT_A_TIME):
+        part = slice(start, start + TICKS_AT_A_TIME)
+        rows, table = _block(parameters, state.tick + start, int(totals[0]), increments[part, 0], ticks[part], table)
+        published += rows
+        totals = totals + increments[part].sum(axis=0)
+    assert parameters.query.discovery is not None
+    labels = parameters.query.discovery.labels_now(table)
+    values, sums = (_padded([row[side] for row in published], len(labels)) for side in (0, 1))
+    values, _ = postprocessed(parameters.postprocess, values, None)
+    after = replace(
+        state, tick=state.tick + len(ticks), totals=totals, encoder=table, last_sums=sums[-1:] if len(sums) else None
+    )
+    return Rows(values, sums, labels), after
+
+
+def _advance_own_ticks(
+    parameters: StreamParameters, state: StreamState, numbers: IntArray, encoder: KeyCounts
+) -> Advanced:
+    """Release the keys of the day: nothing of one tick enters another.
+
+    **Guarantee.** The release of a tick is a function of its own counts and of the noise of its own keys at this tick.
+    Proof: `queries/discovered_keys.proof.md`, Theorem 9. Test:
+    tests/queries/test_keys_of_the_day.py::test_against_a_dense_oracle.
+    """
+    noise, thresholds = _by_name(parameters)
+    totals = numbers + noise.rows(state.tick + 1, len(numbers))[:, noise.place[""]].astype(np.int64)
+    found: list[dict[str, int]] = []
+    for tick, more in enumerate(encoder.pending, state.tick + 1):
+        names = sorted(key for key, count in more.items() if count >= thresholds.minimum)
+        noisy = np.asarray([more[key] for key in names], np.int64) + noise.at(tick, names).astype(np.int64)
+        passed = np.flatnonzero(noisy >= thresholds.at(tick)).tolist()
+        found.append({names[place]: int(noisy[place]) for place in passed})
+    keys = sorted({key for day in found for key in day})
+    place = {key: number for number, key in enumerate(keys, 2)}
+    values, sums = (np.full((len(found), 2 + len(keys)), np.nan) for _ in range(2))
+    for row, day in enumerate(found):
+        values[row, :2] = totals[row], totals[row] - sum(day.values())
+        values[row, [place[key] for key in day]] = list(day.values())
+    if found:
+        std = parameters.errors.std(range(state.tick + 1, state.tick + 1 + len(found)))[:, :1]
+        sums = np.where(np.isnan(values), np.nan, (values - thresholds.at(state.tick + 1) - 1) / std)
+        sums[:, :2] = 0.0
+    last = KeyCounts.shown(list(found[-1]), state.tick + len(found)) if found else replace(encoder, pending=())
+    published, _ = postprocessed(parameters.postprocess, values, None)
+    after = replace(
+        state, tick=state.tick + len(found), encoder=last, last_sums=sums[-1:, ~np.isnan(values[-1])] if found else None
+    )
+    return Rows(published, sums, [*RESERVED, *keys]), after
+
+
+def _by_name(parameters: StreamParameters) -> tuple[NamedNoise, Thresholds]:
+    noise, thresholds = parameters.noise.stream, parameters.thresholds
+    assert isinstance(noise, NamedNoise)
+    assert thresholds is not None
+    return noise, thresholds
+
+
+def _block(
+    parameters: StreamParameters, before: int, total: int, numbers: IntArray, ticks: tuple[Any, ...], table: KeyCounts
+) -> tuple[list[Published], KeyCounts]:
+    """Some ticks after tick `before`: what they publish, and the counts after them."""
+    noise, thresholds = _by_name(parameters)
+    drawn = noise.rows(before + 1, len(ticks))
+    columns = _columns(noise, table, np.empty(0, np.int64))
+    published = []
+    for number, more in enumerate(ticks):
+        tick = before + 1 + number
+        table = table.add(more, thresholds.minimum)
+        if noise.join(table.keys[len(columns) :], before):
+            drawn = noise.rows(before + 1, len(ticks))
+        columns = _columns(noise, table, columns)
+        noisy = table.counts + drawn[number, columns].astype(np.int64)
+        if thresholds.discovers(tick):
+            table = _discover(parameters, table, noisy, tick)
+        total += int(numbers[number])
+        noisy_total = total + int(drawn[number, noise.place[""]])
+        keys = noisy[table.listed]
+        values = np.concatenate([[noisy_total, noisy_total - int(keys.sum())], keys]).astype(np.float64)
+        published.append((values, np.concatenate([np.zeros(2), table.evidence])))
+    return published, table
+
+
+def _discover(parameters: StreamParameters, table: KeyCounts, noisy: IntArray, tick: int) -> KeyCounts:
+    """List the keys that pass the threshold of a discovery tick; note how clearly each public key is above it."""
+    threshold = _by_name(parameters)[1].at(tick)
+    passed = noisy >= threshold
+    passed[table.listed] = False
+    if passed.any():
+        table = table.list_keys(np.flatnonzero(passed), tick)
+    std = float(parameters.errors.std([tick])[0, 0])
+    return replace(table, evidence=(noisy[table.listed] - threshold - 1) / std)
+
+
+def _columns(noise: NamedNoise, table: KeyCounts, known: IntArray) -> IntArray:
+    """The columns of noise of the counted keys; those of the first ones are known."""
+    fresh = [noise.place[key] for key in table.keys[len(known) :] if key in noise.place]
+    return np.concatenate([known, np.asarray(fresh, np.int64)])
+
+
+def _padded(rows: list[FloatArray], width: int) -> FloatArray:
+    """One row for each tick; NaN where a key was not public yet."""
+    out = np.full((len(rows), width), np.nan)
+    for number, row in enumerate(rows):
+        out[number, : len(row)] = row
+    return out
 
 
 def add_keys(
@@ -43,7 +179,7 @@ def add_keys(
     data["query"] = {"name": query.name, "parameters": query.parameters()}
     data["noise"]["state"] = join_cells(parameters.noise.stream, old.cells, more)
     data["totals"] = np.concatenate([state.totals, np.zeros(more, state.totals.dtype)])
-    data["joined"] = [*data.get("joined", ()), list(JoinedCells(state.tick, old.cells, old.outputs))]
+    data["joined"] = [*data["joined"], list(JoinedCells(state.tick, old.cells, old.outputs))]
     grown, after = load_stream(data, period_of)
     return replace(grown, replay=parameters.replay), replace(
         after, encoder=state.encoder, users=state.users, last_users=state.last_users
@@ -100,62 +236,48 @@ def with_joined(stream: F, joined: Sequence[tuple[int, Sequence[Any]]]) -> F:
 class GrowingStream(StreamFacts[V_co]):
     """What a stream can do with its keys while it runs."""
 
-    _torn = False  # whether an interruption left an encoder that works in place between two ticks
-
-    def add_keys(self, keys: Iterable[Any]) -> None:
+    def add_keys(self, keys: Iterable[Any]) -> list[str]:
         """Let keys join from the next tick on: of a histogram, a rollup (paths), distinct or active users.
 
         They have no history, and noise of their own. It costs nothing: the privacy is that of the stream that had all
         keys from the start. The choice of keys and of the tick must not depend on the events.
 
         Args:
-            keys: The keys; one that is hidden is shown again.
-
-        Raises:
-            ParameterError: A key is not legal or known already, the query has no list of keys, or one event or user
-                could then change more than the noise was made for; the stream is unchanged.
-
-        >>> from evercount import Budget, Histogram, Stream
-        >>> stream = Stream(Histogram(["north"]), Budget(epsilon=1.0, delta=1e-6), horizon=24)
-        >>> stream.add_keys(["south"])
-        >>> stream.labels
-        ('north', 'south')
-        """
-        self._check_owner()
-        self._check_torn()
-        hidden = self.hidden_labels
-        named = list(dict.fromkeys(tuple(key) if isinstance(key, list) else key for key in keys))
-        again = [label_of(key) for key in named if label_of(key) in hidden]
-        new = [key for key in named if label_of(key) not in hidden]
-        self._state = self._state.with_users()
-        parameters, state = self._parameters, self._state
-        if new:
-            period_of = None if parameters.user_caps is None else parameters.user_caps.period_of
-            parameters, state = add_keys(parameters, state, new, period_of)
-        self._parameters, self._state = parameters, hide_keys(parameters, state, again, hide=False)
-
-    @property
-    def hidden_labels(self) -> tuple[str, ...]:
-        """Labels of numbers that are not shown any more."""
-        return tuple(self.labels[place] for place in self._state.hidden)
-
-    def add_new_keys(self, keys: Iterable[Any]) -> list[str]:
-        """As `add_keys`, for a list that may name keys which are there already.
-
-        Args:
-            keys: The keys.
+            keys: The keys; one that is hidden is shown again, and one that is there already is left alone.
 
         Returns:
             The labels of those that join.
 
         Raises:
-            ParameterError: As `add_keys`.
+            ParameterError: A key is not legal, the query has no list of keys, or one event or user could then change
+                more than the noise was made for; the stream is unchanged.
+
+        >>> from evercount import Budget, Histogram, Stream
+        >>> stream = Stream(Histogram(["north"]), Budget(epsilon=1.0, delta=1e-6), horizon=24)
+        >>> stream.add_keys(["south"])
+        ['south']
+        >>> stream.labels
+        ('north', 'south')
         """
+        self._check_owner()
+        self._check_torn()
         hidden, known = self.hidden_labels, set(self.labels)
-        new = [key for key in keys if label_of(key) in hidden or label_of(key) not in known]
+        named = list(dict.fromkeys(tuple(key) if isinstance(key, list) else key for key in keys))
+        again = [label_of(key) for key in named if label_of(key) in hidden]
+        new = [key for key in named if label_of(key) not in known]
+        self._state = self._state.with_users()
+        parameters, state = self._parameters, self._state
         if new:
-            self.add_keys(new)
-        return [label_of(key) for key in new]
+            period_of = None if parameters.user_caps is None else parameters.user_caps.period_of
+            parameters, state = add_keys(parameters, state, new, period_of)
+        self._parameters = parameters
+        self._state = hide_keys(parameters, state, again, hide=False) if again else state
+        return [*again, *map(label_of, new)]
+
+    @property
+    def hidden_labels(self) -> tuple[str, ...]:
+        """Labels of numbers that are not shown any more."""
+        return tuple(self.labels[place] for place in self._state.hidden)
 
     def remove_keys(self, keys: Iterable[str]) -> None:
         """Show no numbers of these keys from the next tick on. What was published stays published.
@@ -171,7 +293,3 @@ class GrowingStream(StreamFacts[V_co]):
         self._check_owner()
         self._check_torn()
         self._state = hide_keys(self._parameters, self._state, list(keys), hide=True)
-
-    def _check_torn(self) -> None:
-        if self._torn:
-            raise EvercountError("this stream was interrupted in the middle of a tick: restore its newest snapshot")

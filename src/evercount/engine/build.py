@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -10,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from evercount.engine.view_widths import RUNNING, Names, view_width
 from evercount.errors import ParameterError, SnapshotError, UnknownName
 from evercount.factorizations import (
     BUILT_IN,
@@ -24,18 +24,37 @@ from evercount.factorizations import (
 )
 from evercount.factorizations.blend import Blend, BlendFilter, TappedBlend, make_blend
 from evercount.factorizations.dense import as_dense
-from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.fit_blend import fit_blend
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
-from evercount.factorizations.laplace_choice import pure_factorization
+from evercount.factorizations.laplace_choice import EndlessBridge, pure_factorization
 from evercount.factorizations.participation import participation
 from evercount.mechanisms import Noise, build_noise
-from evercount.mechanisms.joined_noise import Cohort, JoinedNoise, cohort_states
-from evercount.mechanisms.laplace_noise import build_pure
-from evercount.mechanisms.laplace_rates import unit_rate
-from evercount.privacy import Budget, TimeRange, Unit
-from evercount.queries.base import Adjacency, Query
+from evercount.mechanisms.laplace_noise import build_pure, unit_rate
+from evercount.mechanisms.noise_stream import Cohort, JoinedNoise, cohort_states
+from evercount.privacy import Adjacency, Budget, TimeRange, Unit
+from evercount.queries.base import Query
 from evercount.queries.sensitivities import bounded
+
+RUNNING, PER_TICK = "running", "per-tick"
+Names = tuple[str, ...]  # names of views, or of steps of post-processing
+LAST = re.compile(r"last-([1-9][0-9]{0,8})")
+
+
+def view_width(name: str) -> int | None:
+    """How many ticks a view adds up; None for all so far.
+
+    >>> view_width("last-7"), view_width("per-tick"), view_width("running")
+    (7, 1, None)
+    """
+    if name == RUNNING:
+        return None
+    if name == PER_TICK:
+        return 1
+    match = LAST.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
+        raise UnknownName("view", name, (RUNNING, PER_TICK, "last-7"))
+    return int(match[1])
+
 
 FITTED_TICKS = 2**30
 """Ticks that a blend without a horizon is fitted to (34 years of seconds). Later it stays private, with more error."""

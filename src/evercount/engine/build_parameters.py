@@ -1,33 +1,161 @@
-"""Builds a stream, with every check: from what is declared, and from the data of `dump_stream`."""
+"""How a stream begins: from what is declared, or from a snapshot, with every check both times.
+
+A snapshot is versioned and checksummed, a tree of JSON values with arrays and bytes as raw blocks:
+
+b"evercount snapshot\n" · version (2 bytes) · blake2b-256 of the body · body
+
+The body is zlib of: length of the JSON (8 bytes, big-endian) · JSON · raw blocks, one after the other. In the JSON an
+array is {"$array": [dtype, shape, offset]} and bytes are {"$bytes": [length, offset]}.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import io
+import json
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import index
-from typing import Any, get_args
+from typing import IO, Any, get_args
 
 import numpy as np
 
-from evercount._validate import check_whole
-from evercount.engine.build import Spec, check_postprocess, make_noise, noise_declaration
-from evercount.engine.derived_query import MOST_LAGS, CellRange, Revisions, check_revised
+from evercount._validate import AnyArray, check_kind, check_whole
+from evercount.engine.build import RUNNING, Spec, check_postprocess, make_noise, noise_declaration
 from evercount.engine.error_model import ErrorModel, JoinedCells
-from evercount.engine.given_events import Seen
 from evercount.engine.noise_choice import BEST, check_noise_for, choose_noise
-from evercount.engine.revisions import RevisedErrors, day_budget
+from evercount.engine.revisions import MOST_LAGS, CellRange, RevisedErrors, Revisions, check_revised, day_budget
 from evercount.engine.state import Rows, StreamParameters, StreamState
-from evercount.engine.user_counting import Counting, PeriodOf, UserCaps
-from evercount.engine.view_widths import RUNNING
+from evercount.engine.user_counting import Counting, PeriodOf, Seen, UserCaps
 from evercount.errors import EvercountError, ParameterError, SnapshotError
 from evercount.factorizations import Factorization, check_horizon
-from evercount.mechanisms.revision_noise import build_revisions
+from evercount.mechanisms.calibrate import build_revisions
 from evercount.noise import Secret
 from evercount.privacy import Budget, TimeRange
 from evercount.queries import build_query
 from evercount.queries.base import Query
 from evercount.queries.user_cap import Used
+
+MAGIC = b"evercount snapshot\n"
+VERSION = 1
+DIGEST_BYTES = 32
+LARGEST_BODY = 1 << 34  # bytes of an unpacked snapshot: a crafted small file must not fill the memory
+PIECE = 1 << 20  # bytes that are squeezed at a time, so that a large snapshot is never copied as one
+SMALL_BODY = 1 << 20
+"""Bodies below this many bytes are kept as they are inside the zlib format: squeezing them takes longer than a tick."""
+PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})  # types of which a list holds no arrays and no bytes
+DTYPES = ("<i8", "<f8", ">i8", ">f8", "|u1")  # the kinds of numbers that a snapshot holds; no other is read
+
+
+def pack(tree: Mapping[str, Any]) -> bytes:
+    """One blob that `unpack` takes apart again."""
+    file = io.BytesIO()
+    write(tree, file)
+    return file.getvalue()
+
+
+def write(tree: Mapping[str, Any], file: IO[bytes]) -> None:
+    """Write what `pack` returns into a file that can seek, from its position on, piece by piece."""
+    head = MAGIC + VERSION.to_bytes(2, "big")
+    place = file.tell() + len(head)
+    file.write(head + bytes(DIGEST_BYTES))
+    blocks: list[bytes | memoryview] = []
+    text = json.dumps(_without_blocks(tree, blocks)).encode()
+    parts, digest = [len(text).to_bytes(8, "big"), text, *blocks], hashlib.blake2b(digest_size=DIGEST_BYTES)
+    # most of a snapshot is the noise's state, random bits: looking for repetitions in it takes time and finds none
+    level = 0 if sum(map(len, parts)) < SMALL_BODY else 1
+    squeeze = zlib.compressobj(level, strategy=zlib.Z_HUFFMAN_ONLY)
+
+    def put(piece: bytes) -> None:
+        digest.update(piece)
+        file.write(piece)
+
+    for part in parts:
+        for start in range(0, len(part), PIECE):
+            put(squeeze.compress(part[start : start + PIECE]))
+    put(squeeze.flush())
+    end = file.tell()
+    file.seek(place)
+    file.write(digest.digest())
+    file.seek(end)
+
+
+def unpack(blob: bytes) -> dict[str, Any]:
+    if not isinstance(blob, bytes | bytearray | memoryview):
+        raise SnapshotError(f"a snapshot is bytes, got {type(blob).__name__}")
+    blob = bytes(blob)
+    if not blob.startswith(MAGIC):
+        raise SnapshotError("this is not an evercount snapshot")
+    head = len(MAGIC) + 2
+    if len(blob) < head + DIGEST_BYTES:
+        raise SnapshotError("the snapshot is truncated")
+    version = int.from_bytes(blob[len(MAGIC) : head], "big")
+    if version != VERSION:
+        raise SnapshotError(f"the snapshot has format {version} and this program reads format {VERSION} only")
+    body = blob[head + DIGEST_BYTES :]
+    if not hmac.compare_digest(
+        hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest(), blob[head : head + DIGEST_BYTES]
+    ):
+        raise SnapshotError("the snapshot is corrupt or truncated: its checksum does not match")
+    try:
+        inflater = zlib.decompressobj()
+        content = inflater.decompress(body, LARGEST_BODY)
+        if inflater.unconsumed_tail:
+            raise SnapshotError("the snapshot is larger than any that evercount writes")
+        size = int.from_bytes(content[:8], "big")
+        tree = _with_blocks(json.loads(content[8 : 8 + size]), content, 8 + size)
+    except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SnapshotError(f"malformed snapshot ({type(error).__name__})") from error
+    if not isinstance(tree, dict):
+        raise SnapshotError("malformed snapshot")
+    return tree
+
+
+def _without_blocks(value: Any, blocks: list[bytes | memoryview]) -> Any:
+    """The tree as JSON; arrays and bytes go to `blocks`."""
+    if isinstance(value, Mapping):
+        packed = {key: _without_blocks(item, blocks) for key, item in value.items()}
+        return {"$map": packed} if any(str(key).startswith("$") for key in value) else packed
+    if isinstance(value, list | tuple):
+        return [_without_blocks(item, blocks) for item in value] if _has_blocks(value) else value
+    if not isinstance(value, np.ndarray | bytes):
+        return value
+    offset = sum(map(len, blocks))
+    if isinstance(value, bytes):
+        blocks.append(value)
+        return {"$bytes": [len(value), offset]}
+    blocks.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return {"$array": [value.dtype.str, list(value.shape), offset]}
+
+
+def _has_blocks(items: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a list may hold arrays or bytes. Long lists of numbers and texts are passed on as they are."""
+    return not PLAIN_TYPES.issuperset(map(type, items))
+
+
+def _with_blocks(value: Any, content: bytes, start: int) -> Any:
+    if isinstance(value, list):
+        return [_with_blocks(item, content, start) for item in value] if _has_blocks(value) else value
+    if not isinstance(value, dict):
+        return value
+    if "$array" in value:
+        dtype, shape, offset = value["$array"]
+        return _array(memoryview(content)[start + offset :], dtype, shape)
+    if "$bytes" in value:
+        size, offset = value["$bytes"]
+        return content[start + offset : start + offset + size]
+    return {key: _with_blocks(item, content, start) for key, item in value.get("$map", value).items()}
+
+
+def _array(raw: Any, dtype: str, shape: list[int]) -> AnyArray:
+    if dtype not in DTYPES:
+        raise SnapshotError("the snapshot holds an array of an unknown kind")
+    kind = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    return np.frombuffer(raw[: count * kind.itemsize], dtype=kind, count=count).reshape(shape).copy()
 
 
 def build_parameters(
@@ -52,21 +180,14 @@ def build_parameters(
     **Guarantee.** `engine/revisions.proof.md`: all days together keep the budget that the stream of one day keeps.
     Test: tests/engine/test_revised_streams.py::test_the_noise_of_a_day_is_that_of_a_stream_of_its_own.
     """
-    if not isinstance(query, Query):
-        raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
-    if not isinstance(budget, Budget):
-        raise ParameterError(f"the second argument must be a Budget, got {budget!r}")
-    if not isinstance(source.get("secret"), Secret | None):
-        raise ParameterError(
-            f"secret must be a Secret, such as Secret.generate(), got {type(source['secret']).__name__}"
-        )
+    check_kind("query, the first argument,", query, Query, "Count()")
+    check_kind("budget, the second argument,", budget, Budget, "Budget(epsilon=1, delta=1e-6)")
+    check_kind("secret", source.get("secret"), Secret | None, "Secret.generate()")
+    check_kind("factorization", factorization, str | Mapping | Factorization | None, "'best' or Dense(L, R)")
+    check_kind("during", during, TimeRange | None, "the `during` of another stream")
     if horizon is None and isinstance(factorization, Factorization):
         horizon = factorization.horizon
-    if not isinstance(factorization, str | Mapping | Factorization | None):
-        raise ParameterError(
-            f"a factorization is a name or an object such as Dense(L, R), got {type(factorization).__name__}"
-        )
-    horizon = check_horizon(horizon, unbounded=True)
+    horizon = check_horizon(horizon)
     if revise_for is not None:
         if part is not None:
             raise ParameterError("late = 'revise': the cells of a revised stream cannot be cut into shards")
@@ -87,8 +208,6 @@ def build_parameters(
     if "monotone" in names and not query.monotone:
         raise ParameterError(f"{query.name!r} can decrease, so its releases cannot be made monotone")
     asked = query if part is None else CellRange(query, part)
-    if during is not None and not isinstance(during, TimeRange):
-        raise ParameterError(f"during must be a TimeRange, got {during!r}")
     built = make_noise(query, engine, budget, horizon, names, shown, during, part=part, **source)
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs, joined)
     found = query.discovery
@@ -127,11 +246,8 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
             "snapshot, or restore the newest one"
         )
     query, last = parameters.query, None
-    part: dict[str, Any] = {}
-    if isinstance(query, Revisions):
-        part, query = {"revise_for": parameters.revise_for}, query.query
-    if isinstance(query, CellRange):
-        part = {"part": [query.part.start, query.part.stop]}
+    part = [query.part.start, query.part.stop] if isinstance(query, CellRange) else None
+    if isinstance(query, Revisions | CellRange):
         query = query.query
     if state.last is not None:
         seen, release = state.last
@@ -153,9 +269,10 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "counting": state.counting,
         "totals": state.totals if state.totals.dtype != object else state.totals.tolist(),
         "highest": state.highest,
-        **part,
-        **({"joined": [list(one) for one in parameters.errors.joined]} if parameters.errors.joined else {}),
-        **({"hidden": list(state.hidden)} if state.hidden else {}),
+        "part": part,
+        "revise_for": parameters.revise_for,
+        "joined": [list(one) for one in parameters.errors.joined],
+        "hidden": list(state.hidden),
     }
 
 
@@ -182,12 +299,12 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
         data["factorization"],
         data["postprocess"],
         False,
-        range(*data["part"]) if "part" in data else None,
+        None if data["part"] is None else range(*data["part"]),
         data["views"],
         None if data["during"] is None else TimeRange(*data["during"]),
         period_of,
-        tuple(JoinedCells(*map(index, one)) for one in data.get("joined", ())),
-        data.get("revise_for"),
+        tuple(JoinedCells(*map(index, one)) for one in data["joined"]),
+        data["revise_for"],
         dumped=data["noise"],
     )
     query = parameters.query
@@ -208,7 +325,7 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
         data["highest"],
         {user: Used(*map(index, used)) for user, used in data["users"].items()},
         counting=counting,
-        hidden=tuple(map(index, data.get("hidden", ()))),
+        hidden=tuple(map(index, data["hidden"])),
     )
     last = data["last"]
     if last is None:

@@ -14,14 +14,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_probability
+from evercount._validate import FloatArray, IntArray, check_probability
 from evercount.bounds import simultaneous_quantile
-from evercount.bounds.laplace_tails import continuous_std, equal_numbers, laplace_factor
+from evercount.bounds.tails import continuous_std, equal_numbers, laplace_factor
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
-from evercount.factorizations.laplace_base import PureFactorization
-from evercount.factorizations.laplace_trees import DigitTree
+from evercount.factorizations.laplace_trees import DigitTree, PureFactorization
 from evercount.queries.base import Query
 from evercount.queries.publishing import CellErrors
 
@@ -51,6 +49,8 @@ class SpanErrors(NamedTuple):
     step: FloatArray
 
 
+BLOCK = 1024  # ticks
+
 CellStd = tuple[FloatArray, CellErrors]  # the std of one cell and its errors, each array (ticks, 1)
 
 
@@ -68,6 +68,7 @@ class ErrorModel:
     outputs: int = 0
     joined: tuple[JoinedCells, ...] = ()
     _next: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = field(default_factory=dict, init=False, repr=False)
+    _worst: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)  # by full blocks of ticks
 
     @property
     def width(self) -> int:
@@ -103,7 +104,7 @@ class ErrorModel:
 
     def with_joined(self, level: float, factor: FloatArray, until: IntArray, parts: tuple[Part, ...]) -> FloatArray:
         """`interval_factor` of columns over spans, given that of cells of the start, (spans, 1). Laplace noise of cells
-        that joined is a difference, or beside other noise: its tails are at most those of one number."""
+        that joined is a difference, or next to other noise: its tails are at most those of one number."""
         if not self.pure or len(parts) == 1:
             return factor
         later = np.zeros((len(until), parts[0].norms.shape[-1]), bool)
@@ -180,28 +181,39 @@ class ErrorModel:
         weights, roundings = published.sum_weights(at), self.factorization.roundings(before, at)
         if self.pure:
             variance, plain, _ = self._laplace(at)
-            return self._discrete(variance, plain, weights, roundings)
-        return self._with_rounding(self.sigma * self.norms(at), weights, roundings)
+        else:
+            variance = plain = (self.sigma * self.norms(at)) ** 2
+        return self._of_cell(variance, plain, weights, roundings)
 
-    def _with_rounding(self, noise: FloatArray, weights: FloatArray, roundings: IntArray) -> CellStd:
-        """(std, errors) of weight × (a sum of rounded numbers), from the std of its normal noise."""
-        grid = self.query.grid
-        if not self.rounded:
-            return _as_column(noise), CellErrors(_as_column(noise), _as_column(np.zeros(len(noise))), pure=False)
-        std = np.sqrt(noise**2 + grid**2 / 12 * weights**2 * roundings)
-        narrow = noise < grid
-        spread, slack = np.where(narrow, noise, std), np.where(narrow, grid / 2 * weights * roundings, 0.0)
-        step = np.where(narrow, 0.0, grid / 2 * weights)
-        return _as_column(std), CellErrors(_as_column(spread), _as_column(slack), pure=False, step=_as_column(step))
+    def worst_ticks(self, last: int) -> IntArray:
+        """Those of the ticks 1 … last, at least 1, at which the std of a cell or a part of its interval is largest.
 
-    def _discrete(self, variance: FloatArray, plain: FloatArray, weights: FloatArray, roundings: IntArray) -> CellStd:
-        """The same for discrete Laplace noise, from its exact variance and that of continuous noise. A sum of discrete
-        numbers needs half a unit once, however many they are; rounded numbers need it each."""
-        grid = self.query.grid
-        slack = grid / 2 * weights * (roundings if self.rounded else 1)
-        if self.rounded:
-            variance = variance + grid**2 / 12 * weights**2 * roundings
-        return _as_column(np.sqrt(variance)), CellErrors(_as_column(np.sqrt(plain)), _as_column(slack), pure=True)
+        No tick is left out: the std of a tree jumps. What was found for the ticks of full blocks is kept.
+        """
+        blocks = last // BLOCK
+        for block in range(len(self._worst), blocks):
+            self._worst[block + 1] = self._worst_of(block, (block + 1) * BLOCK)
+        return self._worst_of(blocks, last)
+
+    def _worst_of(self, blocks: int, last: int) -> IntArray:
+        """The worst ticks, where those of so many blocks are known."""
+        rest = np.arange(blocks * BLOCK + 1, last + 1)
+        ticks = np.concatenate([self._worst[blocks], rest]) if blocks else rest
+        std, cell = self.cell_errors(ticks)
+        return np.unique([ticks[np.argmax(side)] for side in (std, cell.spread, cell.slack, cell.step)])
+
+    def _of_cell(self, variance: FloatArray, plain: FloatArray, weights: FloatArray, roundings: IntArray) -> CellStd:
+        """(std, errors) of weight × (a sum of rounded numbers), from the exact variance of its noise; `plain` is that
+        of continuous noise. A sum of discrete Laplace numbers needs half a unit once, however many they are; rounded
+        numbers need it each."""
+        grid, half = self.query.grid, self.query.grid / 2 * weights
+        std = np.sqrt(variance + grid**2 / 12 * weights**2 * roundings) if self.rounded else np.sqrt(variance)
+        spread, slack, step = np.sqrt(plain), half * (roundings if self.rounded else 1), np.zeros(len(std))
+        if not self.pure:
+            narrow = (spread < grid) & self.rounded
+            spread, slack = np.where(narrow, spread, std), np.where(narrow, slack, 0.0)
+            step = np.where(narrow, 0.0, half * self.rounded)
+        return _as_column(std), CellErrors(_as_column(spread), _as_column(slack), self.pure, _as_column(step))
 
     def difference_errors(self, earlier: IntArray, later: IntArray) -> CellStd:
         """(std, errors) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
@@ -210,9 +222,7 @@ class ErrorModel:
         norms = np.asarray([self.factorization.difference_norm(int(a), int(b)) for a, b in distinct])
         noise = self.sigma * (norms[where.reshape(-1)] if len(norms) else np.zeros(len(pairs)))
         ones, roundings = np.ones(len(pairs)), self.factorization.roundings(earlier, later)
-        if self.pure:
-            return self._discrete(noise**2, noise**2 * self._continuous, ones, roundings)
-        return self._with_rounding(noise, ones, roundings)
+        return self._of_cell(noise**2, noise**2 * self._continuous, ones, roundings)
 
     @property
     def _continuous(self) -> float:

@@ -1,31 +1,41 @@
-"""Which noise a stream gets: the candidate with the least error for the views that it publishes.
+"""Which noise a stream gets, and the law of that noise.
 
-A view is a sum over ticks: `running` (all so far), `per-tick` (the last one) or `last-7` (the last seven). The choice
-is made from public numbers only: query, budget, horizon and views.
+The candidate with the least error for the views that a stream publishes is taken. A view is a sum over ticks:
+`running` (all so far), `per-tick` (the last one) or `last-7` (the last seven). The choice is made from public numbers
+only: query, budget, horizon and views. The law is the exact covariance, and simulated paths: for researchers, and for
+bounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+from evercount._validate import AnyArray, FloatArray, IntArray, check_count
 from evercount.bounds import nuclear_lower
-from evercount.engine.build import Spec, choose_engine, full_ticks, make_noise
-from evercount.engine.error_model import ErrorModel
-from evercount.engine.view_widths import RUNNING, Names, view_width
+from evercount.engine.build import RUNNING, Names, Spec, choose_engine, full_ticks, make_noise, view_width
+from evercount.engine.error_model import ErrorModel, whole_ticks
 from evercount.errors import ParameterError
-from evercount.factorizations import Factorization
-from evercount.factorizations.laplace_base import PureFactorization
-from evercount.factorizations.laplace_choice import is_pure_name
+from evercount.factorizations import Factorization, Fresh, Periods
+from evercount.factorizations.base import LARGEST_DENSE_TICKS
+from evercount.factorizations.laplace_bridge import UNITS, Bridge
+from evercount.factorizations.laplace_choice import EndlessBridge, is_pure_name
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree, PureFactorization, node_variance
 from evercount.factorizations.view_norms import worst_view
-from evercount.mechanisms import Noise
+from evercount.mechanisms import Noise, NoiseStream
+from evercount.mechanisms.composed_noise import FreshStream, PeriodicStream
+from evercount.mechanisms.exact.exact_noise import ExactStream
+from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
+from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
+from evercount.noise.secret import insecure_generator, insecure_secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 
@@ -210,3 +220,148 @@ def worst_std(model: ErrorModel, width: int | None, last: int) -> float:
         return float(model.std(np.asarray(ticks)).max())
     tick, _ = worst_view(engine, width, last)
     return float(model.std(np.asarray([tick]), width).max())
+
+
+MOST_PER_TICK = 64
+"""For ticks that are more than this many apart on average, differences are quicker than the whole matrix."""
+
+
+def noise_covariance(model: ErrorModel, ticks: Any, view: str) -> FloatArray:
+    published, width = model.query.publishing, view_width(view)
+    at = whole_ticks(ticks, model.factorization.horizon)
+    if published.own_ticks:
+        return np.diag(model.cell_errors(at)[0][:, 0] ** 2)
+    if width is None:
+        weights = published.sum_weights(at)
+        return np.asarray(_of_sums(model, at) * np.multiply.outer(weights, weights))
+    published.check_views("", width)
+    both, now = _of_sums(model, np.concatenate([at, np.maximum(at - width, 0)])), slice(len(at))
+    before = slice(len(at), None)
+    return np.asarray(both[now, now] - both[now, before] - both[before, now] + both[before, before])
+
+
+def _of_sums(model: ErrorModel, ticks: IntArray) -> FloatArray:
+    """The covariance of one cell's running sums; tick 0 is before the first, where there is no noise."""
+    engine = model.factorization
+    places, where = np.unique(ticks, return_inverse=True)
+    last = int(places.max(initial=0))
+    if isinstance(engine, PureFactorization) and not isinstance(engine, DigitTree):
+        coefficients, shares = _discrete_nodes(engine, places)
+        variances = model.query.grid**2 * node_variance(model.full_rate * shares)
+        covariance = (coefficients * variances) @ coefficients.T
+    elif model.pure or last <= min(LARGEST_DENSE_TICKS, MOST_PER_TICK * len(places)):
+        left = engine.dense(last)[0]
+        rows = np.vstack([np.zeros(left.shape[1]), left])[places]
+        covariance = model.sigma**2 * rows @ rows.T
+    else:
+        covariance = _from_differences(
+            lambda tick, from_: engine.difference_norms(from_, np.full_like(from_, tick)) ** 2, places
+        )
+        covariance *= model.sigma**2
+    if model.rounded:
+        shared = _from_differences(lambda tick, from_: engine.roundings(from_, np.full_like(from_, tick)), places)
+        covariance += model.query.grid**2 / 12 * shared
+    return np.asarray(covariance[np.ix_(where, where)])
+
+
+def _discrete_nodes(engine: PureFactorization, places: IntArray) -> tuple[FloatArray, FloatArray]:
+    """(coefficients at each tick, share of ε) of the nodes of a bridge or a hybrid tree, whose L is in units of shares.
+    R does not have the shares of all of them: a bridge reads nodes of ticks to come."""
+    at = places[places > 0]
+    if isinstance(engine, HybridTree):
+        left = engine.dense(int(at.max(initial=1)))[0][at - 1]
+        left = left[:, left.any(axis=0)]
+        shares = 1 / np.abs(left).max(axis=0)  # coefficients are 1 and −1
+        parts = [(left * shares, shares)]
+    elif isinstance(engine, Bridge):
+        parts = [_bridge_nodes(engine, at)]
+    else:
+        assert isinstance(engine, EndlessBridge)
+        parts, epochs = [], engine.epochs(at)
+        for epoch in range(int(epochs.max(initial=0)) + 1):
+            inside, total = epochs == epoch, float(engine.total_parts[epoch])
+            own, shares = _bridge_nodes(engine.tree(epoch), at[inside] - int(engine.ends[epoch]))
+            coefficients = np.zeros((len(at), own.shape[1]))
+            coefficients[inside] = own
+            coefficients[epochs > epoch, 0] = 1.0  # the first node of a bridge is the total
+            shares[0] = total
+            parts.append((coefficients, shares))
+    coefficients = np.hstack([part for part, _ in parts])
+    missing = np.zeros((len(places) - len(at), coefficients.shape[1]))  # tick 0, which comes first
+    return np.vstack([missing, coefficients]), np.concatenate([shares for _, shares in parts])
+
+
+def _bridge_nodes(bridge: Bridge, at: IntArray) -> tuple[FloatArray, FloatArray]:
+    """The nodes of some ticks, node 0 first, also where no tick reads it."""
+    _, weights, shares = bridge.matrix(np.append(at, 1))
+    return weights[:-1] / float(1 << bridge.bits), shares / UNITS
+
+
+def _from_differences(square: Callable[[int, IntArray], AnyArray], places: IntArray) -> FloatArray:
+    """The covariance at rising ticks, from the variance of the difference of each to earlier ones (0: no noise)."""
+    variance, apart = np.zeros(len(places)), np.zeros((len(places), len(places)))
+    for number, tick in enumerate(places.tolist()):
+        if tick:
+            squares = square(tick, np.append(places[:number], 0))
+            apart[number, :number], variance[number] = squares[:-1], squares[-1]
+    covariance = (variance[:, np.newaxis] + variance - apart - apart.T) / 2
+    np.fill_diagonal(covariance, variance)
+    return np.asarray(covariance)
+
+
+def simulated_noise(model: ErrorModel, paths: int, seed: int | None) -> NoiseStream:
+    """The noise of running sums, in grid units: each cell is an independent path of the law of one cell. Insecure."""
+    engine, scale, secret = model.factorization, model.sigma / model.query.grid, insecure_secret(seed)
+    if model.pure:
+        return build_pure(engine, cells=paths, grid=1.0, l1=1.0, epsilon=model.full_rate, secret=secret).stream
+    if isinstance(engine, Fresh):
+        return FreshStream(scale, paths, secret, 0, 0.0, MOST_TICKS)
+    if isinstance(engine, Periods):
+        return PeriodicStream(engine, scale, paths, secret)
+    return ExactStream(engine, scale, paths, secret)
+
+
+def noise_paths(model: ErrorModel, count: int, last: int | None, seed: int | None) -> FloatArray:
+    """Paths of what is published of one cell, up to the tick `last`."""
+    query = model.query
+    count = check_count("n", count)
+    if last is None:
+        raise ParameterError("a stream without a horizon has no last tick: say how many ticks a path has")
+    at = np.arange(1, check_count("ticks", last) + 1)
+    whole_ticks(at[-1:], model.factorization.horizon)
+    rows = simulated_noise(model, count, seed).take(last)
+    if query.publishing.own_ticks:
+        rows = np.diff(rows, axis=0, prepend=0.0)
+    rows *= (query.grid * query.publishing.sum_weights(at))[:, np.newaxis]
+    return rows.T
+
+
+SIMULATED_RUNS = 4000
+RUNS_AT_A_TIME = 100
+LONGEST_SIMULATION = 2**17  # the largest number of ticks: memory and time grow with it
+SEED = 0x5EED  # public, so that a bound is a function of public parameters alone
+
+
+def simulated_factor(
+    errors: ErrorModel, spread: FloatArray, slack: FloatArray, shape: FloatArray, beta: float
+) -> float:
+    """The smallest q, up to simulation, with P(|error| ≤ q·shape·spread + slack at all ticks) ≥ 1 − beta. It is the
+    upper 99.9 % confidence limit over `SIMULATED_RUNS` runs; infinite where beta is too small for these."""
+    query, engine, ticks = errors.query, errors.factorization, len(shape)
+    mixed = errors.pure and query.cells != 1  # a combination of Laplace numbers of several cells has other tails
+    if query.outputs != 1 or mixed or not 0 < ticks <= LONGEST_SIMULATION:
+        raise ParameterError("method='simulate' is for one running sum, from tick 1 on, up to 2^17 ticks; use 'union'")
+    largest, source = [], insecure_generator(SEED)
+    for number in range(0, SIMULATED_RUNS, RUNS_AT_A_TIME):
+        if errors.pure:
+            noise = simulated_noise(errors, RUNS_AT_A_TIME, SEED + number).take(ticks)
+            scale = float(np.atleast_1d(query.publishing.norms())[0]) * query.grid
+            off = (np.abs(noise) * scale - slack) / spread
+        else:  # over its std; slack is rounding and comes on top
+            normals = source.standard_normal((engine.draws(0, ticks), RUNS_AT_A_TIME))
+            noise = engine.block(engine.initial(RUNS_AT_A_TIME), normals, ticks)[0]
+            off = np.abs(noise) / engine.row_norms(np.arange(1, ticks + 1))[:, np.newaxis]
+        largest.append(np.max(off / shape, axis=0))
+    ordered = np.sort(np.concatenate(largest))
+    rank = int(np.ceil(SIMULATED_RUNS * (1 - beta) + 3.1 * np.sqrt(SIMULATED_RUNS * beta * (1 - beta))))
+    return max(float(ordered[rank]), 0.0) if rank < SIMULATED_RUNS else float("inf")

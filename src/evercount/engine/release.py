@@ -1,4 +1,4 @@
-"""Releases: what a run of ticks publishes: numbers, intervals, views, export and plot. Errors: `run_errors.py`.
+"""Releases: what a run of ticks publishes: numbers, their errors and intervals, views, and a table.
 
 Everything here is computed from published numbers and public parameters.
 """
@@ -6,28 +6,27 @@ Everything here is computed from published numbers and public parameters.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, cast, overload
+from functools import cached_property
+from typing import Any, Generic, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count
+from evercount._validate import FloatArray, IntArray, check_count, check_probability
+from evercount.bounds import simultaneous_quantile
+from evercount.bounds.tails import laplace_factor
 from evercount.engine import take_views
-from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
-from evercount.engine.run_errors import RunErrors
-from evercount.engine.table_exports import TableExports
+from evercount.engine.error_model import ErrorModel, coarse, interval_factor
+from evercount.engine.noise_choice import simulated_factor
+from evercount.engine.release_table import LEVEL, Exports, ReleaseTable, table_of
 from evercount.engine.tick_release import Release as Release
 from evercount.engine.views import View
 from evercount.errors import ParameterError
-from evercount.queries.base import V_co
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from evercount.queries.base import Query, V_co
+from evercount.queries.publishing import CellErrors, KeptSums, RankErrors
 
 
-class Releases(RunErrors, TableExports, Generic[V_co]):
+class Releases(Exports, Generic[V_co]):
     """What a run of ticks publishes. Behaves as a sequence of `Release`.
 
     Args:
@@ -44,6 +43,19 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
     >>> releases.ticks.tolist(), releases.std.round(1).tolist()
     ([1, 2], [6.8, 7.3])
     """
+
+    def __init__(
+        self,
+        first_tick: int,
+        values: FloatArray,
+        errors: ErrorModel,
+        guarantee: str,
+        postprocessed: tuple[str, ...] = (),
+        sums: FloatArray | None = None,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        self.first_tick, self.guarantee, self.postprocessed = first_tick, guarantee, postprocessed
+        self._values, self._errors, self._sums, self._labels = values, errors, sums, labels
 
     @overload
     def __getitem__(self, index: int) -> Release[V_co]: ...
@@ -63,18 +75,23 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
             part = slice(start, max(start, stop))
             sums = None if self._sums is None else self._sums[part]
             said = (self._errors, self.guarantee, self.postprocessed)
-            return Releases(self.first_tick + start, self._values[part], *said, sums, self._labels)
+            chosen = Releases(self.first_tick + start, self._values[part], *said, sums, self._labels)
+            if "_errors_all" in vars(self) or (self._looks_back and len(self) > 1):  # known better from the whole run
+                chosen._errors_all = [side[part] for side in self._errors_all]
+            return chosen
         if not isinstance(index, int | np.integer):
             raise ParameterError(f"ticks have places, as in releases[0] or releases[-7:], got {index!r:.80}")
         if not -len(self) <= index < len(self):
             raise IndexError(f"the run has {len(self)} ticks, and releases[{index}] is not one of them")
-        return Release(self, index % len(self))
+        place = index % len(self)
+        return Release(self[place : place + 1])
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """The published numbers, as `values` has them."""
         return np.array(self.values, dtype=dtype)
 
     def __iter__(self) -> Iterator[Release[V_co]]:
+        _ = self._errors_all  # much quicker for all ticks together than for each
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
@@ -82,16 +99,20 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         shown = f"; the last: {self[-1]}" if len(self) else ""
         return f"Releases(ticks {self.first_tick} to {last}, {len(self.labels)} outputs, noise={self.noise!r}{shown})"
 
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def query(self) -> Query:
+        """What was asked."""
+        return self._errors.query
+
     # -- numbers ------------------------------------------------------------------------------------------------
 
     @property
     def labels(self) -> Sequence[str]:
         """One label per output; where keys are discovered, of all that these ticks publish."""
         return self._errors.query.labels if self._labels is None else self._labels
-
-    def _published(self, index: int) -> slice | IntArray:
-        """The places of the outputs that one of the ticks publishes; the others of its row are NaN."""
-        return slice(None) if self._labels is None else np.flatnonzero(~np.isnan(self._values[index]))
 
     @property
     def rows(self) -> FloatArray:
@@ -119,6 +140,43 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         """
         low, high = self._limits(level)
         return self._squeeze(low), self._squeeze(high)
+
+    def bound(self, level: float = 0.95, method: str = "union") -> FloatArray:
+        """Half-widths that hold for all ticks and outputs of this run at once with probability `level`.
+
+        "union" takes exact tails (normal, or of sums of Laplace numbers) and a union bound. "simulate" takes the
+        quantile of the largest normalised error over 4000 simulated runs (its upper 99.9 % confidence limit). The noise
+        is correlated, so it is smaller; it is never larger than the union bound.
+
+        Args:
+            level: the probability that all numbers are inside.
+            method: "union", or "simulate" for one running sum of up to 2^17 ticks from the first one.
+
+        Returns:
+            The half-widths, of the shape of `values`.
+
+        Raises:
+            ParameterError: the level or the method is not legal, or the method does not fit this run.
+        """
+        beta = 1 - check_probability("level", level)
+        if method not in ("union", "simulate"):
+            raise ParameterError(f"method must be 'union' or 'simulate', got {method!r}")
+        if self._sums is not None:
+            raise ParameterError("bound() is unavailable for ratios: their error depends on how many events come")
+        last = self.first_tick + len(self) - 1
+        numbers = max(last * self._values.shape[1] if self._looks_back else self._values.size, 1)
+        factors = np.full((len(self), 1), float(simultaneous_quantile(numbers, beta)))
+        if self._errors.pure:
+            weights = [1] * len(self) if self._errors.joined else self._equal_numbers(self.ticks)
+            factors = np.asarray([laplace_factor(beta / numbers, weight or 1) for weight in weights]).reshape(-1, 1)
+        _, spread, slack = self._errors_all
+        if method == "simulate":
+            if self.first_tick != 1 or self.postprocessed:
+                raise ParameterError("method='simulate' is for runs from tick 1 on without post-processing")
+            top = factors.max(initial=0.0)
+            shape = factors / top
+            factors = min(top, simulated_factor(self._errors, spread, slack, shape, beta)) * shape
+        return self._squeeze(factors * spread + slack + self._rounding)
 
     def between(self, first: int, stop: int) -> tuple[V_co, V_co]:
         """(value, std): what came in ticks first, …, stop − 1, as `range(first, stop)`, with its own exact error.
@@ -156,6 +214,98 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
             std = weight * self._errors.difference_errors(np.asarray([earlier]), np.asarray([later]))[0][0, 0]
         both = (float(value[0]), float(std[0])) if self.query.single else (value, std)
         return cast(tuple[V_co, V_co], both)
+
+    # -- errors -------------------------------------------------------------------------------------------------
+
+    @property
+    def _kept(self) -> KeptSums | None:
+        return self.query.publishing.kept
+
+    @property
+    def ticks(self) -> IntArray:
+        """The 1-based ticks."""
+        return np.arange(self.first_tick, self.first_tick + len(self))
+
+    @cached_property
+    def _errors_all(self) -> Sequence[FloatArray]:
+        """(std, spread, slack), each (ticks, outputs)."""
+        shape = self._values.shape
+        if not len(self):
+            return [np.empty(shape)] * 3
+        errors = list(self._errors.errors(self.ticks))
+        if self._sums is not None and self._kept is not None:
+            errors[0] = errors[0][:, :1] * self._kept.scale(self._sums, self._values)
+        if self._looks_back:  # the largest number so far has the largest error so far
+            before = [part.max(axis=0) for part in self._errors.errors(self._errors.worst_ticks(self.first_tick))]
+            pairs = zip(errors, before, strict=True)
+            errors = [np.maximum.accumulate(np.maximum(part, most), axis=0) for part, most in pairs]
+        return [np.broadcast_to(part, shape) for part in errors]
+
+    @cached_property
+    def _cells(self) -> CellErrors:
+        """The errors of one cell at every tick, for queries that make intervals of their own."""
+        return self._errors.cell_errors(self.ticks)[1]
+
+    @property
+    def stds(self) -> FloatArray:
+        """Std before post-processing (monotone: the largest so far), always (ticks, outputs)."""
+        return self._errors_all[0]
+
+    def _limits(self, level: float) -> tuple[FloatArray, FloatArray]:
+        """Lower and upper ends of all intervals, shape (ticks, outputs)."""
+        if self._sums is not None and self._kept is not None:
+            return self._kept.interval(self._values, self._sums, self._cells, level)
+        half = self._symmetric(level)
+        return self._values - half, self._values + half
+
+    @property
+    def _rank_errors(self) -> RankErrors:
+        """The errors of the numbers of one tick, as the selection of the largest needs them."""
+        if self._sums is not None:
+            raise ParameterError(
+                "there is nothing to select: every discovered key has passed a threshold already"
+                if self.query.discovery is not None
+                else "there is nothing to select from: an average per event is one number"
+            )
+        _, spread, slack = self._errors_all
+        outputs = self._values.shape[1]
+        alike = self.query.outputs == self.query.cells and bool(np.all(self.query.publishing.norms() == 1.0))
+        return RankErrors(
+            CellErrors(spread, slack + self._rounding, self._errors.pure),
+            coarse(self.first_tick * outputs) if self._looks_back else outputs,
+            independent=alike and not self._looks_back and not self._errors.pure,
+        )
+
+    def _symmetric(self, level: float) -> FloatArray:
+        ticks = self.ticks
+        if (half := self._errors.half_widths(level)) is not None:
+            return np.tile(half, (len(ticks), 1))
+        counts = [coarse(int(tick) * self._errors.width) for tick in ticks] if self._looks_back else [1] * len(ticks)
+        pairs = list(zip(counts, self._equal_numbers(ticks), strict=True))
+        factors = {pair: interval_factor(level, self.postprocessed, *pair) for pair in set(pairs)}
+        factor = np.asarray([factors[pair] for pair in pairs]).reshape(-1, 1)
+        if self._errors.joined:
+            factor = self._errors.with_joined(level, factor, ticks, self._errors.parts)
+        return np.asarray(factor * self._errors_all[1] + self._errors_all[2] + self._rounding)
+
+    @property
+    def _rounding(self) -> float:
+        """How far post-processing to whole numbers can move a number: not at all where all numbers are whole before."""
+        return 0.5 if "integer" in self.postprocessed and not self.query.publishes_whole_numbers else 0.0
+
+    def _equal_numbers(self, ticks: IntArray) -> list[int | None]:
+        """See `ErrorModel.equal_numbers`; where a number is the largest so far, the heaviest tails so far."""
+        if self._looks_back and self._errors.pure:
+            return [1] * len(ticks)
+        return self._errors.equal_numbers(ticks)
+
+    @property
+    def _looks_back(self) -> bool:
+        """Whether a number is the largest so far, so that its error is that of all ticks before."""
+        return "monotone" in self.postprocessed
+
+    def _squeeze(self, array: FloatArray) -> FloatArray:
+        return array[:, 0] if self.query.single else array
 
     # -- views, at no further cost (engine/take_views.py) ------------------------------------------------------------
 
@@ -223,43 +373,16 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
     # -- export -------------------------------------------------------------------------------------------------
 
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
-        numbers = [self._values, self.stds, *self._limits(level)]
-        marks = self._marks() if starts is None else {}  # a stream with a schedule has a declaration that says it
-        return table_of(self.ticks, starts, self.labels, numbers, marks=marks, guarantee=self.guarantee)
-
-    def _marks(self) -> dict[str, str]:
-        return {"postprocessed": " ".join(self.postprocessed)} if self.postprocessed else {}
-
-    def to_numpy(self, target: str | Path) -> None:
-        """Write ticks, values and std as a NumPy archive (.npz).
+        """The numbers as a table, one row per tick and cell; a column `postprocessed` says what was done to them.
 
         Args:
-            target: The path of the file.
-        """
-        arrays: dict[str, Any] = {"ticks": self.ticks, "values": self._values, "std": self.stds, **self._marks()}
-        np.savez(Path(target), labels=np.asarray(self.labels), **arrays)
-
-    def plot(self, target: str | Path | Axes | None = None, level: float = 0.95, outputs: int = 8) -> Axes:
-        """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned.
-
-        Args:
-            target: A path, axes, or None for new axes.
-            level: The probability of the intervals in the band.
-            outputs: How many outputs are drawn at most.
+            level: The probability of the intervals low … high.
+            starts: When each tick begins, in microseconds since 1970: a column of its own.
 
         Returns:
-            The axes.
-
-        Raises:
-            MissingExtra: matplotlib is not installed.
+            The table.
         """
-        from evercount.plotting import band_plot
-
-        low, high = (side[:, :outputs] for side in self._limits(level))
-        numbers, labels = (self._values[:, :outputs], low, high), self.labels[:outputs]
-        return band_plot(self.ticks, *numbers, labels, target, level=level)
-
-    def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
-        if self._errors.query.quantiles is not None and self.first_tick == 1 and not self.postprocessed:
-            return self.running()._chart(level)
-        return ("running totals", self.labels, self._values, *self._limits(level))
+        numbers = [self._values, self.stds, *self._limits(level)]
+        said = self.postprocessed and starts is None  # a stream with a schedule has a declaration that says it
+        marks = {"postprocessed": " ".join(self.postprocessed)} if said else {}
+        return table_of(self.ticks, starts, self.labels, numbers, marks=marks, guarantee=self.guarantee)

@@ -1,21 +1,26 @@
-"""ReleaseTable: the one shape in which released numbers and views leave the engine, for files, stores and readers."""
+"""ReleaseTable: the one shape in which released numbers and views leave the engine, for files, stores and readers.
+
+`Exports` is what tables, releases and views offer alike: files, data frames, and charts of their table.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from html import escape
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount.engine.notebook_chart import chart_html
-from evercount.errors import ParameterError
-from evercount.text_rules import aligned
+from evercount._validate import FloatArray, IntArray, aligned
+from evercount.errors import MissingExtra, ParameterError
+from evercount.plotting import CHARTED_CELLS, band_plot, chart_html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,8 +36,167 @@ COLUMNS = ("tick", "start", "cell", *NUMBERS)
 LARGEST_STATED = 1e300  # stands for an error that has no bound: JSON has no infinity
 
 
+class Exports(ABC):
+    """Files, data frames and charts of published numbers: of a table, and of what has one."""
+
+    guarantee: str
+    noise: ClassVar[str] = "exact"
+    """The kind of noise, as files state it."""
+
+    @property
+    def _title(self) -> str:
+        return "published numbers"
+
+    @abstractmethod
+    def table(self) -> ReleaseTable:
+        """The numbers as a table: tick, cell, value, std, low and high, one row per number.
+
+        Returns:
+            The table.
+        """
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """For all that reads Arrow: `polars.DataFrame(table)`, `pyarrow.table(table)`, DuckDB."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def _repr_html_(self) -> str:
+        """A small chart and the newest numbers, for notebooks."""
+        table, axes = self.table(), None
+        with suppress(MissingExtra):
+            axes = table.plot(cells=CHARTED_CELLS) if len(table.ticks) else None
+        values, _, low, high = (table.numbers[:, part] for part in range(len(NUMBERS)))
+        chart = chart_html(self._title, axes, table.cells, values, low, high)
+        return f"<div>{chart}<p>{escape(self.guarantee)}</p></div>"
+
+    def to_csv(self, target: TextTarget | None = None) -> str | None:
+        """Write the numbers as CSV.
+
+        Args:
+            target: A path or an open text file; None for the text itself.
+
+        Returns:
+            The text, without a target.
+
+        Raises:
+            ParameterError: The target is neither a path nor an open file.
+        """
+        return self._write("csv", target)
+
+    def to_jsonl(self, target: TextTarget | None = None) -> str | None:
+        """Write the numbers as one JSON object per line.
+
+        Args:
+            target: A path or an open text file; None for the text itself.
+
+        Returns:
+            The text, without a target.
+
+        Raises:
+            ParameterError: The target is neither a path nor an open file.
+        """
+        return self._write("jsonl", target)
+
+    def _write(self, kind: Literal["csv", "jsonl"], target: TextTarget | None) -> str | None:
+        from evercount.engine.write_table import table_texts
+
+        table = self.table()
+        text = "".join(table_texts(kind, [table], table.clock))
+        if target is None:
+            return text
+        if isinstance(target, str | Path):
+            Path(target).write_text(text, encoding="utf-8", newline="")
+        elif hasattr(target, "write"):
+            target.write(text)
+        else:
+            raise ParameterError(f'write to a path such as "daily.{kind}" or to an open file, got {target!r:.80}')
+        return None
+
+    def to_parquet(self, target: str | Path) -> None:
+        """Write the numbers as Parquet, with the guarantee in the file's metadata.
+
+        Args:
+            target: The path of the file.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        from evercount.engine.write_table import write_parquet
+
+        if not isinstance(target, str | Path):
+            raise ParameterError(f'write to a path such as "daily.parquet", got {target!r:.80}')
+        table = self.table()
+        write_parquet(str(target), [table], table.clock, self._metadata)
+
+    def to_arrow(self) -> Any:
+        """The numbers as a `pyarrow.Table`, with the guarantee and the kind of noise in its metadata.
+
+        Returns:
+            The table.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        from evercount.engine.write_table import arrow_schema, arrow_table
+
+        table = self.table()
+        return arrow_table(table, arrow_schema(table, table.clock, self._metadata))
+
+    @property
+    def _metadata(self) -> dict[str, str]:
+        return {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
+
+    def to_pandas(self) -> Any:
+        """The numbers as a `pandas.DataFrame`, with the guarantee and the kind of noise in its `attrs`.
+
+        Returns:
+            The data frame; starts are timestamps in the stream's zone.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        from evercount.engine.write_table import frame_module
+
+        frame_module("pandas")  # or MissingExtra
+        frame = self.to_arrow().to_pandas()
+        frame.attrs.update(self._metadata)
+        return frame
+
+    def to_polars(self) -> Any:
+        """The numbers as a `polars.DataFrame`. It has no place for the guarantee: state it next to the numbers.
+
+        Returns:
+            The data frame; starts are timestamps in the stream's zone.
+
+        Raises:
+            MissingExtra: polars is not installed.
+        """
+        from evercount.engine.write_table import frame_module
+
+        return frame_module("polars").from_arrow(self.to_arrow())
+
+    def plot(self, target: str | Path | Axes | None = None, cells: int = 8) -> Axes:
+        """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned.
+
+        Args:
+            target: A path, axes, or None for new axes.
+            cells: How many cells are drawn at most.
+
+        Returns:
+            The axes.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        table = self.table()
+        values, _, low, high = (table.numbers[:, part, :cells] for part in range(len(NUMBERS)))
+        times = None if table.starts is None else np.asarray(table.starts, "datetime64[us]")
+        zone = None if table.clock is None or table.clock.arrow_zone == "UTC" else table._moment(0).tzinfo
+        numbers, names = (values, low, high), table.cells[:cells]
+        return band_plot(table.ticks, *numbers, names, target, times=times, zone=zone, left=table.left)
+
+
 @dataclass(frozen=True, eq=False)
-class ReleaseTable(Sequence[Any]):
+class ReleaseTable(Exports, Sequence[Any]):
     """Released numbers as a table: tick, start, cell, value, std, low and high, one row per tick and cell.
 
     Of a view, one row per span of ticks and cell. It behaves as a sequence of rows, and as an Arrow table; `to_pandas`,
@@ -59,9 +223,6 @@ class ReleaseTable(Sequence[Any]):
     >>> len(table), table[1].tick, table[1].cell
     (2, 2, 'count')
     """
-
-    noise: ClassVar[str] = "exact"
-    """The kind of noise, as files state it."""
 
     ticks: IntArray
     starts: Sequence[int] | None
@@ -129,10 +290,6 @@ class ReleaseTable(Sequence[Any]):
         columns = self.columns()
         return np.stack([columns[name] for name in NUMBERS], axis=1).astype(dtype or np.float64)
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """For all that reads Arrow: `polars.DataFrame(table)`, `pyarrow.table(table)`, DuckDB."""
-        return self.to_arrow().__arrow_c_stream__(requested_schema)
-
     def __repr__(self) -> str:
         shown = [list(self.columns())]
         rows = len(self)
@@ -144,146 +301,18 @@ class ReleaseTable(Sequence[Any]):
         others = f"; other views: {', '.join(self.views)}" if self.views else ""
         return "\n".join([*lines, f"[{rows} rows{others}]", *([self.guarantee] if self.guarantee else [])])
 
-    def _repr_html_(self) -> str:
-        """A small chart and the newest numbers, for notebooks."""
-        values, _, low, high = (self.numbers[:, part] for part in range(len(NUMBERS)))
+    @property
+    def _title(self) -> str:
         days = [self._moment(start) for start in (self.starts or ())[:: max(1, len(self.ticks) - 1)]]
-        since = f", {days[0]} to {days[-1]}" if days else ""
-        return chart_html(f"published numbers{since}", self.cells, values, low, high, self.guarantee)
+        return "published numbers" + (f", {days[0]} to {days[-1]}" if days else "")
 
-    # -- files and frames -----------------------------------------------------------------------------------------
-
-    def to_csv(self, target: TextTarget | None = None) -> str | None:
-        """The table as CSV.
-
-        Args:
-            target: A path or an open text file; None for the text itself.
-
-        Returns:
-            The text, without a target.
-
-        Raises:
-            ParameterError: The target is neither a path nor an open file.
-        """
-        return self._write("csv", target)
-
-    def to_jsonl(self, target: TextTarget | None = None) -> str | None:
-        """The table as one JSON object per line.
-
-        Args:
-            target: A path or an open text file; None for the text itself.
-
-        Returns:
-            The text, without a target.
-
-        Raises:
-            ParameterError: The target is neither a path nor an open file.
-        """
-        return self._write("jsonl", target)
-
-    def _write(self, kind: Literal["csv", "jsonl"], target: TextTarget | None) -> str | None:
-        from evercount.engine.write_table import table_texts
-
-        text = "".join(table_texts(kind, [self], self.clock))
-        if target is None:
-            return text
-        if isinstance(target, str | Path):
-            Path(target).write_text(text, encoding="utf-8", newline="")
-        elif hasattr(target, "write"):
-            target.write(text)
-        else:
-            raise ParameterError(f'write to a path such as "daily.{kind}" or to an open file, got {target!r:.80}')
-        return None
-
-    def to_parquet(self, target: str | Path) -> None:
-        """The table as Parquet, with the guarantee in the file's metadata.
-
-        Args:
-            target: The path of the file.
-
-        Raises:
-            MissingExtra: pyarrow is not installed.
-        """
-        from evercount.engine.write_table import write_parquet
-
-        if not isinstance(target, str | Path):
-            raise ParameterError(f'write to a path such as "daily.parquet", got {target!r:.80}')
-        write_parquet(str(target), [self], self.clock, self._metadata)
-
-    def to_arrow(self) -> Any:
-        """The table as a `pyarrow.Table`, with the guarantee and the kind of noise in its metadata.
+    def table(self) -> ReleaseTable:
+        """The table itself.
 
         Returns:
             The table.
-
-        Raises:
-            MissingExtra: pyarrow is not installed.
         """
-        from evercount.engine.write_table import arrow_schema, arrow_table
-
-        return arrow_table(self, arrow_schema(self, self.clock, self._metadata))
-
-    @property
-    def _metadata(self) -> dict[str, str]:
-        return {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
-
-    def to_pandas(self) -> Any:
-        """The table as a `pandas.DataFrame`, with the guarantee and the kind of noise in its `attrs`.
-
-        Returns:
-            The data frame; starts are timestamps in the stream's zone.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        from evercount.engine.write_table import frame_module
-
-        pandas, columns = frame_module("pandas"), self.columns()
-        frame = pandas.DataFrame(columns)
-        if "start" in columns and self.clock is not None:
-            starts = pandas.to_datetime(columns["start"], unit="us", utc=True).as_unit("us")
-            frame["start"] = starts.tz_convert(self.clock.arrow_zone)
-        frame.attrs.update(self._metadata)
-        return frame
-
-    def to_polars(self) -> Any:
-        """The table as a `polars.DataFrame`. It has no place for the guarantee: state it beside the numbers.
-
-        Returns:
-            The data frame; starts are timestamps in the stream's zone.
-
-        Raises:
-            MissingExtra: polars is not installed.
-        """
-        from evercount.engine.write_table import frame_module
-
-        polars, columns = frame_module("polars"), self.columns().items()
-        frame = polars.DataFrame({name: list(one) if one.dtype == object else one for name, one in columns})
-        if self.starts is None or self.clock is None:
-            return frame
-        starts = polars.from_epoch("start", time_unit="us").dt.replace_time_zone("UTC")
-        return frame.with_columns(starts.dt.convert_time_zone(self.clock.arrow_zone))
-
-    def plot(self, target: str | Path | Axes | None = None, cells: int = 8) -> Axes:
-        """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned.
-
-        Args:
-            target: A path, axes, or None for new axes.
-            cells: How many cells are drawn at most.
-
-        Returns:
-            The axes.
-
-        Raises:
-            MissingExtra: matplotlib is not installed.
-        """
-        from evercount.plotting import band_plot
-
-        values, _, low, high = (self.numbers[:, part, :cells] for part in range(len(NUMBERS)))
-        times = None if self.starts is None else np.asarray(self.starts, "datetime64[us]")
-        zone = None if self.clock is None or self.clock.arrow_zone == "UTC" else self._moment(0).tzinfo
-        numbers, names = (values, low, high), self.cells[:cells]
-        return band_plot(self.ticks, *numbers, names, target, times=times, zone=zone, left=self.left)
+        return self
 
     # -- for writers --------------------------------------------------------------------------------------------------
 

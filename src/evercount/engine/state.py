@@ -7,23 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from evercount._arrays import AnyArray, FloatArray, IntArray
-from evercount.engine.derived_query import CellRange
+from evercount._validate import AnyArray, FloatArray, IntArray
 from evercount.engine.error_model import ErrorModel
-from evercount.engine.given_events import Seen
 from evercount.engine.release import Release, Releases
-from evercount.engine.user_counting import Counting, UserCaps, UserChanges, enforced_by, guarantee_sentence
+from evercount.engine.revisions import CellRange
+from evercount.engine.user_counting import Counting, Seen, UserCaps, enforced_by, guarantee_sentence
 from evercount.errors import HorizonReached, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
 from evercount.noise import Secret
 from evercount.privacy import Budget, Cost, TimeRange, successor_text
 from evercount.queries.base import Query
-from evercount.queries.discovery_threshold import Thresholds
+from evercount.queries.key_counts import Thresholds
 from evercount.queries.user_cap import Used, UserState
 
 NUMBERS_AT_A_TIME = 1 << 18  # numbers of a run that are processed at a time: they stay in the processor's cache
@@ -136,12 +135,6 @@ class StreamState:
 Advanced = tuple[Rows, StreamState]  # what ticks publish, and the stream after them
 
 
-class EncodedTicks(NamedTuple):
-    increments: IntArray  # what each tick adds to each cell, in grid units, shape (ticks, cells)
-    encoder: Any  # the encoder's state after these ticks
-    users: UserChanges = UserChanges()
-
-
 def advance(parameters: StreamParameters, state: StreamState, increments: IntArray, *, encoder: Any) -> Advanced:
     size = max(1, NUMBERS_AT_A_TIME // parameters.query.cells)
     if len(increments) <= size:
@@ -208,9 +201,6 @@ def _add_up(before: RunningSums, increments: RunningSums, lags: int) -> tuple[Ru
             row[cells:] += before[:-cells]
             before = row
         return sums, before.copy()
-    if len(increments) == 1:  # one tick of many cells: no need to add along time
-        totals = before + increments[0]
-        return totals[np.newaxis], totals
     sums = np.cumsum(increments, axis=0)
     sums += before
     return sums, sums[-1].copy() if len(sums) else before

@@ -5,37 +5,40 @@ events ──encode──► increments ──advance──► published numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount.engine.add_keys import GrowingStream
+from evercount._validate import IntArray
+from evercount.engine.add_keys import GrowingStream, advance_keys
 from evercount.engine.build import Spec
-from evercount.engine.build_parameters import build_parameters, dump_stream, load_stream
-from evercount.engine.discover import advance_keys
-from evercount.engine.given_events import Seen, check_tick, plain_events, plain_ticks, read_again
+from evercount.engine.build_parameters import build_parameters, dump_stream, load_stream, pack, unpack
 from evercount.engine.release import Release, Releases
-from evercount.engine.snapshot_format import pack, unpack
-from evercount.engine.state import EncodedTicks, StreamParameters, StreamState, advance
+from evercount.engine.state import StreamParameters, StreamState, advance
 from evercount.engine.stream_facts import spend_for
 from evercount.engine.user_counting import (
     Capped,
     CappedTicks,
     Counting,
     PeriodOf,
+    Seen,
     UserChanges,
     Users,
+    check_tick,
     check_users,
     choose_counting,
+    plain_events,
+    plain_ticks,
+    read_again,
 )
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger, TimeRange
 from evercount.queries.base import Query, V_co
-from evercount.queries.user_cap import UserState
+from evercount.queries.user_cap import Caps, UserState
 
 
 class Stream(GrowingStream[V_co]):
@@ -68,7 +71,7 @@ class Stream(GrowingStream[V_co]):
             published, and gives no snapshot, so that no store can take it.
         ledger: where the budget is spent when the stream is built (`stream_facts.spend_for`).
         part: a range of cells. The stream then releases these cells only, with the numbers that the stream of all cells
-            has there: streams of disjoint parts together are that stream (`engine/derived_query.py`).
+            has there: streams of disjoint parts together are that stream (`engine/revisions.py`).
         views: what will be published, for which the noise is chosen: any of "running" (the total so far, the default),
             "per-tick" (new in each tick) and "last-7" (the last 7 ticks). Part of the declaration: it never changes.
         during: the time range whose events the stream counts; a declaration with a start gives it. It is part of the
@@ -159,42 +162,8 @@ class Stream(GrowingStream[V_co]):
         named = None if users is None else list(plain_events(users))
         read = list(events) if isinstance(events, Iterator) else plain_events(events)  # the fingerprint reads them, too
 
-        def encode() -> EncodedTicks:
-            (kept,), changes = self._capped([read], None if named is None else [named], counting)
-            row, encoder = self.query.encode(self._state.encoder, kept)
-            return EncodedTicks(row[np.newaxis], encoder, changes)
-
         seen = Seen(read if named is None else [named, read])
         counting = self._account(named is not None, capped)
-        return self._step(seen, tick, counting, encode)
-
-    def step_totals(self, totals: Any, tick: int | None = None, *, capped: bool = False) -> Release[V_co]:
-        """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`.
-
-        Args:
-            totals: One whole number for each cell.
-            tick: As in `step`.
-            capped: As in `step`.
-
-        Returns:
-            What the tick publishes.
-
-        Raises:
-            InputError: The totals do not fit the query, or the tick is out of turn; the stream is unchanged.
-            AlreadyReleased: The tick was released with other totals.
-            HorizonReached: All ticks are released.
-        """
-
-        def encode() -> EncodedTicks:
-            row, encoder = self.query.encode_totals(self._state.encoder, totals)
-            return EncodedTicks(row[np.newaxis], encoder)
-
-        return self._step(Seen(totals), tick, self._account(False, capped), encode)
-
-    def _step(
-        self, seen: Seen, tick: int | None, counting: Counting, encode: Callable[[], EncodedTicks]
-    ) -> Release[V_co]:
-        """Release the next tick, or give back what a retry asks for."""
         self._check_owner()
         if tick is not None:
             check_tick(tick)
@@ -206,29 +175,30 @@ class Stream(GrowingStream[V_co]):
         self._state = self._state.with_users()
         self._torn = self.query.in_place
         try:
-            encoded = encode()
+            (kept,), changes = self._capped([read], None if named is None else [named], counting)
+            row, encoder = self.query.encode(self._state.encoder, kept)
         except EvercountError:
             self._torn = False  # a refusal comes before anything is changed
             raise
-        return self._release(encoded, counting, seen)[0]
+        return self._release(row[np.newaxis], encoder, counting, changes, seen)[0]
 
-    def _release(self, encoded: EncodedTicks, counting: Counting, seen: Seen | None = None) -> Releases[V_co]:
+    def _release(
+        self, increments: IntArray, encoder: Any, counting: Counting, changes: UserChanges, seen: Seen | None = None
+    ) -> Releases[V_co]:
         """Add noise and commit. With `seen`, a retry can read the tick back."""
         first = self.tick + 1
-        rows, after = self._advance(self._parameters, self._state, encoded.increments, encoder=encoded.encoder)
+        rows, after = self._advance(self._parameters, self._state, increments, encoder=encoder)
         releases = self._parameters.releases(first, rows, counting)
         last = None if seen is None else (seen, releases[0])
-        users = UserState() if encoded.users.forget else after.users
-        self._state = replace(  # the commit
-            after, counting=counting, users=users, last_users=encoded.users.users, last=last
-        )
+        users = UserState() if changes.forget else after.users
+        self._state = replace(after, counting=counting, users=users, last_users=changes.users, last=last)  # the commit
         self._torn = False
         return releases
 
     def _capped(self, ticks: Sequence[Any], users: Users | None, counting: Counting) -> CappedTicks:
         """The next ticks without events beyond the caps of users, where the stream sees to them."""
         caps = self._parameters.user_caps
-        if caps is None or not (counting == "named" or (counting == "by query" and caps.reads_users)):
+        if caps is None or not (counting == "named" or (counting == "by query" and caps.caps != Caps())):
             return ticks, UserChanges()
         return caps.cap(ticks, users, self.tick + 1, self._state.users)
 
@@ -281,24 +251,18 @@ class Stream(GrowingStream[V_co]):
         self._check_torn()
         self._parameters.check_limit(self.tick, 0)
         self._state = self._state.with_users()
-        before = self.query.dump_state(self._state.encoder) if self.query.in_place else None
-        self._torn = self.query.in_place
-        changes = UserChanges()
-        try:
-            named = None if users is None else list(plain_ticks(list(users)))
-            if self._parameters.user_caps is not None:
-                ticks = list(ticks)
-                if named is not None:
-                    check_users(ticks, named)
-                ticks, changes = self._capped(ticks, named, counting)
-            increments, encoder = self.query.encode_run(self._state.encoder, ticks)
-            self._parameters.check_limit(self.tick, len(increments))
-        except BaseException:
-            if before is not None:  # it may have advanced in place before a later tick was refused
-                self._state = replace(self._state, encoder=self.query.load_state(before))
-            self._torn = False
-            raise
-        return self._release(EncodedTicks(increments, encoder, changes), counting)
+        encoder, changes = self._state.encoder, UserChanges()
+        if self.query.in_place:  # a later tick may be refused
+            encoder = self.query.load_state(self.query.dump_state(encoder))
+        named = None if users is None else list(plain_ticks(list(users)))
+        if self._parameters.user_caps is not None:
+            ticks = list(ticks)
+            if named is not None:
+                check_users(ticks, named)
+            ticks, changes = self._capped(ticks, named, counting)
+        increments, encoder = self.query.encode_run(encoder, ticks)
+        self._parameters.check_limit(self.tick, len(increments))
+        return self._release(increments, encoder, counting, changes)
 
     def run_totals(self, totals: Any, *, capped: Capped = False) -> Releases[V_co]:
         """As `run`, for ticks that were already added up, shape (ticks, cells): see `Query.encode_totals`.
@@ -318,9 +282,9 @@ class Stream(GrowingStream[V_co]):
         counting = self._account(False, capped)
         self._check_torn()
         self._state = self._state.with_users()
-        increments = self.query.encode_totals_run(self._state.encoder, totals)
+        increments = self.query.encode_totals(totals)
         self._parameters.check_limit(self.tick, len(increments))
-        return self._release(EncodedTicks(increments, self._state.encoder), counting)
+        return self._release(increments, self._state.encoder, counting, UserChanges())
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 

@@ -10,21 +10,21 @@ from typing import Any, Generic
 
 import numpy as np
 
-from evercount._arrays import FloatArray
+from evercount._validate import FloatArray, check_kind
+from evercount.engine.build import RUNNING, view_width
 from evercount.engine.error_model import ErrorModel
-from evercount.engine.noise_law import noise_covariance, noise_paths
+from evercount.engine.noise_choice import noise_covariance, noise_paths
 from evercount.engine.release import Releases
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.take_views import discovery_ticks, evidence_at
 from evercount.engine.user_counting import enforced_by, guarantee_sentence
-from evercount.engine.view_widths import RUNNING, view_width
-from evercount.errors import ParameterError
+from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner, Secret, random_bytes
 from evercount.privacy import Budget, Cost, Entry, GuaranteeText, Ledger, TimeRange, guarantee_text
 from evercount.privacy.guarantee_text import MANUAL
 from evercount.queries.base import Query, V_co
-from evercount.queries.discovery_threshold import Thresholds
+from evercount.queries.key_counts import Thresholds
 
 
 class StreamFacts(NoiseOwner, Generic[V_co]):
@@ -32,6 +32,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
 
     _parameters: StreamParameters
     _state: StreamState
+    _torn = False  # whether an interruption left an encoder that works in place between two ticks
 
     @property
     def query(self) -> Query:
@@ -78,6 +79,10 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         """Whether it repeats the noise of another stream, for an audit."""
         return self._parameters.replay
 
+    def _check_torn(self) -> None:
+        if self._torn:
+            raise EvercountError("this stream was interrupted in the middle of a tick: restore its newest snapshot")
+
     @property
     def tick(self) -> int:
         """How many ticks have been released."""
@@ -101,7 +106,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
 
     @property
     def numeric_delta(self) -> float:
-        """The part of δ that pays for finite arithmetic, and for what the query decides beside its noise."""
+        """The part of δ that pays for finite arithmetic, and for what the query decides besides its noise."""
         return self._parameters.noise.numeric_delta
 
     @property
@@ -181,13 +186,13 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         >>> stream.noise_covariance([1, 2, 24]).round(1).tolist()
         [[46.5, 22.2, 2.8], [22.2, 53.4, 4.9], [2.8, 4.9, 59.5]]
         """
-        return noise_covariance(self._parameters, ticks, view)
+        return noise_covariance(self._errors, ticks, view)
 
     def sample_paths(self, n: int, ticks: int | None = None, *, seed: int | None = None) -> FloatArray:
         """Simulate independent paths of the noise of one cell's published numbers, before post-processing.
 
-        They are floating-point numbers of the stream's law, rounded to its grid, for plots and statistics. They are
-        insecure: never add them to data. The stream's own noise is not touched.
+        They have the stream's law and come from its own sampler, with a key that is no secret: they are for plots and
+        statistics, and must never be added to data. The stream's own noise is not touched.
 
         Args:
             n: How many paths.
@@ -207,7 +212,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         >>> Stream(Count(), Budget(1.0, 1e-6), horizon=24).sample_paths(1000, seed=1).shape
         (1000, 24)
         """
-        return noise_paths(self._parameters, n, ticks, seed)
+        return noise_paths(self._errors, n, self.horizon if ticks is None else ticks, seed)
 
     def read_back(self, values: FloatArray, first_tick: int = 1, labels: Sequence[str] | None = None) -> Releases:
         """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors.
@@ -268,10 +273,9 @@ def spend_for(stream: StreamFacts, ledger: Ledger, secret: Secret | None) -> Ent
     **Guarantee.** The entry is calibrated as the stream is. Test:
     `tests/engine/test_stream_ledger.py::test_a_stream_spends_exactly_its_budget`.
     """
-    if not isinstance(ledger, Ledger):
-        raise ParameterError(f'ledger must be a Ledger, such as Ledger(path="all.ledger"), got {ledger!r:.80}')
+    check_kind("ledger", ledger, Ledger, 'Ledger(path="all.ledger")')
     identifier = identify(stream, secret)
-    return ledger.spend(f"{stream.query.name} {identifier[:12]}", stream.cost, stream=identifier)
+    return ledger.spend(f"{stream.query.name} {identifier[:12]}", stream.cost)
 
 
 def identify(stream: StreamFacts, secret: Secret | None) -> str:

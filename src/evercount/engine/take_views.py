@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import BoolArray, FloatArray, IntArray
-from evercount._validate import check_probability
+from evercount._validate import BoolArray, FloatArray, IntArray, check_probability
 from evercount.engine.error_model import ErrorModel, Part
 from evercount.engine.views import View
 from evercount.errors import ParameterError
 from evercount.queries.discovered_keys import RESERVED, TOTAL
-from evercount.queries.discovery_threshold import Thresholds
 from evercount.queries.histogram import OTHER
+from evercount.queries.key_counts import Thresholds
 from evercount.queries.publishing import CellErrors, Limits
 
 if TYPE_CHECKING:
@@ -62,8 +61,9 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     facts = (errors, releases.guarantee)
     if releases.query.discovery is None:
         return view_of(name, start, stop, low, high, outputs, *facts)
-    evidence = releases._evidence(evidence_ticks(start, stop) - first)
-    return key_view(name, stop - 1 if own else start, stop, Ends(low, high, evidence), releases.labels, outputs, *facts)
+    assert releases._sums is not None
+    evidence = releases._sums[evidence_ticks(start, stop) - first]
+    return key_view(name, stop - 1 if own else start, stop, low, high, evidence, releases.labels, outputs, *facts)
 
 
 def view_of(
@@ -84,10 +84,9 @@ def view_of(
     for joined in errors.joined:
         new = np.asarray(chosen) >= joined.outputs
         low = np.where(new & (after <= joined.after)[:, np.newaxis], 0.0, low)
-    first, *later = (Part(part.after, *(np.asarray(ones * side)[chosen] for side in part[1:])) for part in errors.parts)
+    parts = tuple(Part(part.after, *(np.asarray(ones * side)[chosen] for side in part[1:])) for part in errors.parts)
     cells = tuple(labels[output] for output in chosen)
-    numbers = (high - low, first.norms, first.rounding)
-    return View(name, after + 1, until, cells, *numbers, errors, guarantee, _later=tuple(later))
+    return View(name, after + 1, until, cells, high - low, parts, errors, guarantee)
 
 
 def view_at(
@@ -112,7 +111,7 @@ def view_at(
     evidence = evidence_at(ticks[2], tested[0], facts.thresholds, facts._errors)
     shown = [columns.index(output) for output in outputs]
     names = [labels[column] for column in columns]
-    return key_view(name, after, until, Ends(low, high, evidence), names, shown, *stated)
+    return key_view(name, after, until, low, high, evidence, names, shown, *stated)
 
 
 def _at(values: dict[int, FloatArray], ticks: IntArray, width: int) -> FloatArray:
@@ -122,16 +121,6 @@ def _at(values: dict[int, FloatArray], ticks: IntArray, width: int) -> FloatArra
 
 
 Parts = tuple[tuple[str, int], ...]  # a cell of a view as labels with signs: one label, or one minus another
-
-
-class Ends(NamedTuple):
-    """What was published at the ends of spans, columns `total`, `other` and keys in the order of their cells. A key has
-    NaN at a tick at which it was not public; before the first tick all numbers are zero. Where ticks publish their own
-    numbers, every span is one tick, and all is zero before it."""
-
-    low: FloatArray
-    high: FloatArray
-    evidence: FloatArray  # of each column at `evidence_ticks`: see `evidence_at`
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,29 +167,20 @@ class KeyView(View):
         chosen = self._places(cells)
         return replace(super().only(*cells), parts=tuple(self.parts[place] for place in chosen))
 
-    def _spans_at(self, places: IntArray) -> Self:
-        return replace(
-            super()._spans_at(places),
-            _norms=self._norms[places],
-            _rounding=self._rounding[places],
-            changes=self.changes.spans_at(places),
-        )
-
     def compare(self, one: str, other: str) -> Self:
         """`one` minus `other` over the spans that show both, with the exact error of the difference."""
         parts = [self.parts[place] for place in self._places((one, other))]
         if max(map(len, parts)) > 1:
             raise ParameterError("a comparison cannot be compared again: compare cells of the view itself")
         both: Parts = ((one, 1), (other, -1))
-        values, norms, rounding = _numbers(self.changes, self.columns, (both,))
+        values, part = _numbers(self.changes, self.columns, (both,))
         return replace(
             self,
             name=f"{self.name}, compared",
             cells=(f"{one} − {other}",),
             parts=(both,),
             values=values,
-            _norms=norms,
-            _rounding=rounding,
+            _parts=(part,),
         )
 
 
@@ -208,25 +188,28 @@ def key_view(
     name: str,
     after: IntArray,
     until: IntArray,
-    ends: Ends,
+    low: FloatArray,
+    high: FloatArray,
+    evidence: FloatArray,
     labels: Sequence[str],
     outputs: Sequence[int],
     errors: ErrorModel,
     guarantee: str,
 ) -> KeyView:
+    """A view from what was published at the ends of spans: `total`, `other` and keys in the order of their cells. A key
+    has NaN at a tick at which it was not public; before the first tick all numbers are zero. Where ticks publish their
+    own numbers, every span is one tick, and all is zero before it. `evidence` is that of `evidence_at`."""
     keep = [0, *range(len(RESERVED), len(labels))]
-    change = (ends.high - ends.low)[:, keep]
+    change = (high - low)[:, keep]
     assert errors.query.discovery is not None
     least = errors.query.discovery.minimum
     opening = np.ones(len(after), bool) if errors.query.publishing.own_ticks else after == 0
-    changes = KeyChanges(change, ends.high[:, keep], ends.evidence[:, keep[1:]], opening, least)
+    changes = KeyChanges(change, high[:, keep], evidence[:, keep[1:]], opening, least)
     columns = {TOTAL: 0, OTHER: 0, **{labels[place]: column for column, place in enumerate(keep) if place}}
     cells = tuple(labels[output] for output in outputs)
     parts: tuple[Parts, ...] = tuple(((cell, 1),) for cell in cells)
-    numbers = _numbers(changes, columns, parts)
-    return KeyView(
-        name, after + 1, until, cells, *numbers, errors, guarantee, changes=changes, columns=columns, parts=parts
-    )
+    values, part = _numbers(changes, columns, parts)
+    return KeyView(name, after + 1, until, cells, values, (part,), errors, guarantee, changes, columns, parts)
 
 
 def needed_columns(outputs: Sequence[int], width: int) -> list[int]:
@@ -270,10 +253,8 @@ def combination(changes: KeyChanges, columns: dict[str, int], parts: Parts) -> t
     return changes, weights
 
 
-def _numbers(
-    changes: KeyChanges, columns: dict[str, int], cells: tuple[Parts, ...]
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Values, norms and rounding of cells, each (spans, cells)."""
+def _numbers(changes: KeyChanges, columns: dict[str, int], cells: tuple[Parts, ...]) -> tuple[FloatArray, Part]:
+    """Values of cells, and what they are made of, each (spans, cells)."""
     values, norms, rounding = (np.empty((len(changes.change), len(cells))) for _ in range(3))
     for place, parts in enumerate(cells):
         used, weights = combination(changes, columns, parts)
@@ -281,7 +262,7 @@ def _numbers(
         norms[:, place] = np.sqrt((weights**2).sum(axis=1))
         rounding[:, place] = np.abs(weights).sum(axis=1)
     unknown = np.isnan(values)
-    return values, np.where(unknown, np.nan, norms), np.where(unknown, np.nan, rounding)
+    return values, Part(0, np.where(unknown, np.nan, norms), np.where(unknown, np.nan, rounding))
 
 
 SPARE = 0.05
@@ -306,15 +287,6 @@ class KeyChanges:
         keys = [column - 1 for column in columns[1:]]
         return replace(
             self, change=self.change[:, columns], until=self.until[:, columns], evidence=self.evidence[:, keys]
-        )
-
-    def spans_at(self, places: IntArray) -> KeyChanges:
-        return replace(
-            self,
-            change=self.change[places],
-            until=self.until[places],
-            evidence=self.evidence[places],
-            opening=self.opening[places],
         )
 
     def other(self) -> FloatArray:

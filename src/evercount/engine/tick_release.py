@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_number
+from evercount._validate import FloatArray, IntArray, check_number
 from evercount.errors import ParameterError
 from evercount.queries.base import Query, V_co
 from evercount.queries.cuts.cut_graph import CutGraph, CutNoise, CutValue
 from evercount.queries.discovered_keys import top_discovered
-from evercount.queries.top_keys import TopKey, supported_keys
+from evercount.queries.publishing import TopKey, supported_keys
 
 if TYPE_CHECKING:
     from evercount.engine.release import Releases
@@ -26,8 +25,7 @@ class Release(Generic[V_co]):
     """What one tick publishes: `values` with one entry per output. Errors are computed when they are asked for.
 
     Args:
-        run: the ticks that were released together; `Stream.step` and `Releases` give single ones.
-        index: the place of this tick among them, from 0.
+        run: the releases of this tick alone; `Stream.step` and `Releases` give single ones.
 
     >>> from evercount import Budget, Count, Stream
     >>> release = Stream(Count(), Budget(1.0, 1e-6), 24).step(100)
@@ -35,14 +33,13 @@ class Release(Generic[V_co]):
     (1, 6.8)
     """
 
-    def __init__(self, run: Releases[V_co], index: int) -> None:
+    def __init__(self, run: Releases[V_co]) -> None:
         self._run = run
-        self._index = index
 
     @property
     def tick(self) -> int:
         """The 1-based tick."""
-        return self._run.first_tick + self._index
+        return self._run.first_tick
 
     @property
     def query(self) -> Query:
@@ -52,11 +49,12 @@ class Release(Generic[V_co]):
     @property
     def values(self) -> FloatArray:
         """The published numbers, one per output."""
-        return np.asarray(self._run.rows[self._index][self._published], dtype=np.float64)
+        return np.asarray(self._run.rows[0][self._published], dtype=np.float64)
 
     @property
     def _published(self) -> slice | IntArray:
-        return self._run._published(self._index)
+        """The places of the outputs that the tick publishes; the others of its row are NaN."""
+        return slice(None) if self._run._labels is None else np.flatnonzero(~np.isnan(self._run.rows[0]))
 
     @property
     def labels(self) -> Sequence[str]:
@@ -77,7 +75,7 @@ class Release(Generic[V_co]):
     @property
     def stds(self) -> FloatArray:
         """The exact std of each output (before post-processing)."""
-        return np.asarray(self._run.stds[self._index][self._published], dtype=np.float64)
+        return np.asarray(self._run.stds[0][self._published], dtype=np.float64)
 
     @property
     def guarantee(self) -> str:
@@ -112,7 +110,7 @@ class Release(Generic[V_co]):
         Raises:
             ParameterError: the level is not between 0 and 1.
         """
-        low, high = (side[0][self._published] for side in self._run._limits(level, self._index))
+        low, high = (side[0][self._published] for side in self._run._limits(level))
         ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
         return cast(tuple[V_co, V_co], ends)
 
@@ -134,11 +132,12 @@ class Release(Generic[V_co]):
             ParameterError: k is not a whole number of at least 1, or the query publishes nothing to select from.
         """
         if self.query.discovery is not None:
-            evidence = self._run._evidence(np.asarray([self._index]))[0][self._published]
-            errors = self._run._cell_errors(self._index)
-            found, number = self.query.discovery, 1 if k is None else k
-            return top_discovered(found, self.labels, self.values, evidence, errors, number, level)
-        return self.query.top(self.values, self._run._rank_errors(self._index), k, level)
+            assert self._run._sums is not None
+            evidence, number = self._run._sums[0][self._published], 1 if k is None else k
+            return top_discovered(
+                self.query.discovery, self.labels, self.values, evidence, self._run._cells, number, level
+            )
+        return self.query.top(self.values, self._run._rank_errors, k, level)
 
     def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:
         """All labels whose published number passes a public threshold: the support filter for words and large keys.
@@ -159,7 +158,7 @@ class Release(Generic[V_co]):
         """
         if threshold is not None:
             threshold = check_number("threshold", threshold)
-        return supported_keys(list(self.labels), self.values, self._run._rank_errors(self._index), threshold, level)
+        return supported_keys(list(self.labels), self.values, self._run._rank_errors, threshold, level)
 
     def consistent(self) -> FloatArray:
         """Published numbers moved to the nearest ones that are possible, for `DegreeHistogram` and `DegreeSequence`.
@@ -190,7 +189,7 @@ class Release(Generic[V_co]):
                 f"these weights were post-processed ({', '.join(self.postprocessed)}), so the error of "
                 "their sums is unknown; release without post-processing and post-process the cut"
             )
-        errors, model = self._run._cell_errors(self._index), self._run._errors
+        errors, model = self._run._cells, self._run._errors
         spread, slack, step = (float(np.max(part)) for part in (errors.spread, errors.slack, errors.step))
         if model.pure and not model.rounded:  # sums of discrete Laplace numbers need half a unit once, however many
             slack, step = 0.0, slack
@@ -213,7 +212,7 @@ class Release(Generic[V_co]):
         return self.graph().cut(S, P)
 
     def __repr__(self) -> str:
-        low, high = self._run._limits(0.95, self._index)
+        low, high = self._run._limits(0.95)
         ends = (side[0][self._published] for side in (low, high))
         rows = list(zip(self.labels, self.values, self.stds, *ends, strict=True))
         shown = ", ".join(
@@ -224,15 +223,8 @@ class Release(Generic[V_co]):
 
     def _repr_html_(self) -> str:
         """The numbers with their intervals, for notebooks."""
-        return self._run[self._index : self._index + 1]._repr_html_()
+        return self._run._repr_html_()
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """The published numbers, as `values` has them."""
         return np.array(self.values, dtype=dtype)
-
-    def __str__(self) -> str:
-        shown = ", ".join(
-            f"{label} {value:,.6g} ± {std:.3g}"
-            for label, value, std in list(zip(self.labels, self.values, self.stds, strict=True))[:LISTED]
-        )
-        return f"tick {self.tick}: {shown}{' …' if len(self.values) > LISTED else ''}"

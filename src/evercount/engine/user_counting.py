@@ -1,19 +1,143 @@
-"""How a stream accounts for users: every tick names them, or the caller promises the cap, and the guarantee says so."""
+"""What a stream checks in a tick before it counts: who the users of its events are, and whether it is a retry.
+
+Users: every tick names them, or the caller promises the caps, and the guarantee says which; caps are kept here, and so
+is the rule for handing them on to the next stream. Events: data frames become what queries take, and a fingerprint
+tells a retry of the last tick from an attempt to change the past.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from evercount.engine.derived_query import Revisions
-from evercount.errors import InputError, ParameterError
+import numpy as np
+
+from evercount.engine.revisions import Revisions
+from evercount.errors import AlreadyReleased, InputError, ParameterError
+from evercount.factorizations import Factorization
+from evercount.factorizations.independent import Fresh
+from evercount.factorizations.participation import participation
 from evercount.privacy import Budget, Enforced, guarantee_text
 from evercount.privacy.guarantee_text import MANUAL
 from evercount.queries.base import Query
 from evercount.queries.user_cap import Caps, Used, UserState, cap_per_user
+
+
+def plain_events(events: Any) -> Any:
+    """The events of a tick as the queries take them; only data frames, Arrow arrays and tables of texts are changed. A
+    frame with one column is that column; one with more is a tuple for each row, in the order of its columns. The
+    libraries are known by the methods of their classes: none is imported."""
+    if isinstance(events, np.ndarray):
+        texts = events.ndim == 2 and events.dtype.kind in "UO"
+        return [tuple(row) for row in events.tolist()] if texts else events
+    kind = type(events)
+    if not _foreign(kind):
+        return events
+    if hasattr(kind, "itertuples"):  # pandas, whose missing values have several names
+        rows = list(events.astype(object).where(events.notna(), None).itertuples(index=False, name=None))
+    elif hasattr(kind, "notna"):  # a column of pandas
+        numbers = isinstance(events.dtype, np.dtype) and events.dtype.kind != "O"
+        return events if numbers else events.astype(object).where(events.notna(), None).tolist()
+    elif hasattr(kind, "iter_rows"):  # Polars
+        rows = events.rows()
+    elif hasattr(kind, "itercolumns"):  # a table of Arrow
+        rows = list(zip(*(column.to_pylist() for column in events.itercolumns()), strict=True))
+    else:
+        return events.to_pylist()
+    return [row[0] for row in rows] if rows and len(rows[0]) == 1 else rows
+
+
+def plain_ticks(ticks: Iterable[Any]) -> Iterable[Any]:
+    kind = type(ticks)
+    if _foreign(kind) and (hasattr(kind, "itertuples") or hasattr(kind, "iter_rows")):
+        raise InputError(
+            "a run is a sequence of ticks, and this is one data frame: give one for each tick. Which tick a row "
+            "belongs to must follow from public times, as in evercount.release(frame, time=…, every=…, epsilon=…)"
+        )
+    listed = plain_events(ticks)
+    if isinstance(listed, list | tuple) and any(
+        _foreign(kind) or kind is np.ndarray for kind in set(map(type, listed))
+    ):
+        return [plain_events(tick) for tick in listed]
+    return listed if isinstance(listed, Iterable) else ticks
+
+
+def _foreign(kind: type[Any]) -> bool:
+    pandas = hasattr(kind, "itertuples") or hasattr(kind, "notna")
+    return pandas or hasattr(kind, "to_pylist") or hasattr(kind, "iter_rows")
+
+
+R = TypeVar("R")  # what a step releases
+
+
+SCALARS = frozenset({int, float, str, bool, type(None)})
+
+
+class Seen:
+    """The events of the last tick, as far as a retry needs them: a copy, as their owner may change them later. It is
+    hashed on demand."""
+
+    def __init__(self, events: Any = None, *, digest: str | None = None) -> None:
+        if digest is not None:
+            self.digest = digest
+        elif type(events) is list and SCALARS.issuperset(map(type, events)):
+            self._kept = tuple(events)  # much quicker
+        else:
+            self._kept = deepcopy(events)
+
+    @cached_property
+    def digest(self) -> str:
+        return fingerprint(self._kept)
+
+
+def check_tick(tick: object) -> None:
+    if isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1:
+        raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
+
+
+def read_again(last_tick: int, last: tuple[Seen, R] | None, tick: int, seen: Seen) -> R:
+    """What the last step released, where it is asked again for the same tick with the same events."""
+    if tick == last_tick and last is not None and last[0].digest == seen.digest:
+        return last[1]
+    if tick > last_tick:
+        raise InputError(f"tick {tick} is out of turn: the next tick is {last_tick + 1}")
+    raise AlreadyReleased(
+        f"tick {tick} is already released and cannot be released again with other events: the difference of two "
+        "releases with the same noise would reveal them. Late events belong to the next tick."
+    )
+
+
+def fingerprint(events: Any) -> str:
+    """A digest of a tick's events, to tell a retry from an attempt to change the past. It stays inside the stream."""
+    digest = hashlib.sha256()
+    if isinstance(events, np.ndarray) and events.dtype.kind in "biuf":
+        digest.update(f"{events.dtype.str}{events.shape}".encode())
+        digest.update(np.ascontiguousarray(events).data)
+    else:
+        digest.update(json.dumps(_canonical(events)).encode())
+    return digest.hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    """The same JSON for the same events, in any process."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return _canonical(value.tolist())
+    if isinstance(value, Mapping):
+        return ["mapping", sorted(([_canonical(k), _canonical(v)] for k, v in value.items()), key=repr)]
+    if isinstance(value, set | frozenset):
+        return ["set", sorted((_canonical(item) for item in value), key=repr)]
+    if isinstance(value, Iterable):
+        return [_canonical(item) for item in value]
+    return repr(value)
+
 
 Counting = Literal["events", "named", "capped", "by query", "by door"]
 """How a stream accounts for users, in this order: events are protected and users play no part; every event names its
@@ -92,11 +216,6 @@ class UserCaps:
             return DayCaps(query, Caps.of(budget), lambda tick: 0, revise_for + 1)
         return UserCaps(query, Caps.of(budget), period_of or _counted_periods(budget))
 
-    @property
-    def reads_users(self) -> bool:
-        """Whether users are read from the events, and capped."""
-        return self.query.people is not None and self.caps != Caps()
-
     def forgets_after(self, tick: int) -> bool:
         """Whether no cap looks back beyond this tick: a period ends with it, or caps look at one tick only."""
         return self.caps.within_a_tick or self.period_of(tick + 1) != self.period_of(tick)
@@ -112,7 +231,11 @@ class UserCaps:
         changes, forget = UserState(), False
         for number, events in enumerate(ticks):
             tick = first_tick + number
-            names = self._users_of(events) if users is None else list(users[number])
+            if users is None:
+                assert self.query.people is not None  # users are read from the events
+                names = self.query.people.users_of(events)
+            else:
+                names = list(users[number])
             before = changes if forget else ChainMap(changes, known)
             left, fresh = self._cap_tick(events, names, tick, before)
             kept.append(left)
@@ -120,10 +243,6 @@ class UserCaps:
             if self.forgets_after(tick):
                 changes, forget = UserState(), True
         return kept, UserChanges(changes, forget)
-
-    def _users_of(self, events: Any) -> list[str]:
-        assert self.query.people is not None
-        return self.query.people.users_of(events)
 
     def _cap_tick(
         self, events: Any, users: Sequence[str], tick: int, state: Mapping[str, Used]
@@ -224,3 +343,34 @@ def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, tick: s
     if replay:
         sentence += " This is a replay of another stream's noise: do not publish."
     return sentence
+
+
+MOST_TICKS = 1024  # ticks of a person, each of which is looked at
+
+
+def check_hands_on(engine: Factorization, query: Query, budget: Budget, horizon: int | None) -> None:
+    """Refuse, with the reason, a stream of persons that may not be in a chain of streams (`TimeRange.chain`).
+
+    **Guarantee.** A person who uses a part of its caps in a stream that is accepted here costs at most that part of
+    μ², or of ε: `privacy/composition.proof.md`, section 8, "Caps that are handed on". Test:
+    tests/engine/test_carried_caps.py::test_parts_of_the_caps_cost_parts_of_the_promise.
+    """
+    events, per_tick, ticks = budget.caps
+    if budget.unit != "user" or budget.period is not None:
+        raise ParameterError("caps are carried over for persons without a period; others cost nothing more anyway")
+    if not query.memoryless or query.discovery is not None or (query.people and not query.people.each_tick):
+        raise ParameterError(f"{query.name!r} remembers more of persons than their caps: the next stream adds up")
+    if ticks is None or events is not None:
+        if events is None or per_tick is not None or ticks is not None:
+            raise ParameterError("caps are carried over as max_ticks (with max_per_tick), or as max_events alone")
+        return  # n of k events cost (n/k)² of what k cost
+    if horizon is not None and ticks > horizon:
+        raise ParameterError(f"max_ticks={ticks} is more than the {horizon} ticks of the stream, so it caps nothing")
+    if budget.pure or isinstance(engine, Fresh):
+        return  # l1 norms, and ticks with noise of their own, add up
+    if ticks > MOST_TICKS:
+        raise ParameterError(f"caps of more than {MOST_TICKS} ticks are not carried over")
+    span = budget.touched(horizon).span
+    whole = participation(engine, ticks, span)
+    if any(participation(engine, part, span) * ticks > whole * part for part in range(1, ticks)):
+        raise ParameterError(f"some ticks of a person cost more than their part with {engine.name!r}: choose 'fresh'")

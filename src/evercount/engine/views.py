@@ -1,30 +1,31 @@
-"""View: what people look at (new cases per day, the last 24 hours, two cells beside each other) with its exact error.
+"""What is computed from published numbers at no further cost: views with exact errors, and totals carried over.
 
-Every number of a view is a fixed linear function of numbers that are already released, so it costs no further privacy.
+A view is what people look at: new cases per day, the last 24 hours, two cells compared. Each of its numbers is a fixed
+linear function of numbers that are already released. `CarriedTotals` are the last running totals of a stream, to which
+its successor adds its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Self
+from types import EllipsisType
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_probability
+from evercount._validate import FloatArray, IntArray, check_probability
+from evercount.bounds.tails import equal_numbers
 from evercount.engine.error_model import ErrorModel, Part, SpanErrors, interval_factor
-from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
-from evercount.engine.table_exports import TableExports
+from evercount.engine.release_table import LEVEL, Exports, ReleaseTable, table_of
 from evercount.errors import ParameterError
+from evercount.queries.base import Query
 from evercount.queries.publishing import CellErrors
-
-QUARTILES = {"lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75}  # what a chart of a distribution shows
 
 
 @dataclass(frozen=True, eq=False)
-class View(TableExports):
+class View(Exports):
     """Numbers over spans of ticks, one row per span and cell. `Releases` makes them: `per_tick`, `last`, `spans`.
 
     Args:
@@ -51,13 +52,10 @@ class View(TableExports):
     last: IntArray
     cells: tuple[str, ...]
     values: FloatArray
-    _norms: FloatArray
-    """Std of each column in units of a cell's std, shape (cells,), or (spans, cells) where spans differ."""
-    _rounding: FloatArray  # the most that rounding of a cell by 1 changes each column, in the same shape
+    _parts: tuple[Part, ...]
+    """What the cells of the start, and those of each joining, contribute; (spans, cells) where spans differ."""
     _errors: ErrorModel
     guarantee: str
-    _later: tuple[Part, ...] = field(default=(), kw_only=True)
-    """What cells that joined later contribute, besides `_norms` and `_rounding` of those of the start."""
 
     _symmetric: ClassVar[bool] = True  # whether an interval reaches as far on both sides
 
@@ -77,11 +75,6 @@ class View(TableExports):
         return self._errors.span_errors(self.first - 1, self.last, self._parts)
 
     @property
-    def _parts(self) -> tuple[Part, ...]:
-        """What cells of the start, and of each joining, contribute."""
-        return (Part(0, self._norms, self._rounding), *self._later)
-
-    @property
     def std(self) -> FloatArray:
         """The exact std of each number, shape (spans, cells)."""
         return self._span_errors.std
@@ -89,8 +82,7 @@ class View(TableExports):
     def _half_widths(self, level: float = 0.95) -> FloatArray:
         """Half the width of each number's interval, shape (spans, cells)."""
         factor = self._errors.difference_factors(level, self.first - 1, self.last)
-        if self._later:
-            factor = self._errors.with_joined(level, factor, self.last, self._parts)
+        factor = self._errors.with_joined(level, factor, self.last, self._parts)
         errors = self._span_errors
         return factor * errors.spread + errors.slack + errors.step
 
@@ -137,13 +129,8 @@ class View(TableExports):
             self,
             cells=tuple(cells),
             values=self.values[:, chosen],
-            _norms=self._norms[..., chosen],
-            _rounding=self._rounding[..., chosen],
-            _later=tuple(Part(part.after, part.norms[chosen], part.rounding[chosen]) for part in self._later),
+            _parts=tuple(Part(p.after, p.norms[..., chosen], p.rounding[..., chosen]) for p in self._parts),
         )
-
-    def _spans_at(self, places: IntArray) -> Self:
-        return replace(self, first=self.first[places], last=self.last[places], values=self.values[places])
 
     def compare(self, one: str, other: str) -> Self:
         """`one` minus `other`, with the exact error of the difference.
@@ -160,22 +147,20 @@ class View(TableExports):
         """
         a, b = self._places((one, other))
         published = self._errors.query.publishing
-        if self._later:  # each number is its own cell's, or it cannot be compared
+        if len(self._parts) > 1:  # each number is its own cell's, or it cannot be compared
             if published.part is not None:
                 raise ParameterError("numbers that add up cannot be compared once paths have joined the stream")
             norms = [np.hypot(part.norms[[a]], part.norms[[b]]) for part in self._parts]
         else:
             joint = published.joint(self._outputs([a, b]))
             norms = [np.sqrt([max(float(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1]), 0.0)])]
-        rounding = [part.rounding[[a]] + part.rounding[[b]] for part in self._parts]
+        parts = zip(self._parts, norms, strict=True)
         return replace(
             self,
             name=f"{self.name}, compared",
             cells=(f"{one} − {other}",),
             values=self.values[:, [a]] - self.values[:, [b]],
-            _norms=norms[0],
-            _rounding=rounding[0],
-            _later=tuple(map(Part, (part.after for part in self._later), norms[1:], rounding[1:])),
+            _parts=tuple(Part(part.after, norm, part.rounding[[a]] + part.rounding[[b]]) for part, norm in parts),
         )
 
     def quantile(self, q: float, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -200,7 +185,8 @@ class View(TableExports):
             raise ParameterError("quantiles are read from all cells of a stream of Quantiles")
         factor = self._errors.difference_factors(level, self.first - 1, self.last)
         cell, norms = self._cell_errors[1], query.quantiles.norms_beside(q)
-        half = factor * cell.spread * norms + cell.slack_of(norms, self._rounding + q * self._rounding[-1])
+        rounding = self._parts[0].rounding
+        half = factor * cell.spread * norms + cell.slack_of(norms, rounding + q * rounding[-1])
         return query.quantiles.read_quantile(self.values, half, q)
 
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
@@ -216,11 +202,9 @@ class View(TableExports):
         numbers = [self.values, self.std, *self.interval(level)]
         return table_of(self.last, starts, self.cells, numbers, self.first, guarantee=self.guarantee)
 
-    def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
-        if self._errors.query.quantiles is None or len(self.cells) != self._errors.query.outputs:
-            return (self.name, self.cells, self.values, *self.interval(level))
-        read = np.asarray([self.quantile(q, level) for q in QUARTILES.values()])
-        return (f"quartiles, {self.name}", tuple(QUARTILES), read[:, 0].T, read[:, 1].T, read[:, 2].T)
+    @property
+    def _title(self) -> str:
+        return self.name
 
     def _places(self, cells: Sequence[str]) -> list[int]:
         known = {label: place for place, label in enumerate(self.cells)}
@@ -240,7 +224,7 @@ class View(TableExports):
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """One cell of a view minus one cell of a view of another stream, over the same spans.
+    """One cell of a view minus one cell of a view of another stream, over the spans `here` of one and `there` of it.
 
     **Guarantee.** Different streams have independent noise (`mechanisms.declared_key`), so the variances add up. Both
     streams are already published; together they may reveal what their budgets add up to. Test:
@@ -249,26 +233,116 @@ class Difference:
 
     one: View
     other: View
+    here: IntArray | EllipsisType = ...
+    there: IntArray | EllipsisType = ...
 
     def __post_init__(self) -> None:
-        if len(self.one.cells) != 1 or len(self.other.cells) != 1 or len(self.one) != len(self.other):
+        one, other = self.one.values[self.here], self.other.values[self.there]
+        if one.shape != other.shape or one.shape[1] != 1:
             raise ParameterError("two streams are compared cell by cell: choose one cell of each, over the same spans")
 
     @property
     def values(self) -> FloatArray:
-        return self.one.values - self.other.values
+        return self.one.values[self.here] - self.other.values[self.there]
 
     @property
     def std(self) -> FloatArray:
-        return np.hypot(self.one.std, self.other.std)
+        return np.hypot(self.one.std[self.here], self.other.std[self.there])
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true difference with probability at least `level`."""
         if not (self.one._symmetric and self.other._symmetric):  # each side gets half of the miss probability
             (a, b), (c, d) = (view.interval((1 + level) / 2) for view in (self.one, self.other))
-            return a - d, b - c
+            return a[self.here] - d[self.there], b[self.here] - c[self.there]
         tails = 1 if self.one._errors.pure or self.other._errors.pure else None
-        one, other = self.one._span_errors, self.other._span_errors
+        one = SpanErrors(*(side[self.here] for side in self.one._span_errors))
+        other = SpanErrors(*(side[self.there] for side in self.other._span_errors))
         spread, step = np.hypot(one.spread, other.spread), np.maximum(one.step, other.step)  # one step is enough
         half = interval_factor(level, (), 1, tails) * spread + one.slack + other.slack + step
         return self.values - half, self.values + half
+
+
+@dataclass(frozen=True, eq=False)
+class CarriedTotals:
+    """The last published running totals of the streams before, by cell. Public.
+
+    **Guarantee.** A function of releases and public parameters, so adding it costs nothing: `composition.proof.md`,
+    section 8, "Totals that are carried over". An interval of a sum holds as often as stated: `cell_errors.proof.md`,
+    "Totals that go on from another stream". Test: tests/engine/test_carried_totals.py::test_intervals_hold.
+    """
+
+    since: int  # the instant from which on they count, in microseconds since 1970
+    labels: tuple[str, ...]
+    numbers: FloatArray  # value, std², spread², slack and largest part (`_errors_at`) of each cell, shape (5, cells)
+
+    @classmethod
+    def after(cls, errors: ErrorModel, tick: int, values: FloatArray, since: int, before: Self | None) -> Self:
+        """The totals that a stream has published at a tick, with those that it goes on from itself; 0: at its start."""
+        labels = tuple(errors.query.labels)
+        own = np.zeros((5, len(labels)))
+        if tick:
+            own = np.vstack([values, _errors_at(errors, np.asarray([tick]))[:, 0]])
+        return cls(since, labels, own) if before is None else cls(before.since, labels, _add(own, before.among(labels)))
+
+    @classmethod
+    def load(cls, data: dict[str, Any] | None) -> Self | None:
+        return None if data is None else cls(data["since"], tuple(data["labels"]), data["numbers"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"since": self.since, "labels": list(self.labels), "numbers": self.numbers}
+
+    def among(self, labels: tuple[str, ...]) -> FloatArray:
+        """The numbers of these cells; zero for those that have joined since."""
+        place = {label: number for number, label in enumerate(self.labels)}
+        wide = np.hstack([self.numbers, np.zeros((5, 1))])
+        return np.asarray(wide[:, [place.get(label, -1) for label in labels]])
+
+    @property
+    def std(self) -> float:
+        return float(np.sqrt(self.numbers[1].max(initial=0.0)))
+
+    def add_to(self, table: ReleaseTable, errors: ErrorModel, level: float = LEVEL) -> ReleaseTable:
+        """Running totals of the stream with these on top of them. A total that was not published makes none."""
+        if not len(table.ticks):
+            return table
+        place = {label: number for number, label in enumerate(errors.query.labels)}
+        cells = tuple(table.cells[: table.numbers.shape[2]])
+        own = _errors_at(errors, table.ticks)[:, :, [place[cell] for cell in cells]]
+        value, variance, square, slack, part = _add(
+            np.concatenate([table.numbers[np.newaxis, :, 0], own]), self.among(cells)[:, np.newaxis]
+        )
+        number = np.where(part > 0, equal_numbers(square, np.sqrt(np.where(part > 0, part, 1.0) / 2)), 0)  # 0: normal
+        distinct, where = np.unique(number, return_inverse=True)
+        factors = np.asarray([interval_factor(level, (), 1, int(one) or None) for one in distinct])
+        half = factors[where.reshape(number.shape)] * np.sqrt(square) + slack
+        std = np.where(np.isnan(value), np.nan, np.sqrt(variance))
+        stated = table_of(table.ticks, None, cells, [value, std, value - half, value + half])
+        return replace(table, cells=cells, numbers=stated.numbers)
+
+
+def _errors_at(errors: ErrorModel, ticks: IntArray) -> FloatArray:
+    """std², spread², slack and largest part at each tick, shape (4, ticks, outputs). Laplace noise is a sum of numbers,
+    none of which has more of the variance spread² than the largest part, so that `equal_numbers` is spread² over it.
+    The largest part of normal noise is 0."""
+    std, spread, slack = errors.errors(ticks)
+    weights = [1] * len(ticks) if errors.pure and errors.joined else errors.equal_numbers(ticks)
+    part = spread**2 * np.asarray([[0.0 if weight is None else 1 / weight] for weight in weights])
+    shape = (len(ticks), errors.query.outputs)
+    return np.stack([np.broadcast_to(side, shape) for side in (std**2, spread**2, slack, part)])
+
+
+def _add(one: FloatArray, other: FloatArray) -> FloatArray:
+    """Numbers and errors of sums of independent numbers."""
+    return np.concatenate([one[:4] + other[:4], np.maximum(one[4:], other[4:])])
+
+
+def check_carries(query: Query, postprocess: tuple[str, ...], revise_for: int | None) -> None:
+    begin, published = "running totals are not carried over: ", query.publishing
+    unfit = query.discovery or query.quantiles or not query.memoryless or published.kept is not None
+    if unfit or postprocess or revise_for is not None:
+        raise ParameterError(
+            f"{begin}only sums of listed keys go on, not unlisted keys, quantiles, averages per event, queries that "
+            "remember events, days that are revised or post-processed totals (declare views, which are post-processed "
+            "instead)"
+        )
+    published.check_views(begin, None)

@@ -13,7 +13,6 @@ import io
 import zipfile
 from collections.abc import Iterable, Iterator
 from datetime import date
-from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,9 +47,7 @@ def flights() -> Iterator[Flight]:
         raise MissingExtra("the flights of 2013", "examples")
     archive = Path(package.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as raw:
-        table = csv.reader(io.TextIOWrapper(raw, encoding="utf-8"))
-        wanted = itemgetter(*map(next(table).index, _READ))
-        rows = [_flight(*wanted(row)) for row in table]
+        rows = [_flight(row) for row in csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8"))]
     yield from sorted(rows)
 
 
@@ -67,25 +64,11 @@ def by_day(events: Iterable[Flight]) -> list[list[Flight]]:
     return days
 
 
-_READ = ("year", "month", "day", "hour", "minute", "origin", "dest", "carrier", "tailnum", "dep_delay")
-"""The columns of the data that are read, as `_flight` takes them."""
-
-
-def _flight(
-    year: str,
-    month: str,
-    day: str,
-    hour: str,
-    minute: str,
-    origin: str,
-    dest: str,
-    carrier: str,
-    tail: str,
-    delay: str,
-) -> Flight:
-    time = f"{year}-{month:0>2}-{day:0>2}T{hour:0>2}:{minute:0>2}:00"
-    aircraft = "unknown" if tail == MISSING else tail
-    return Flight(time, origin, dest, carrier, aircraft, "" if delay == MISSING else delay)
+def _flight(row: dict[str, str]) -> Flight:
+    time = "{year}-{month:0>2}-{day:0>2}T{hour:0>2}:{minute:0>2}:00".format_map(row)
+    aircraft = "unknown" if row["tailnum"] == MISSING else row["tailnum"]
+    delay = "" if row["dep_delay"] == MISSING else row["dep_delay"]
+    return Flight(time, row["origin"], row["dest"], row["carrier"], aircraft, delay)
 
 
 def write_csv(path: str | Path, end: str = "2014") -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 
 REGIONS = ("north", "north-east", "east", "south-east", "south", "south-west", "west", "north-west")
 START = datetime(2025, 10, 6, tzinfo=UTC)  # a Monday

@@ -10,14 +10,10 @@ from typing import cast
 from evercount.errors import EvercountError, ParameterError, UnknownName
 from evercount.factorizations.base import Factorization, State, check_horizon, tick_grid
 from evercount.factorizations.dense import Dense, as_dense, check_own_name, check_own_size
-from evercount.factorizations.direct import Direct
-from evercount.factorizations.fresh import Fresh
-from evercount.factorizations.honaker_full import HonakerFull
+from evercount.factorizations.independent import Direct, Fresh, Periods
 from evercount.factorizations.optimal import Optimal
-from evercount.factorizations.periods import Periods
-from evercount.factorizations.row_weighted import Anytime, Balanced, Normalized, Unbounded
-from evercount.factorizations.square_root import SquareRoot
-from evercount.factorizations.trees import BinaryTree, Honaker
+from evercount.factorizations.row_weighted import Anytime, Balanced, Normalized, SquareRoot, Unbounded
+from evercount.factorizations.trees import BinaryTree, Honaker, HonakerFull
 
 FACTORIZATIONS: dict[str, Callable[[int], Factorization]] = {
     kind.name: kind
@@ -81,7 +77,7 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
             f"{name!r} needs a known horizon; without one use factorization='anytime' (or give a horizon)"
         )
     build = cast(Callable[[int | None], Factorization], FACTORIZATIONS[name])
-    return build(check_horizon(horizon, unbounded=True))
+    return build(check_horizon(horizon))
 
 
 def register_factorization(name: str, build: Callable[[int], Factorization]) -> None:

@@ -7,19 +7,21 @@ of tick t is row t of L times standard normals z that the caller draws.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 from evercount.errors import HorizonReached, ParameterError, TooLarge
 
 LARGEST_HORIZON = 2**50
 """The longest horizon, and the last tick of a stream without one."""
 LARGEST_DENSE_TICKS = 4096
 """`dense()` refuses more ticks: its matrices are for tests and need 8·ticks² bytes each."""
+NO_STREAMING = "this factorization does not run with normals: pure trees have Laplace noise, others give dense() only"
 NORM_ROUNDING_MARGIN = 1e-9
 """Every column norm is raised by this fraction: thousands of times the rounding error of its evaluation."""
 
@@ -32,41 +34,30 @@ class State:
         tick: The number of ticks that are done.
         arrays: The factorization's own memory; the last axis of each array runs over cells.
 
-    >>> import numpy as np
-    >>> State(tick=3, arrays=(np.zeros((10, 1)),)).nbytes
-    80
+    >>> State(tick=3, arrays=()).tick
+    3
     """
 
     tick: int
     arrays: tuple[FloatArray, ...]
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the state for all its cells, in bytes."""
-        return sum(array.nbytes for array in self.arrays)
 
-
-def check_horizon(horizon: Any, *, unbounded: bool = False) -> int | None:
+def check_horizon(horizon: Any) -> int | None:
     """Check a horizon.
 
     Args:
         horizon: The number of ticks, or None for a stream without end.
-        unbounded: Whether None is allowed.
 
     Returns:
         The horizon as a Python int, or None.
 
     Raises:
-        ParameterError: It is not a whole number from 1 to 2^50, or it is None and must not be.
+        ParameterError: It is not a whole number from 1 to 2^50.
 
     >>> check_horizon(1000)
     1000
-    >>> check_horizon(None, unbounded=True) is None
-    True
     """
-    if horizon is None and unbounded:
-        return None
-    return check_known_horizon(horizon)
+    return None if horizon is None else check_known_horizon(horizon)
 
 
 def check_known_horizon(horizon: Any) -> int:
@@ -109,6 +100,8 @@ class Factorization(ABC):
     name: str
     horizon: int | None
     column_norm: float
+    releases_values: bool = False
+    """Whether R is the running-count matrix itself, so that ‖R(X−X′)‖² is a sum over ticks of changes of values."""
 
     @property
     def falling_gram(self) -> bool:
@@ -121,7 +114,7 @@ class Factorization(ABC):
         return False
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
-        """The numbers beside `name` and `horizon` that fix L, as arrays of doubles: for fingerprints of noise.
+        """The numbers besides `name` and `horizon` that fix L, as arrays of doubles: for fingerprints of noise.
 
         Returns:
             The arrays.
@@ -132,11 +125,6 @@ class Factorization(ABC):
     def spec(self) -> str | dict[str, Any]:
         """What `Stream(factorization=…)` and files take to build the same factorization again."""
         return self.name
-
-    @property
-    def releases_values(self) -> bool:
-        """Whether R is the running-count matrix itself, so that ‖R(X−X′)‖² is a sum over ticks of changes of values."""
-        return False
 
     # -- norms -------------------------------------------------------------------------------------------------
 
@@ -181,29 +169,18 @@ class Factorization(ABC):
         """
         return np.where(earlier > 0, 2, 1)
 
-    def difference_norms_to(self, later: int, earlier: IntArray) -> FloatArray:
-        """`difference_norm` to one later tick from many earlier ones, equal up to rounding; faster where it can be.
+    def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        """`difference_norm` of many pairs, equal up to rounding; faster where it can be.
 
         Args:
-            later: A tick.
-            earlier: Ticks that are not after `later`.
+            earlier: Ticks; 0 stands for the time before the first tick.
+            later: For each, a tick that is not before it.
 
         Returns:
-            One norm for each earlier tick.
+            One norm for each pair.
         """
-        return np.asarray([self.difference_norm(tick, later) for tick in earlier.tolist()])
-
-    def window_norms(self, width: int, ticks: IntArray) -> FloatArray:
-        """‖L_t − L_{t−width}‖₂, with L_t alone where the window begins before the first tick; many at once.
-
-        Args:
-            width: How many ticks a window has.
-            ticks: The last tick of each window.
-
-        Returns:
-            One norm for each tick.
-        """
-        return np.asarray([self.difference_norm(max(0, tick - width), tick) for tick in ticks.tolist()])
+        pairs = zip(earlier.tolist(), later.tolist(), strict=True)
+        return np.asarray([self.difference_norm(one, other) for one, other in pairs])
 
     def worst_row(self) -> tuple[int, float]:
         """The tick with the largest row norm, searched on a grid that includes the first and the last tick.
@@ -216,8 +193,11 @@ class Factorization(ABC):
         """
         if self.horizon is None:
             raise ParameterError("an unbounded factorization has no worst row; ask for a tick")
-        ticks = tick_grid(self.horizon)
-        norms = self.row_norms(ticks)
+        return self._worst_of(tick_grid(self.horizon))
+
+    def _worst_of(self, ticks: Sequence[int] | IntArray) -> tuple[int, float]:
+        """The first of these ticks with the largest row norm."""
+        norms = self.row_norms(np.asarray(ticks))
         largest = int(np.argmax(norms))
         return int(ticks[largest]), float(norms[largest])
 
@@ -252,7 +232,6 @@ class Factorization(ABC):
         """
         return stop - start
 
-    @abstractmethod
     def initial(self, cells: int = 1) -> State:
         """The state before the first tick, for this many cells.
 
@@ -261,9 +240,12 @@ class Factorization(ABC):
 
         Returns:
             The state.
-        """
 
-    @abstractmethod
+        Raises:
+            ParameterError: It does not run with normals.
+        """
+        raise ParameterError(NO_STREAMING)
+
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         """Noise of the next ticks. Pure: neither `state` nor `z` is changed.
 
@@ -277,8 +259,9 @@ class Factorization(ABC):
 
         Raises:
             HorizonReached: The ticks go beyond the horizon.
-            ParameterError: `z` has the wrong shape.
+            ParameterError: `z` has the wrong shape, or it does not run with normals.
         """
+        raise ParameterError(NO_STREAMING)
 
     def next(self, state: State, z: FloatArray) -> tuple[FloatArray, State]:
         """`block` for one tick: noise of shape (cells,) from z of shape (draws, cells) or (cells,).
@@ -289,6 +272,10 @@ class Factorization(ABC):
 
         Returns:
             The noise of the tick and the next state.
+
+        Raises:
+            HorizonReached: The tick goes beyond the horizon.
+            ParameterError: As `block`.
         """
         noise, state = self.block(state, np.atleast_2d(z), 1)
         return noise[0], state
@@ -296,7 +283,7 @@ class Factorization(ABC):
     @property
     def state_bytes(self) -> int:
         """Memory of the streaming state for one cell, in bytes."""
-        return self.initial(1).nbytes
+        return sum(array.nbytes for array in self.initial(1).arrays)
 
     # -- checks that all factorizations share ----------------------------------------------------------------------
 
@@ -361,11 +348,11 @@ def tick_grid(horizon: int, points: int = 512) -> IntArray:
     return np.unique(np.concatenate([near_start, even, horizon + 1 - near_start, [horizon]]))
 
 
-def lower_toeplitz(first_column: FloatArray) -> FloatArray:
-    """The lower-triangular Toeplitz matrix with this first column."""
-    n = len(first_column)
-    lags = np.subtract.outer(np.arange(n), np.arange(n))
-    return np.where(lags >= 0, first_column[np.maximum(lags, 0)], 0.0)
+def lower_toeplitz(first_columns: FloatArray) -> FloatArray:
+    """The lower-triangular Toeplitz matrices with these first columns, which lie along the last axis."""
+    ticks = np.arange(first_columns.shape[-1])
+    lags = np.subtract.outer(ticks, ticks)
+    return np.where(lags >= 0, first_columns[..., np.maximum(lags, 0)], 0.0)
 
 
 def counting_matrix(ticks: int) -> FloatArray:

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations.blas_threads import blas_threads
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON

@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.base import check_horizon, check_known_horizon, lower_toeplitz
 from evercount.factorizations.dense import Dense
+from evercount.factorizations.filter_numbers import PiecewiseLinear, Rational, dyadic_knots, round_bits
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
-from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns
-from evercount.factorizations.square_root_filter import Rational, round_bits
 
 ROOT_BITS = 16
 """Significant bits of what a root lacks to 1: few enough to be read, far more than errors of noise can show."""
@@ -141,7 +140,7 @@ class Blend(Weighted):
     name = "blend"
 
     def __init__(self, horizon: int | None, filter: BlendFilter) -> None:  # noqa: A002 - what it is called
-        T = check_horizon(horizon, unbounded=True)
+        T = check_horizon(horizon)
         if filter.taps:
             raise ParameterError("a blend with taps is a TappedBlend")
         self.filter = filter

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
-from evercount.factorizations.piecewise_linear import PiecewiseLinear
-from evercount.factorizations.square_root_filter import Exponentials
+from evercount._validate import FloatArray, IntArray
+from evercount.factorizations.filter_numbers import Exponentials, PiecewiseLinear
 
 RUN = 128  # blocks whose moments are computed together
 KEPT_RUNS = 4  # runs whose moments are kept; of all others, those at their first knot

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count
+from evercount._validate import FloatArray, check_count, check_public_text
 from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations.base import NORM_ROUNDING_MARGIN, Factorization, State, counting_matrix
-from evercount.text_rules import check_public_text
 
 if TYPE_CHECKING:
     from evercount.factorizations.best_dense import Certificate
@@ -46,10 +44,6 @@ class Matrices(Factorization):
         earlier, later = self._check_pair(earlier, later)
         first = self._left[earlier - 1] if earlier else np.zeros(len(self._left))
         return float(np.linalg.norm(self._left[later - 1] - first))
-
-    def difference_norms_to(self, later: int, earlier: IntArray) -> FloatArray:
-        before = np.where(earlier[:, np.newaxis] > 0, self._left[earlier - 1], 0.0)
-        return np.asarray(np.linalg.norm(self._left[later - 1] - before, axis=1))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         size = self._check_dense(ticks)
@@ -107,6 +101,8 @@ class Dense(Matrices):
     evercount.errors.ParameterError: L·R is 0 at row 2, column 1, where the counting matrix has 1
     """
 
+    falling_gram = False
+
     def __init__(self, left: npt.ArrayLike, right: npt.ArrayLike | None = None, name: str = "dense") -> None:
         L = _square("L", left)
         R = _solved(L) if right is None else _square("R", right)
@@ -134,7 +130,8 @@ class Dense(Matrices):
         """RᵀR, and how far an entry of R*ᵀR* may be from it."""
         self.certificate: Certificate | None = None
         """Of `optimal`: how close to the best possible it is."""
-        self._falls = not negative and _rows_fall(R, gram, 2 * rounding)
+        # checked along all rows of RᵀR; what L⁻¹·M adds to that is in `column_norm`
+        self.falling_gram = not negative and _rows_fall(R, gram, 2 * rounding)
         self._by_name = False
         for array in (self._left, self._right, self.gram):
             array.flags.writeable = False
@@ -227,11 +224,6 @@ class Dense(Matrices):
         made = cls(np.tril(left), right, name)
         made.certificate = found
         return made
-
-    @property
-    def falling_gram(self) -> bool:
-        """Checked along all rows of RᵀR; what L⁻¹·M adds to that is in `column_norm`."""
-        return self._falls
 
     @property
     def spec(self) -> str | dict[str, Any]:

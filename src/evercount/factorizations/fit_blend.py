@@ -18,8 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from evercount._arrays import FloatArray
-from evercount._validate import check_count
+from evercount._validate import FloatArray, check_count
 from evercount.errors import ParameterError
 from evercount.factorizations.base import Factorization, check_known_horizon, lower_toeplitz
 from evercount.factorizations.blas_threads import blas_threads
@@ -32,9 +31,9 @@ from evercount.factorizations.blend import (
     round_root,
     weight_shapes,
 )
+from evercount.factorizations.filter_numbers import geometric
 from evercount.factorizations.participation import participation, signed_costs
 from evercount.factorizations.row_weighted import Balanced
-from evercount.factorizations.square_root_filter import geometric
 from evercount.factorizations.view_norms import worst_view
 
 RUNNING = "running"
@@ -386,7 +385,7 @@ def _lags(count: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _residues(poles: FloatArray, zeros: FloatArray) -> FloatArray:
-    """As `square_root_filter._residues`, for every row."""
+    """As `filter_numbers._residues`, for every row."""
     above = np.prod((zeros[:, None, :] - poles[:, :, None]) / (1 + zeros)[:, None, :], axis=2)
     apart = (poles[:, None, :] - poles[:, :, None]) / (1 + poles)[:, None, :]
     own = np.arange(poles.shape[1])

@@ -10,41 +10,30 @@ Both brackets are unbiased, so every α_i is allowed; it is the one of least var
 (of 1/16 in trees of 6 and more levels). All numbers are therefore whole multiples of 2^(−6·(H−1)) (2^(−4·(H−1))), and
 are computed as integers. At the top there is no e_b: α = 1.
 
-Shares vary with the position of a node: `bridge_table.py` has few numbers for each range of horizons. Shares and
-coefficients use additions, multiplications and divisions of doubles only, in a fixed order: they are the same on
-every computer.
+Shares vary with the position of a node: few numbers for each range of horizons, printed by `benchmarks/fit_bridge.py`,
+are in `bridge_table.json`. The table is frozen: `bridge` means these numbers, and streams in the world depend on them.
+A better table gets a new name. Shares and coefficients use additions, multiplications and divisions of doubles only, in
+a fixed order: they are the same on every computer.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.base import check_known_horizon
-from evercount.factorizations.bridge_blocks import (
-    Blocks,
-    Boundary,
-    Memory,
-    Split,
-    arrays_of,
-    boundary_moments,
-    join_blocks,
-    largest_scales,
-    last_block,
-)
-from evercount.factorizations.bridge_table import Design, design_for
-from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization, node_variance
+from evercount.factorizations.laplace_trees import LARGEST_TICKS, PureFactorization, Rows, node_variance
 
-DrawShares = Callable[[IntArray, IntArray], npt.NDArray[Any]]
-"""From node numbers and their shares to their noise, shape (nodes, cells)."""
 UNITS = 1 << 24  # shares are whole multiples of ε/UNITS
 FINE, COARSE, DEEP = 6, 4, 6
 """α is a multiple of 2^−FINE, and of 2^−COARSE in trees of at least DEEP levels: so 64 bits hold the noise."""
@@ -56,7 +45,116 @@ _KEPT_BLOCKS = 2048  # blocks of a level that the search for the worst tick of l
 _TICKS_AT_ONCE = 1 << 15  # ticks whose errors are computed at a time
 
 
-class Bridge(PureFactorization):
+PLAIN = 7  # up to this horizon one level is best: every tick has all of ε
+
+
+@dataclass(frozen=True)
+class Design:
+    """A tree: its branching from the top, and for each level but the last the coefficients of its shares."""
+
+    # A child at x in (−1, 1) of a block at y in (−1, 1) takes a part of what is left that grows with the polynomial c_0
+    # + c_1·x + c_2·x² + c_3·x³ + c_4·y + c_5·y² + c_6·y³ (the first four at the top, where there is one block).
+
+    branching: tuple[int, ...]
+    coefficients: tuple[tuple[float, ...], ...]
+
+
+def design_for(horizon: int) -> Design:
+    """The design of the shortest range of the table that holds the horizon."""
+    if horizon <= PLAIN:
+        return Design((horizon,), ())
+    for longest, top, coefficients in TABLE:
+        if horizon <= longest:
+            return Design(branching(horizon, len(coefficients) + 1, top), coefficients)
+    raise ValueError(horizon)  # LARGEST_TICKS is in the table
+
+
+def branching(horizon: int, levels: int, top: int) -> tuple[int, ...]:
+    """`top` blocks, and below them levels whose branching is as equal as it can be, with at least `horizon` leaves."""
+    shape, rest = [top], -(-horizon // top)
+    for below in range(levels - 1, 0, -1):
+        k = 1
+        while k**below < rest:
+            k += 1
+        shape.append(max(k, 2))
+        rest = -(-rest // max(k, 2))
+    return tuple(shape)
+
+
+Coefficients = tuple[tuple[float, ...], ...]
+
+
+def _coefficients(levels: list[list[float]]) -> Coefficients:
+    return tuple(tuple(level) for level in levels)
+
+
+_NUMBERS = json.loads(Path(__file__).with_name("bridge_table.json").read_text(encoding="utf-8"))
+
+TABLE: tuple[tuple[int, int, Coefficients], ...] = tuple(
+    (longest, top, _coefficients(levels)) for longest, top, levels in _NUMBERS["horizons"]
+)
+"""(longest horizon, branching at the top, coefficients of each level but the last)."""
+
+ENDLESS: tuple[Coefficients, ...] = tuple(_coefficients(levels) for levels in _NUMBERS["endless"])
+"""Coefficients of the epochs of the endless bridge, as in `Design`; printed by `fit_bridge.py endless`. Frozen too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Blocks of one level: number, share of ε that is left (in UNITS), and the moments of the noise at both ends."""
+
+    index: IntArray
+    left: IntArray
+    start: FloatArray
+    end: FloatArray
+    both: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Children of n blocks: shares (n, k); α, variances (n, k+1) and covariances (n, k) of neighbouring boundaries."""
+
+    shares: IntArray
+    alpha: IntArray
+    variance: FloatArray
+    cov: FloatArray
+
+
+def boundary_moments(
+    s: FloatArray, alpha: FloatArray, start: FloatArray, end: FloatArray, both: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Variances at the k + 1 boundaries and covariances of neighbours, for children of variances s (n, k)."""
+    sums = np.concatenate([np.zeros((len(s), 1)), np.cumsum(s, axis=1)], axis=1)
+    left, right = start[:, None] + sums, end[:, None] + (sums[:, -1:] - sums)
+    c, beta = both[:, None], 1 - alpha
+    variance = alpha * alpha * left + beta * beta * right + 2 * (alpha * beta * c)
+    a, b = alpha[:, :-1], alpha[:, 1:]
+    p, q = beta[:, :-1], beta[:, 1:]
+    cov = a * b * left[:, :-1] + p * q * right[:, 1:] + a * q * c + p * b * (c - s)
+    return variance, cov
+
+
+def largest_scales(scale: FloatArray, alpha: FloatArray, start: FloatArray, end: FloatArray) -> FloatArray:
+    """A bound on |coefficient|·scale of every number in the noise of each boundary, shape (n, k + 1)."""
+    zero = np.zeros((len(scale), 1))
+    passed = np.maximum.accumulate(np.concatenate([zero, scale], axis=1), axis=1)
+    ahead = np.maximum.accumulate(np.concatenate([zero, scale[:, ::-1]], axis=1), axis=1)[:, ::-1]
+    old = alpha * start[:, None] + (1 - alpha) * end[:, None]
+    return np.maximum(old, np.maximum(alpha * passed, (1 - alpha) * ahead))
+
+
+class BridgeFactorization(PureFactorization):
+    """What bridges with and without a horizon share: norms of differences come for many pairs at once."""
+
+    column_norm = math.inf
+    units = UNITS
+
+    def difference_norm(self, earlier: int, later: int) -> float:
+        earlier, later = self._check_pair(earlier, later)
+        return float(self.difference_norms(np.asarray([earlier]), np.asarray([later]))[0])
+
+
+class Bridge(BridgeFactorization):
     """The bridge for one horizon; the least error of the pure mechanisms.
 
     **Guarantee.** For every path from the top to a leaf the shares add up to UNITS exactly, and L·R = M in exact
@@ -73,7 +171,6 @@ class Bridge(PureFactorization):
     """
 
     name = "bridge"
-    column_norm = math.inf
 
     def __init__(self, horizon: int, design: Design | None = None, integers: bool = False) -> None:
         T = check_known_horizon(horizon)
@@ -91,7 +188,6 @@ class Bridge(PureFactorization):
         self._step = 0 if integers else FINE if self.levels < DEEP else COARSE
         self._one = 1 << self._step
         self.bits = self._step * (self.levels - 1)
-        """Binary places of the noise before it is rounded to the grid."""
 
     def for_rate(self, rate: float) -> Bridge:
         """This bridge, or its form in whole numbers where the noise of the first tick is narrow; `rate`: all of ε."""
@@ -187,10 +283,6 @@ class Bridge(PureFactorization):
         """Shares of the nodes of the highest level, in UNITS."""
         return np.asarray(self._split(0, self._top()).shares[0])
 
-    @property
-    def state_bytes(self) -> int:
-        return 8 * sum(k + 1 for k in self.branching)
-
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         at = self._check_ticks(ticks)
         out = np.empty(at.size)
@@ -208,9 +300,7 @@ class Bridge(PureFactorization):
     @cached_property
     def _worst_row(self) -> tuple[int, float]:
         if self.horizon <= ALL_TICKS:
-            norms = self.row_norms(np.arange(1, self.horizon + 1))
-            at = int(np.argmax(norms))
-            return at + 1, float(norms[at])
+            return self._worst_of(np.arange(1, self.horizon + 1))
         best, blocks = (0.0, 1), self._top()
         for level, k in enumerate(self.branching):
             split = self._split(level, blocks)
@@ -223,7 +313,7 @@ class Bridge(PureFactorization):
                 keep = np.flatnonzero(index * self._size[level] < self.horizon)
                 inner = self._inside(blocks, split, keep // k, keep % k, index[keep])
                 order = np.sort(np.argsort(-np.maximum(inner.start, inner.end), kind="stable")[:_KEPT_BLOCKS])
-                blocks = Blocks(*(part[order] for part in arrays_of(inner)))
+                blocks = Blocks(*(part[order] for part in vars(inner).values()))
         return best[1], math.sqrt(best[0] / 2)
 
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -247,17 +337,23 @@ class Bridge(PureFactorization):
         return out[0], out[1], out[2]
 
     def coefficients(self, ticks: npt.ArrayLike) -> tuple[IntArray, IntArray, IntArray]:
-        """(nodes, coefficients·2^bits, shares), each (ticks, k_1 + … + k_H): the rows of L in whole numbers."""
+        """(nodes, coefficients·2^bits, shares), each (ticks, k_1 + … + k_H): `rows` with the nodes of each tick."""
+        nodes, shares, place, weights = self.rows(np.asarray(ticks))
+        return nodes[place], weights, shares[place]
+
+    def rows(self, ticks: IntArray) -> Rows:
         at = self._check_ticks(ticks).ravel()
         width = sum(self.branching)
-        nodes, shares = np.empty((2, len(at), width), np.int64)
-        start, end = np.zeros((2, len(at), width), np.int64)
-        done = 0
+        nodes: list[IntArray] = []
+        shares: list[IntArray] = []
+        place, start, end = np.zeros((3, len(at), width), np.int64)
+        done = count = 0
         for level, blocks, split, row, child in self._descend(at):
             k = self.branching[level]
             here = slice(done, done + k)
-            nodes[:, here] = self._offset[level] + blocks.index[row][:, None] * k + np.arange(k)
-            shares[:, here] = split.shares[row]
+            nodes.append((self._offset[level] + blocks.index[:, None] * k + np.arange(k)).ravel())
+            shares.append(split.shares.ravel())
+            place[:, here] = count + row[:, None] * k + np.arange(k)
             ends = []  # rows of L at a boundary: α·(start + children passed) + (1 − α)·(end − the others), times `_one`
             for i in (child, child + 1):
                 a, passed = split.alpha[row, i][:, None], np.arange(k) < i[:, None]
@@ -265,18 +361,10 @@ class Bridge(PureFactorization):
                 line[:, here] = np.where(passed, a, a - self._one) << self._step * (level - 1) if level else passed
                 ends.append(line)
             start, end = ends
-            done += k
-        return nodes, end, shares
+            done, count = done + k, count + len(nodes[-1])
+        return Rows(np.concatenate(nodes), np.concatenate(shares), place, end)
 
-    def difference_norm(self, earlier: int, later: int) -> float:
-        earlier, later = self._check_pair(earlier, later)
-        return float(self.pair_norms(np.asarray([earlier]), np.asarray([later]))[0])
-
-    def window_norms(self, width: int, ticks: IntArray) -> FloatArray:
-        return self.pair_norms(np.maximum(ticks - width, 0), ticks)
-
-    def pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
-        """`difference_norm` of every pair; 0 where both are the time before the first tick."""
+    def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
         pairs = len(later)
         nodes, weights, shares = self.coefficients(np.maximum(np.concatenate([later, earlier]), 1))
         weights[np.concatenate([later, earlier]) == 0] = 0
@@ -289,82 +377,8 @@ class Bridge(PureFactorization):
         squares = np.square(total / (shares[new] / UNITS))
         return np.asarray(np.sqrt(np.bincount(np.nonzero(new)[0], squares, pairs)))
 
-    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """(L, R) with a column of L and a row of R for each node; rows of R carry the nodes' shares of ε."""
-        size = self._check_dense(ticks)
-        nodes, weights, shares = self.coefficients(np.arange(1, size + 1))
-        distinct, first, place = np.unique(nodes.ravel(), return_index=True, return_inverse=True)
-        part = shares.ravel()[first] / UNITS
-        left = np.zeros((size, len(distinct)))
-        left[np.repeat(np.arange(size), nodes.shape[1]), place.ravel()] = weights.ravel() / float(1 << self.bits)
-        right = np.zeros((len(distinct), size))
-        for row, node in enumerate(distinct.tolist()):
-            begin, stop = self.interval(node)
-            right[row, begin - 1 : stop] = 1.0
-        return left / part, right * part[:, None]
-
     def interval(self, node: int) -> tuple[int, int]:
-        """(first, last) tick of a node, 1-based; `last` may lie beyond the horizon."""
         level = max(level for level in range(self.levels) if self._offset[level] <= node)
         size = self._size[level]
         start = (node - self._offset[level]) * size
         return start + 1, start + size
-
-    def noise(
-        self, first: int, count: int, draw: DrawShares, memory: Memory | None = None
-    ) -> tuple[npt.NDArray[Any], Memory]:
-        """Noise of ticks first … first+count−1 (1-based) in units of 2^−bits, shape (count, cells), and the memory."""
-        # The memory of an earlier call saves draws and changes no number.
-        kept: Memory = []
-        blocks = self._top()
-        split: Split | None = None
-        ends: npt.NDArray[Any] | None = None
-        outer: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None
-        for level, k in enumerate(self.branching):
-            low, high = ((tick - 1) // (self._size[level] * k) for tick in (first, first + count - 1))
-            old = memory[level] if memory is not None and memory[level].blocks.index[0] == low else None
-            index = np.arange(low + (old is not None), high + 1)
-            parts: list[Boundary] = [] if old is None else [old]
-            if len(index):
-                if split is not None:
-                    above = self.branching[level - 1]
-                    row = np.searchsorted(blocks.index, index // above)
-                    fresh = self._inside(blocks, split, row, index % above, index)
-                    assert ends is not None
-                    outer = ends[row, index % above], ends[row, index % above + 1]
-                else:
-                    fresh, outer = blocks, None
-                inner = self._split(level, fresh)
-                nodes = self._offset[level] + index[:, None] * k + np.arange(k)
-                drawn = draw(nodes.ravel(), inner.shares.ravel()).reshape(len(index), k, -1)
-                parts.append(Boundary(fresh, inner, self._boundaries(level, inner.alpha, drawn, outer)))
-            blocks, split, ends = join_blocks(parts)
-            kept.append(last_block(blocks, split, ends))
-        assert ends is not None
-        k = self.branching[-1]
-        at = np.arange(first - 1, first - 1 + count)
-        return ends[at // k - (first - 1) // k, at % k + 1], kept
-
-    def _boundaries(
-        self,
-        level: int,
-        alpha: IntArray,
-        drawn: npt.NDArray[Any],
-        outer: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None,
-    ) -> npt.NDArray[Any]:
-        """Noise at all boundaries, shape (blocks, k + 1, cells)."""
-        # A running sum from the start, minus 1 − α times what that sum misses the known end by.
-        sums = np.cumsum(drawn, axis=1)
-        shape = (len(drawn), drawn.shape[1] + 1, drawn.shape[2])
-        if outer is None:
-            out = np.zeros(shape, drawn.dtype)
-            out[:, 1:] = sums
-            return out
-        start, end = outer
-        out = np.empty(shape, np.result_type(drawn, start, end))
-        sums <<= self._step * (level - 1)
-        miss = start + sums[:, -1] - end
-        np.multiply(alpha[:, :, None] - self._one, miss[:, None, :], out=out)
-        out += (start << self._step)[:, None, :]
-        out[:, 1:] += sums << self._step
-        return out

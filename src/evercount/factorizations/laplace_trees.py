@@ -1,4 +1,7 @@
-"""Trees for pure differential privacy: a prefix as a signed sum of few nodes, each tick in at most `levels` nodes.
+"""Pure differential privacy: what all its trees share, digit trees, and the hybrid of these for endless streams.
+
+Nodes have Laplace noise, each with a share of ε, and a prefix is a sum of few nodes with whole coefficients. In a digit
+tree these are 1 and −1, and each tick lies in at most `levels` nodes.
 
 Write a tick t in base k, with digits 0 … k−1 (`balanced=False`) or −(k−1)/2 … (k−1)/2 (`balanced=True`, k odd). Walking
 from t to 0 by moving its lowest digit that is not 0 one step towards 0 visits |d_0| + |d_1| + … numbers; each step
@@ -10,19 +13,98 @@ on data. So noise is added to the true prefix, tick by tick, with nodes as rando
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
-from evercount.factorizations.base import check_horizon
-from evercount.factorizations.laplace_base import LARGEST_TICKS, Draw, PureFactorization, node_variance
+from evercount.factorizations.base import Factorization, check_known_horizon
 
-Memory = list[tuple[int, IntArray]]
-"""Per level, highest first: where the last tick stood, and the noise of the prefix up to there."""
+LARGEST_TICKS = 2**40
+
+
+class Rows(NamedTuple):
+    """Rows of L: noise at tick t is the sum over j of weights[t, j]·2^−bits times the number of nodes[place[t, j]]."""
+
+    nodes: IntArray
+    shares: IntArray
+    """Of each node, times `units`."""
+    place: IntArray
+    weights: IntArray
+
+
+class PureFactorization(Factorization):
+    """What a stream needs to know of a pure tree: nodes per tick, and exact stds of discrete Laplace noise."""
+
+    levels: int  # the most nodes that hold one tick: the l1 norm of a column of R
+    bits: int = 0
+    """Binary places of coefficients, and so of the noise before it is rounded to the grid."""
+    units: int = 1
+    """Shares of ε are whole multiples of 1/units."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Nothing: noise is drawn again, a few ticks at a time."""
+        return 0
+
+    def full_rate(self, sigma: float) -> float:
+        """The rate, per grid unit, of a node that has all of ε, for the σ (in grid units) that a stream states."""
+        return math.sqrt(2) / sigma
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """Std over that of continuous Laplace noise of rate ε/Δ₁."""
+        return np.sqrt(self.laplace_errors(ticks, math.sqrt(2))[1])
+
+    @abstractmethod
+    def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(variance, continuous variance, largest scale) of the noise at each tick, in grid units.
+
+        `rate` is that of a node that has all of ε. The first is exact for discrete noise, the second is that of
+        continuous Laplace numbers of the same rates, and the third is a bound on |coefficient|·(1/rate) of every
+        single number: tails follow from the last two (`bounds/tails.py`).
+        """
+
+    def suspects(self, ticks: int) -> list[int]:
+        """Ticks, none above `ticks`, one of which has the largest std of the first `ticks`."""
+        # Empty where none are known; with a horizon, `ticks` must be that.
+        return [] if self.horizon is None else [self.worst_row()[0]]
+
+    def rows(self, ticks: IntArray) -> Rows:
+        """The noise at ticks that lie close together."""
+        raise NotImplementedError  # of streams without a horizon the trees of epochs have it
+
+    def matrix(self, ticks: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """(nodes, coefficients·2^bits (ticks, nodes), shares·units): `rows` with all zeros."""
+        nodes, shares, place, weights = self.rows(ticks)
+        coefficients = np.zeros((len(place), len(nodes)), np.int64)
+        np.add.at(coefficients, (np.arange(len(place))[:, None], place), weights)
+        return nodes, coefficients, shares
+
+    def interval(self, node: int) -> tuple[int, int]:
+        """(first, last) tick of a node, 1-based; `last` may lie beyond the horizon."""
+        raise NotImplementedError
+
+    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """(L, R) with a column of L and a row of R for each node; rows of R carry the nodes' shares of ε."""
+        size = self._check_dense(ticks)
+        nodes, weights, shares = self.matrix(np.arange(1, size + 1))
+        right = np.zeros((len(nodes), size))
+        for row, node in enumerate(nodes.tolist()):
+            first, last = self.interval(node)
+            right[row, first - 1 : last] = 1.0
+        part = shares / self.units
+        return weights / float(1 << self.bits) / part, right * part[:, None]
+
+
+def node_variance(rate: FloatArray) -> FloatArray:
+    """Variance of discrete Laplace noise of these rates: 1/(2·sinh²(rate/2))."""
+    return np.asarray(0.5 / np.sinh(np.minimum(rate, 700.0) / 2) ** 2)
+
 
 BASES = range(3, 100, 2)
 
@@ -36,8 +118,7 @@ class DigitTree(PureFactorization):
     """
 
     def __init__(self, horizon: int, base: int = 2, balanced: bool = False) -> None:
-        T = check_horizon(horizon)
-        assert T is not None
+        T = check_known_horizon(horizon)
         if T > LARGEST_TICKS:
             raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {T}")
         if isinstance(base, bool) or not isinstance(base, int) or not 2 <= base <= 1000:
@@ -70,19 +151,7 @@ class DigitTree(PureFactorization):
         """How many nodes make up each prefix."""
         return np.asarray(np.abs(self.digits(ticks)).sum(axis=-1))
 
-    def walk(self, tick: int) -> dict[int, int]:
-        """The nodes of a prefix with their signs."""
-        signs = {}
-        for level, digit in enumerate(self.digits([tick])[0].tolist()):
-            step = self.base**level
-            for _ in range(abs(digit)):
-                sign = 1 if digit > 0 else -1
-                signs[tick] = sign
-                tick -= sign * step
-        return signs
-
     def interval(self, node: int) -> tuple[int, int]:
-        """(first, last) tick of a node, 1-based; `last` may lie beyond the horizon."""
         for level, digit in enumerate(self.digits([node])[0].tolist()):
             if digit:
                 size = self.base**level
@@ -139,10 +208,7 @@ class DigitTree(PureFactorization):
             head = sum(d * self.base**i for i, d in enumerate(digits) if i > place)
             tail = top * ((self.base**place - 1) // (self.base - 1))
             ticks += [head + d * self.base**place + tail for d in (digit - 1, -self.low) if -self.low <= d < digit]
-        candidates = np.asarray([t for t in ticks if t >= 1])
-        weights = self.weight(candidates)
-        at = int(np.argmax(weights))
-        return int(candidates[at]), math.sqrt(int(weights[at]))
+        return self._worst_of([t for t in ticks if t >= 1])
 
     def difference_norm(self, earlier: int, later: int) -> float:
         """The nodes that only one of the two prefixes uses."""
@@ -161,75 +227,93 @@ class DigitTree(PureFactorization):
             low = low + np.abs(a) + np.abs(b)
         return size
 
+    def rows(self, ticks: IntArray) -> Rows:
+        return self.below(self.levels, ticks)
+
+    def below(self, levels: int, ticks: IntArray) -> Rows:
+        """`rows` without the nodes of this level and of higher ones."""
+        nothing = np.empty((len(ticks), 0), np.int64)
+        nodes, places, weights, count = [nothing[0]], [nothing], [nothing], 0
+        for level in range(levels):
+            index, parent = self._index(ticks, level), self.base * self._index(ticks, level + 1)
+            digit = index - parent
+            numbers = np.arange(min(index.min(), parent.min()), max(index.max(), parent.max()) + 1)
+            size = self.base**level
+            proper = numbers != self.base * self._index(numbers * size, level + 1)  # others are of higher levels
+            nodes.append(numbers[proper] * size)
+            steps = np.arange(np.abs(digit).max())
+            at = np.where(digit > 0, parent + 1, index)[:, None] + steps - numbers[0]
+            taken = steps < np.abs(digit)[:, None]
+            places.append(np.where(taken, count - 1 + np.cumsum(proper)[np.where(taken, at, 0)], 0))
+            weights.append(np.sign(digit)[:, None] * taken)
+            count += len(nodes[-1])
+        return Rows(np.concatenate(nodes), np.ones(count, np.int64), np.hstack(places), np.hstack(weights))
+
+
+class EndlessTree(PureFactorization):
+    """A tree for each epoch of a stream without a horizon, and the total of each epoch for all later ones."""
+
+    horizon = None
+    column_norm = math.inf
+    ends: IntArray
+    """Epoch e holds the ticks ends[e] + 1 … ends[e + 1]."""
+
+    @abstractmethod
+    def tree(self, epoch: int, ticks: int | None = None) -> PureFactorization:
+        """The tree inside an epoch, or that of its first ticks."""
+
+    @abstractmethod
+    def before(self, rate: float) -> FloatArray:
+        """`laplace_errors` of the totals before each epoch, (3, epochs)."""
+
+    @abstractmethod
+    def inside(self, epoch: int, ticks: IntArray, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """`laplace_errors` of the tree of an epoch."""
+
+    @abstractmethod
+    def factors(self, epoch: int, ticks: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(L, R, the row of L at later ticks) of the nodes of an epoch's first ticks."""
+
+    def epochs(self, ticks: npt.ArrayLike) -> IntArray:
+        """The epoch that holds each tick."""
+        at = self._check_ticks(ticks)
+        if at.size and int(at.max()) > LARGEST_TICKS:
+            raise ParameterError(f"pure trees serve at most 2^40 ticks, got tick {int(at.max())}")
+        return np.asarray(np.searchsorted(self.ends, at, side="left") - 1)
+
+    def suspects(self, ticks: int) -> list[int]:
+        worst = []
+        for epoch in range(int(self.epochs([ticks])[0]) + 1):
+            start, stop = int(self.ends[epoch]), min(ticks, int(self.ends[epoch + 1]))
+            worst.append(start + self.tree(epoch, stop - start).worst_row()[0])
+        return worst
+
+    def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The totals of earlier epochs, and the tree of the tick's own epoch."""
+        at, epochs = np.asarray(ticks), self.epochs(ticks)
+        exact, plain, largest = self.before(rate)[:, epochs]
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            own = self.inside(epoch, at[here] - self.ends[epoch], rate)
+            exact[here] += own[0]
+            plain[here] += own[1]
+            largest[here] = np.maximum(largest[here], own[2])
+        return exact, plain, largest
+
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """(L, R) with a column of L and a row of R for every node that a prefix of the first `ticks` ticks uses."""
         size = self._check_dense(ticks)
-        walks = [self.walk(t) for t in range(1, size + 1)]
-        place = {node: i for i, node in enumerate(sorted(set().union(*walks)))}
-        left, right = np.zeros((size, len(place))), np.zeros((len(place), size))
-        for row, walk in enumerate(walks):
-            for node, sign in walk.items():
-                left[row, place[node]] = sign
-        for node, i in place.items():
-            first, last = self.interval(node)
-            right[i, first - 1 : last] = 1.0
-        return left, right
-
-    def noise(self, first: int, count: int, draw: Draw, top: tuple[int, IntArray] | None = None) -> IntArray:
-        """Noise of ticks first … first+count−1 (1-based), shape (count, cells). Each node is drawn at most once."""
-        # `top`, where it is known already: the noise of the prefixes of whole nodes of the highest level, from a node
-        # on.
-        ends = np.asarray([first, first + count - 1])
-        span = [self._index(ends, level) for level in range(self.levels + 1)]
-        if top is None:  # above the highest level there is one prefix: the empty one
-            top = 0, np.zeros((1, draw(np.empty(0, np.int64)).shape[1]), np.int64)
-            levels = self.levels
-        else:
-            levels = self.levels - 1
-        low, known = top
-        for level in range(levels - 1, -1, -1):
-            start = min(int(span[level][0]), low * self.base)
-            stop = max(int(span[level][1]), (low + len(known) - 1) * self.base)
-            index = np.arange(start, stop + 1)
-            parent = self._index(index, 1)
-            digit = index - self.base * parent
-            values = np.empty((len(index), known.shape[1]), np.int64)
-            inner = digit != 0
-            values[inner] = draw(index[inner] * self.base**level)
-            values[~inner] = known[parent[~inner] - low]
-            for d in range(1, self.base - self.low):
-                at = np.flatnonzero(digit == d)
-                values[at] += values[at - 1]
-            for d in range(1, self.low + 1):
-                at = np.flatnonzero(digit == -d)
-                values[at] = values[at + 1] - values[at]
-            low, known = start, values
-        return known[first - low : first - low + count]
-
-    def step(self, memory: Memory | None, tick: int, draw: Draw) -> tuple[IntArray, Memory]:
-        """Noise of one tick, shape (cells,), and what the next tick can reuse: the prefix noise at every level."""
-        # The same numbers as `noise`, with about 1.5 draws a tick when ticks are taken in turn: for very many cells.
-        kept: Memory = []
-        above = draw(np.empty(0, np.int64)).sum(axis=0)
-        parent = 0
-        for level in range(self.levels - 1, -1, -1):
-            index, size = int(self._index(np.asarray(tick), level)), self.base**level
-            old, row = memory[len(kept)] if memory is not None else (None, above)
-            if old == index:
-                pass
-            elif old is not None and old == index - 1 and int(self._index(np.asarray(old), 1)) == parent:
-                row = row + draw(np.asarray([(index if old >= parent * self.base else old) * size]))[0]
-            else:
-                digit = index - parent * self.base
-                steps = np.arange(1, abs(digit) + 1) * (1 if digit > 0 else -1)
-                nodes = draw((parent * self.base + steps) * size).sum(axis=0)
-                row = above + nodes if digit > 0 else above - nodes
-            kept.append((index, row))
-            above, parent = row, index
-        return above, kept
+        rows, columns = [], []
+        for epoch in range(int(self.epochs([size])[0]) + 1):
+            start, stop = int(self.ends[epoch]), min(size, int(self.ends[epoch + 1]))
+            left, right, later = self.factors(epoch, stop - start)
+            tall, wide = np.zeros((size, left.shape[1])), np.zeros((len(right), size))
+            tall[start:stop], tall[stop:], wide[:, start:stop] = left, later, right
+            columns.append(tall)
+            rows.append(wide)
+        return np.hstack(columns), np.vstack(rows)
 
 
-class HybridTree(PureFactorization):
+class HybridTree(EndlessTree):
     """The hybrid of Chan, Shi and Song for streams without a horizon.
 
     Epoch e holds the ticks 2^e … 2^(e+1) − 1. A part of ε pays for one noisy total per epoch, the rest for a tree in
@@ -241,9 +325,8 @@ class HybridTree(PureFactorization):
     tests/factorizations/test_laplace_trees.py::test_hybrid_budget.
     """
 
-    horizon = None
-    column_norm = math.inf
     levels = 2
+    ends = (1 << np.arange(42)) - 1
 
     def __init__(self, binary: bool = False) -> None:
         self.binary = binary
@@ -251,37 +334,31 @@ class HybridTree(PureFactorization):
         self.total_share = Fraction(2) if binary else Fraction(4)
         """ε over the part of ε that an epoch's total has: the std of a total in units of that of rate ε/Δ₁."""
 
-    def tree(self, epoch: int) -> DigitTree:
-        """The tree inside an epoch."""
-        return _epoch_tree(epoch, self.binary)
+    def tree(self, epoch: int, ticks: int | None = None) -> DigitTree:
+        whole = _epoch_tree(epoch, self.binary)
+        return whole if ticks is None else DigitTree(ticks, whole.base, whole.balanced)
 
     def node_share(self, epoch: int) -> Fraction:
         """ε over the part of ε that one node of an epoch's tree has."""
         return self.tree(epoch).levels * self.total_share / (self.total_share - 1)
 
-    def suspects(self, ticks: int) -> list[int]:
-        worst = []
-        for epoch in range(ticks.bit_length()):
-            tree, start = self.tree(epoch), 1 << epoch
-            part = DigitTree(min(start, ticks - start + 1), tree.base, tree.balanced)
-            worst.append(start - 1 + part.worst_row()[0])
-        return worst
+    def before(self, rate: float) -> FloatArray:
+        total, epochs = rate / float(self.total_share), np.arange(len(self.ends))
+        variance = node_variance(np.asarray(total))
+        return np.stack([epochs * variance, epochs * (2 / total**2), np.minimum(epochs, 1) / total])
 
-    def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        t = self._check_ticks(ticks)
-        epochs = np.frexp(t.astype(np.float64))[1].astype(np.int64) - 1
-        total = rate / float(self.total_share)
-        exact: FloatArray = epochs * node_variance(np.asarray(total))
-        plain: FloatArray = epochs * np.float64(2 / total**2)
-        largest: FloatArray = np.where(epochs > 0, 1 / total, 0.0)
-        for epoch in np.unique(epochs):
-            here = epochs == epoch
-            weight = self.tree(int(epoch)).weight(t[here] - (1 << int(epoch)) + 1)
-            own = rate / float(self.node_share(int(epoch)))
-            exact[here] += weight * node_variance(np.asarray(own))
-            plain[here] += weight * (2 / own**2)
-            largest[here] = np.where(weight > 0, np.maximum(largest[here], 1 / own), largest[here])
-        return exact, plain, largest
+    def inside(self, epoch: int, ticks: IntArray, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        own, weight = rate / float(self.node_share(epoch)), self.tree(epoch).weight(ticks)
+        return weight * node_variance(np.asarray(own)), weight * np.float64(2 / own**2), np.minimum(weight, 1) / own
+
+    def factors(self, epoch: int, ticks: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The total is the first node."""
+        total, node = float(self.total_share), float(self.node_share(epoch))
+        left, right = self.tree(epoch).dense(ticks)
+        later = np.zeros(left.shape[1] + 1)
+        later[0] = total
+        rows = np.vstack([np.full(ticks, 1 / total), right / node])
+        return np.hstack([np.zeros((ticks, 1)), left * node]), rows, later
 
     def difference_norm(self, earlier: int, later: int) -> float:
         earlier, later = self._check_pair(earlier, later)
@@ -295,25 +372,6 @@ class HybridTree(PureFactorization):
         for epoch, tick in ((one, first), (two, second)):
             squared += float(self.node_share(epoch)) ** 2 * int(self.tree(epoch).weight([tick])[0])
         return math.sqrt(squared)
-
-    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """(L, R) of the first ticks: epochs' totals and trees; rows of R carry the nodes' shares of ε."""
-        size = self._check_dense(ticks)
-        rows: list[FloatArray] = []
-        columns: list[FloatArray] = []
-        for epoch in range(size.bit_length()):
-            start, stop = (1 << epoch) - 1, min((2 << epoch) - 1, size)
-            total, after = np.zeros(size), np.zeros(size)
-            total[start:stop], after[stop:] = 1 / float(self.total_share), float(self.total_share)
-            rows.append(total[np.newaxis])
-            columns.append(after[:, np.newaxis])
-            share = 1 / float(self.node_share(epoch))
-            left, right = self.tree(epoch).dense(stop - start)
-            wide, tall = np.zeros((len(right), size)), np.zeros((size, left.shape[1]))
-            wide[:, start:stop], tall[start:stop] = right * share, left / share
-            rows.append(wide)
-            columns.append(tall)
-        return np.hstack(columns), np.vstack(rows)
 
 
 @lru_cache(maxsize=128)
@@ -330,8 +388,3 @@ def best_base(horizon: int) -> int:
         return tree.total_weight() * tree.levels**2
 
     return min(BASES, key=cost)
-
-
-def leading_constant(base: int) -> float:
-    """Mean squared error of a balanced tree over log₂³T/ε², T large: (k² − 1)/(2k·log₂³k); 0.1236 at k = 19."""
-    return (base**2 - 1) / (2 * base * math.log2(base) ** 3)

@@ -1,6 +1,12 @@
-"""`optimal`: the numerical optimum of max row norm × max column norm over all factorizations, for up to 1024 ticks.
+"""`optimal`, the best factorization of up to 1024 ticks, and how close an endless one can come to it at every tick.
 
-γ₂(M) = max over p of ‖D_√p · M · D_√q‖_*, q = p reversed, Σp = 1; the maximiser also gives the best L and R.
+It has the least max row norm × max column norm: γ₂(M) = max over p of ‖D_√p · M · D_√q‖_*, q = p reversed, Σp = 1; the
+maximiser also gives the best L and R.
+
+The bound for endless ones is certified. Let an endless factorization have columns of R of norm at most 1 and
+‖L_t‖ ≤ ρ·γ₂(M_t) at every t ≤ T, with M_t the running count over t ticks. Then diag(1/γ₂(M_t))·L and R factorise
+A = diag(1/γ₂(M_t))·M, with row norms of at most ρ: so ρ ≥ γ₂(A). And γ₂(A) ≥ ‖D_√p·A·D_√q‖_* for all weights p, q ≥ 0
+with sums 1 (the dual; Haagerup). Smaller rows only make γ₂ smaller, so upper bounds on γ₂(M_t) may stand for it.
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from evercount._arrays import FloatArray
+from evercount._validate import FloatArray
 from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations.base import NORM_ROUNDING_MARGIN, check_known_horizon, counting_matrix
 from evercount.factorizations.blas_threads import blas_threads
@@ -134,3 +140,31 @@ def dual_maximiser(T: int) -> tuple[FloatArray, FloatArray, FloatArray]:
             point_steps, change_steps = np.diff(points, axis=0).T, np.diff(changes, axis=0).T
             x -= (point_steps + OVER_RELAXATION * change_steps) @ np.linalg.lstsq(change_steps, change)[0]
     raise ParameterError(f"the optimum for {T} ticks was not found in {MOST_ITERATIONS} steps; use 'balanced'")
+
+
+SCALING_STEPS = 400  # the most steps of the alternating scaling; any step gives a valid bound
+SCALING_GAP = 1e-5  # the scaling ends when upper and lower bound of γ₂(A) differ by at most this fraction
+ROUNDING = 1e-9  # far more than the rounding errors of the singular values, relative
+
+
+def anytime_lower_bound(horizon: int) -> float:
+    """ρ such that no endless factorization stays below ρ times the optimum told T = t at every t up to the horizon.
+
+    Test: tests/factorizations/test_anytime.py::test_no_endless_factorization_comes_closer.
+    """
+    if not 2 <= horizon <= LARGEST_OPTIMAL_HORIZON:
+        raise ParameterError(f"the bound is computed for 2 to {LARGEST_OPTIMAL_HORIZON} ticks, got {horizon}")
+    optimum = np.asarray([float(dual_maximiser(t)[1].sum()) for t in range(1, horizon + 1)]) * (1 + OPTIMALITY_GAP)
+    matrix = counting_matrix(horizon) / optimum[:, None]
+    p = q = np.full(horizon, 1 / horizon)
+    best = 0.0
+    for _ in range(SCALING_STEPS):
+        left, values, right = np.linalg.svd(np.sqrt(p)[:, None] * matrix * np.sqrt(q), full_matrices=False)
+        total = float(values.sum())
+        best = max(best, total)
+        new_p, new_q = left**2 @ values / total, (right.T**2) @ values / total
+        upper = total * np.sqrt(float((new_p / p).max()) * float((new_q / q).max()))
+        if upper <= best * (1 + SCALING_GAP):
+            break
+        p, q = new_p, new_q
+    return best * (1 - ROUNDING)

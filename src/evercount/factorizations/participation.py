@@ -9,24 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count
+from evercount._validate import FloatArray, IntArray, check_count
 from evercount.factorizations.base import Factorization
 from evercount.factorizations.blend import Blend, BlendFilter
 from evercount.factorizations.dense import Dense
-from evercount.factorizations.direct import Direct
-from evercount.factorizations.fresh import Fresh
-from evercount.factorizations.honaker_full import HonakerFull
+from evercount.factorizations.filter_numbers import Exponentials, PiecewiseLinear, geometric
+from evercount.factorizations.independent import Direct, Fresh
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
-from evercount.factorizations.piecewise_linear import PiecewiseLinear
-from evercount.factorizations.row_weighted import EVALUATION_ERROR, Weighted, bow_terms, knot_sums
-from evercount.factorizations.square_root import SquareRoot
-from evercount.factorizations.square_root_filter import Exponentials, geometric
-from evercount.factorizations.trees import BinaryTree, Honaker
+from evercount.factorizations.row_weighted import EVALUATION_ERROR, SquareRoot, Weighted, Weights, bow_terms, knot_sums
+from evercount.factorizations.trees import BinaryTree, Honaker, HonakerFull
 
 ROUNDING_MARGIN = 1e-8
 """B is raised by this fraction: far more than the relative rounding error of its positive sums."""
@@ -236,7 +231,10 @@ class Family:
             return cls(member.filter.summed_inverse(), 0.0, one, one, member.horizon, (True, True))
         filter_, eta, n = member.weights.filter, member.weights.eta, member.weights.n
         head = float(np.prod((1 - filter_.zero_lack) / (1 - filter_.pole_lack)))
-        return cls(filter_.forward(), head, eta, n, member.horizon, (member.rows_fall, member.columns_fall))
+        falls = member.rows_fall, member.columns_fall
+        if member.horizon is None:
+            return _endless_family(member.weights, head, falls)
+        return cls(filter_.forward(), head, eta, n, member.horizon, falls)
 
     def diagonals(self) -> Callable[[int], FloatArray]:
         """From d to all G(i, i+d), in O(T·order) each."""
@@ -269,6 +267,12 @@ class Family:
         return lambda start, _: _toeplitz_lag(self.f, horizon, start)
 
 
+@lru_cache(maxsize=4)
+def _endless_family(weights: Weights, head: float, falls: tuple[bool, bool]) -> Family:
+    """One for all streams without a horizon that have these weights: their blocks take half a second."""
+    return Family(weights.filter.forward(), head, weights.eta, weights.n, None, falls)
+
+
 @dataclass(frozen=True, eq=False)
 class _Blocks:
     """Bounds of V (upper) and of n (lower) on blocks between knots; the last one is the time from the last knot on.
@@ -293,7 +297,8 @@ class _Blocks:
         knots, f = family.eta.knots if endless else _split(family.eta.knots), family.f
         lengths = np.diff(knots)
         wide = np.append(lengths > 1, False)
-        phi, n = _between(family.eta, knots) ** -2.0, _between(family.n, knots)
+        eta, n = (np.interp(knots, line.knots, line.values) for line in (family.eta, family.n))
+        phi = eta**-2.0
         a, b = np.triu_indices(len(f.weights))
         rates = f.rates[a] + f.rates[b]
         S = knot_sums(rates, phi, lengths, endless)
@@ -353,10 +358,6 @@ def _split(knots: IntArray) -> IntArray:
     return np.append(
         np.repeat(knots[:-1], parts) + inside * np.repeat(lengths // np.maximum(parts, 1), parts), knots[-1]
     )
-
-
-def _between(line: PiecewiseLinear, ticks: IntArray) -> FloatArray:
-    return np.asarray(np.interp(ticks, line.knots, line.values))
 
 
 def _bounded_sum(over: Callable[[int, int | None], float], q: int, falling: bool) -> float:

@@ -4,7 +4,7 @@
 
 f are the coefficients of the rational filter F that runs, η = 1/e and n are public piecewise linear weights, and n is a
 proved upper bound of the column norms (`row_weighted.proof.md`). Members: `balanced`, `normalized`, `unbounded` and
-`anytime`.
+`anytime`. The paper's L = R = Toep(f), `square-root`, is run by the same filter, without weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 from evercount.factorizations.base import (
     NORM_ROUNDING_MARGIN,
     Factorization,
@@ -27,9 +27,17 @@ from evercount.factorizations.base import (
     lower_toeplitz,
 )
 from evercount.factorizations.covariance import Covariance
-from evercount.factorizations.filter_many_cells import BlockFilter
-from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
-from evercount.factorizations.square_root_filter import Rational, design, geometric, round_bits
+from evercount.factorizations.filter_numbers import (
+    FILTER_TICKS,
+    BlockFilter,
+    Exponentials,
+    PiecewiseLinear,
+    Rational,
+    design,
+    dyadic_knots,
+    geometric,
+    round_bits,
+)
 
 EVALUATION_ERROR = 2.0**-34
 """More than the relative rounding error of every sum in `bounded_columns` and of each of the three parts of D_r."""
@@ -173,21 +181,18 @@ class Weighted(Factorization):
         """Whether the rows of RᵀR are proved to fall from the diagonal on."""
         return self.horizon == int(self.weights.n.knots[-1]) + 1 and rows_fall(self.weights)
 
-    @property
-    def covariance(self) -> Covariance:
-        """Exact variances of the noise, built when first asked for."""
-        return self.weights.covariance
-
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """Exact at the knots of the weights, to 1e-7 between them."""
-        return np.sqrt(self.covariance.variances(self._check_ticks(ticks)))
+        return np.sqrt(self.weights.covariance.variances(self._check_ticks(ticks)))
 
     def difference_norm(self, earlier: int, later: int) -> float:
         earlier, later = self._check_pair(earlier, later)
-        return float(np.sqrt(self.covariance.difference(earlier, later)))
+        return float(np.sqrt(self.weights.covariance.difference(earlier, later)))
 
-    def difference_norms_to(self, later: int, earlier: IntArray) -> FloatArray:
-        return np.asarray(np.sqrt(self.covariance.differences_to(later, earlier)))
+    def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        if len(later) < 2 or later.min() < later.max():
+            return super().difference_norms(earlier, later)
+        return np.asarray(np.sqrt(self.weights.covariance.differences_to(int(later[0]), earlier)))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         size = self._check_dense(ticks)
@@ -206,19 +211,16 @@ class Weighted(Factorization):
         return (design.pole_lack, design.zero_lack, *weights)
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        z = self._check_block(state, z, ticks)
-        start, stop, cells = state.tick, state.tick + ticks, z.shape[1]
-
-        def weights(first: int, last: int) -> tuple[FloatArray, FloatArray]:
-            return self._weights(start + first, start + last)
-
-        products = [*self._filter.products(*weights(self._filter.ticks_in_rows(ticks, cells), ticks), sums=True)]
-        out = np.empty((ticks, cells))
+        z, stop = self._check_block(state, z, ticks), state.tick + ticks
+        eta, n = (weight.at(state.tick, stop)[:, np.newaxis] for weight in (self.weights.eta, self.weights.n))
+        out = np.empty(z.shape)
         buffers, running = state.arrays
-        return out, State(stop, self._filter.accumulate(z, buffers, running, weights, products, out))
-
-    def _weights(self, start: int, stop: int) -> tuple[FloatArray, FloatArray]:
-        return self.weights.eta.at(start, stop), self.weights.n.at(start, stop)
+        for start in range(0, ticks, FILTER_TICKS):
+            now = slice(start, start + FILTER_TICKS)
+            steps, buffers = self._filter.apply(eta[now] * z[now], buffers)
+            out[now] = running + np.cumsum(n[now] * steps, axis=0)
+            running = out[now][-1].copy()
+        return out, State(stop, (buffers, running))
 
 
 class Balanced(Weighted):
@@ -237,13 +239,14 @@ class Balanced(Weighted):
     """
 
     name = "balanced"
+    _powers: ClassVar[tuple[float, float]] = 0.27, 0.28
 
     def __init__(self, horizon: int) -> None:
         T = check_known_horizon(horizon)
-        super().__init__(_balanced_weights(T), T)
+        super().__init__(_known_weights(T, *self._powers), T)
 
 
-class Normalized(Weighted):
+class Normalized(Balanced):
     """e = 1: the square root with its columns scaled to norm 1 (Henzinger, Kalinin and Upadhyay 2025).
 
     Args:
@@ -259,10 +262,7 @@ class Normalized(Weighted):
     """
 
     name = "normalized"
-
-    def __init__(self, horizon: int) -> None:
-        T = check_known_horizon(horizon)
-        super().__init__(_normalized_weights(T), T)
+    _powers = 0.0, 0.0
 
 
 class Unbounded(Weighted):
@@ -283,7 +283,7 @@ class Unbounded(Weighted):
     _offset: ClassVar[int] = 1
 
     def __init__(self, horizon: int | None = None) -> None:
-        super().__init__(_unbounded_weights(self._offset), check_horizon(horizon, unbounded=True))
+        super().__init__(_unbounded_weights(self._offset), check_horizon(horizon))
 
 
 class Anytime(Unbounded):
@@ -303,18 +303,75 @@ class Anytime(Unbounded):
     _offset = 4
 
 
-@lru_cache(maxsize=16)
-def _balanced_weights(T: int) -> Weights:
+class SquareRoot(Factorization):
+    """L = Toep(F) and R = Toep(1/((1−z)F)): the paper's factorization up to a loss below 1e-6, in O(log T) memory.
+
+    L·R = M holds exactly for every filter F; the norms are those of the filter that runs.
+
+    Args:
+        horizon: The number of ticks.
+
+    Raises:
+        ParameterError: The horizon is not a whole number from 1 to 2^50.
+
+    >>> engine = SquareRoot(2**16)
+    >>> tick, norm = engine.worst_row()
+    >>> tick, round(norm * engine.column_norm, 4)
+    (65536, 4.5964)
+    """
+
+    name = "square-root"
+    falling_gram = True  # R is Toeplitz with falling coefficients
+
+    def __init__(self, horizon: int) -> None:
+        T = check_known_horizon(horizon)
+        self.horizon = T
+        self.filter = design(T)
+        self._forward = self.filter.forward()
+        right = self.filter.summed_inverse()
+        self.column_norm = float(np.sqrt(right.squared_sums(np.asarray(float(T))))) * (1 + NORM_ROUNDING_MARGIN)
+        self._blocks = BlockFilter(self._forward)
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """A closed form in O(d²) for each tick."""
+        t = self._check_ticks(ticks).astype(np.float64)
+        return np.sqrt(self._forward.squared_sums(t))
+
+    def difference_norm(self, earlier: int, later: int) -> float:
+        """The later row has new coefficients, and those of the earlier one are shifted."""
+        earlier, later = self._check_pair(earlier, later)
+        fresh = self._forward.squared_sums(np.asarray(float(later - earlier)))
+        if not earlier or not self.filter.order:
+            return float(np.sqrt(fresh))
+        drop = self._forward.weights * np.expm1(-self._forward.rates * (later - earlier))
+        head = float(np.exp(-self._forward.rates * (later - earlier)) @ self._forward.weights) - 1.0
+        if later == earlier:
+            return 0.0
+        shifted = Exponentials(head, drop, self._forward.u)
+        return float(np.sqrt(fresh + shifted.squared_sums(np.asarray(float(earlier)))))
+
+    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        size = self._check_dense(ticks)
+        left = lower_toeplitz(self._forward.values(size))
+        return left, lower_toeplitz(self.filter.summed_inverse().values(size))
+
+    def initial(self, cells: int = 1) -> State:
+        return State(0, (np.zeros((self.filter.order, cells)),))
+
+    def public_parameters(self) -> tuple[FloatArray, ...]:
+        return self.filter.pole_lack, self.filter.zero_lack
+
+    def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
+        z = self._check_block(state, z, ticks)
+        noise, buffers = self._blocks.apply(z, state.arrays[0])
+        return noise, State(state.tick + ticks, (buffers,))
+
+
+@lru_cache(maxsize=32)
+def _known_weights(T: int, first: float, last: float) -> Weights:
     knots = dyadic_knots(T - 1, mirrored=True)
     t = knots.astype(np.float64)
-    eta = PiecewiseLinear(knots, round_bits((t + 1 + T / 18) ** -0.27 * (T - t + 1) ** -0.28))
-    return Weights(design(T), eta, bounded_columns(design(T), eta, endless=False))
-
-
-@lru_cache(maxsize=16)
-def _normalized_weights(T: int) -> Weights:
-    knots = dyadic_knots(T - 1, mirrored=True)
-    eta = PiecewiseLinear(knots, np.ones(len(knots)))
+    eta = PiecewiseLinear(knots, round_bits((t + 1 + T / 18) ** -first * (T - t + 1) ** -last))
     return Weights(design(T), eta, bounded_columns(design(T), eta, endless=False))
 
 

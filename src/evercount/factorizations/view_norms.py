@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import lru_cache
+import hashlib
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.base import Factorization, tick_grid
-from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_bridge import Bridge
-from evercount.factorizations.row_weighted import Weighted
-from evercount.factorizations.square_root import SquareRoot
+from evercount.factorizations.laplace_choice import EndlessBridge
+from evercount.factorizations.row_weighted import SquareRoot, Weighted
 
 
 def worst_view(factorization: Factorization, width: int | None, last: int | None = None) -> tuple[int, float]:
@@ -26,32 +22,20 @@ def worst_view(factorization: Factorization, width: int | None, last: int | None
 
     Test: tests/factorizations/test_view_norms.py::test_the_worst_norm_is_that_of_the_dense_matrix.
     """
-    if isinstance(factorization, Bridge | EndlessBridge | Weighted):  # their public parameters say all of them
-        return _search_once(_Known.of(factorization), width, last)
-    return _search(factorization, width, last)
+    if not isinstance(factorization, Bridge | EndlessBridge | Weighted):
+        return _search(factorization, width, last)
+    parameters = (hashlib.sha256(array.tobytes()).digest() for array in factorization.public_parameters())
+    known = type(factorization), factorization.horizon, tuple(parameters), width, last
+    if len(_found) > MOST_FOUND:
+        _found.clear()
+    if known not in _found:  # a search takes up to a second; streams of one declaration have the same numbers
+        _found[known] = _search(factorization, width, last)
+    return _found[known]
 
 
-@dataclass(frozen=True)
-class _Known:
-    """A factorization that is equal to another one with the same public parameters."""
-
-    kind: type
-    horizon: int | None
-    parameters: tuple[bytes, ...]
-    factorization: Callable[[], Factorization | None] = field(compare=False)  # weak: norms are kept, not what has them
-
-    @classmethod
-    def of(cls, factorization: Factorization) -> _Known:
-        parameters = tuple(array.tobytes() for array in factorization.public_parameters())
-        return cls(type(factorization), factorization.horizon, parameters, weakref.ref(factorization))
-
-
-@lru_cache(maxsize=256)
-def _search_once(known: _Known, width: int | None, last: int | None) -> tuple[int, float]:
-    """A search takes up to a second; every promise of a horizon has the same tree, and every run the same weights."""
-    factorization = known.factorization()
-    assert factorization is not None, "the caller has it"
-    return _search(factorization, width, last)
+MOST_FOUND = 256
+_found: dict[tuple[object, ...], tuple[int, float]] = {}
+"""Of factorizations whose public parameters say all of them: what was found."""
 
 
 def _search(factorization: Factorization, width: int | None, last: int | None) -> tuple[int, float]:
@@ -84,4 +68,4 @@ def _search(factorization: Factorization, width: int | None, last: int | None) -
 def _exact(factorization: Factorization, width: int | None, ticks: IntArray) -> FloatArray:
     if width is None:
         return factorization.row_norms(ticks)
-    return factorization.window_norms(width, ticks)
+    return factorization.difference_norms(np.maximum(ticks - width, 0), ticks)

@@ -1,25 +1,32 @@
-"""Bad and late rows: which they are, on which lines, and why. Read only when the count has found bad ones, or when
-the operator asks for the list.
+"""Bad, late and new rows: which they are, on which lines, and why.
 
-What is written here is raw input, for the operator's eyes: the file gets the permissions 0600.
+Bad rows are listed only when the count has found some, or when the operator asks for the list. What is written is raw
+input, for the operator's eyes: the file gets the permissions 0600.
+
+Where late rows count, each must count once, and files only grow. A file is known by its beginning: the state keeps how
+many bytes of each were read, and their digest. A file of another name that begins with what was read of a file that is
+gone is that file, renamed or moved.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import shutil
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evercount._safe_files import replaced
+from evercount._safe_files import new_private, replaced
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.errors import InputError
 from evercount.files.count_rows import unreadable
-from evercount.files.event_sql import REASONS, Sources, columns_of, listed, placed, prepare, row_fields
-from evercount.files.source import COPY_BYTES, LINE, SeenRows, Source, connect
+from evercount.files.event_sql import REASONS, columns_of, placed, prepare, row_fields
+from evercount.files.source import COPY_BYTES, LINE, Prefix, SeenRows, Source, connect
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -69,42 +76,38 @@ class LateRows:
 
 
 def find_rejects(
-    sources: Sources, declaration: StreamDeclaration, scratch: Path, late: LateRows | None = None
+    files: tuple[Source, ...], declaration: StreamDeclaration, scratch: Path, late: LateRows | None = None
 ) -> Iterator[Reject]:
     """All rows that do not count, file by file: those that could not be parsed, then the others in file order. With
     `late` also late ones."""
-    files = listed(sources)
     for source in files:
-        yield from _rejects_of(source, declaration, scratch, late, source.name if len(files) > 1 else "")
-
-
-def _rejects_of(
-    source: Source, declaration: StreamDeclaration, scratch: Path, late: LateRows | None, name: str
-) -> Iterator[Reject]:
-    with connect(scratch, (source,)) as connection:
-        prepare(connection, declaration, (source,))
-        known, is_late = 0, LATE
-        if late is not None:
-            known, is_late = _read_before(connection, source, declaration, late)
-        names = {"csv": [f"c{i}" for i in range(len(source.columns))], "jsonl": [LINE]}
-        raw = ", ".join(names.get(source.kind, ["t", "k", "v"]))
-        first = 1 if late is None else late.first
-        # A table, so that DuckDB's own list of rejects is complete before it is read.
-        connection.execute(
-            f"CREATE TEMP TABLE bad AS SELECT n, -place AS reason, {raw} FROM "
-            f"({placed(source, declaration, 1, first, number=True, extra=raw)}) "
-            f"WHERE place < 0 OR (place > 0 AND n > {known})"
-        )
-        unreadable(connection, source)
-        broken = _broken(connection, source, name)
-        yield from broken
-        lines = _Lines(source, [reject.line for reject in broken], connection)
-        cursor = connection.execute(f"SELECT n, reason, {raw} FROM bad ORDER BY n")
-        while rows := cursor.fetchmany(ROWS_AT_A_TIME):
-            for n, reason, *fields in rows:
-                text = fields[0] if source.kind == "jsonl" else _joined(fields, source.delimiter)
-                said = REASONS[reason] if reason > 0 else is_late
-                yield Reject(lines.of(n), said, text, lines.exact, name, "row" if source.frame is not None else "line")
+        name = source.name if len(files) > 1 else ""
+        with connect(scratch, (source,)) as connection:
+            prepare(connection, declaration, (source,))
+            known, is_late = 0, LATE
+            if late is not None:
+                known, is_late = _read_before(connection, source, declaration, late)
+            names = {"csv": [f"c{i}" for i in range(len(source.columns))], "jsonl": [LINE]}
+            raw = ", ".join(names.get(source.kind, ["t", "k", "v"]))
+            first = 1 if late is None else late.first
+            # A table, so that DuckDB's own list of rejects is complete before it is read.
+            connection.execute(
+                f"CREATE TEMP TABLE bad AS SELECT n, -place AS reason, {raw} FROM "
+                f"({placed((source,), declaration, 1, first, number=True, extra=raw)}) "
+                f"WHERE place < 0 OR (place > 0 AND n > {known})"
+            )
+            unreadable(connection, (source,))
+            broken = _broken(connection, source, name)
+            yield from broken
+            lines = _Lines(source, [reject.line for reject in broken], connection)
+            cursor = connection.execute(f"SELECT n, reason, {raw} FROM bad ORDER BY n")
+            while rows := cursor.fetchmany(ROWS_AT_A_TIME):
+                for n, reason, *fields in rows:
+                    text = fields[0] if source.kind == "jsonl" else _joined(fields, source.delimiter)
+                    said = REASONS[reason] if reason > 0 else is_late
+                    yield Reject(
+                        lines.of(n), said, text, lines.exact, name, "row" if source.frame is not None else "line"
+                    )
 
 
 def _read_before(
@@ -169,7 +172,7 @@ class _Lines:
     def __init__(self, source: Source, broken: list[int], connection: DuckDBPyConnection) -> None:
         self._header = int(source.kind == "csv") - int(source.frame is not None)
         self.exact = True
-        self._broken = sorted(broken)
+        self._before: list[int] = []
         if source.typed:
             return
         total, last = 0, b"\n"
@@ -181,17 +184,92 @@ class _Lines:
         row: Any = connection.execute(f"SELECT count(*) FROM {source.scan()}").fetchone()
         self.exact = total == self._header + int(row[0]) + len(broken)
         # the i-th broken line is before the readable rows from this number on
-        self._before = [line - self._header - i for i, line in enumerate(self._broken)]
+        self._before = [line - self._header - i for i, line in enumerate(sorted(broken))]
 
     def of(self, n: int) -> int:
-        if not self._broken:
-            return n + self._header
         # rows with number ≥ line − header − i come after the i-th broken line
-        passed = bisect_left(self._before, n + 1)
-        return n + self._header + passed
+        return n + self._header + bisect_left(self._before, n + 1)
 
 
 def _joined(fields: list[Any], delimiter: str) -> str:
     text = io.StringIO(newline="")
     csv.writer(text, delimiter=delimiter, lineterminator="").writerow(["" if f is None else f for f in fields])
     return text.getvalue()
+
+
+# -- rows that the last run has not read -------------------------------------------------------------------------------
+
+
+class NewRows(NamedTuple):
+    """Private copies of files, which grow no more."""
+
+    files: tuple[Source, ...]  # all complete lines. A line that is still being written waits for the next run.
+    new: tuple[Source, ...]  # the lines that the last run has not read; none where nobody can tell
+    consumed: dict[str, Prefix]  # of each file, those of earlier runs included
+
+
+def split_new(sources: Sequence[Source], scratch: Path, earlier: Mapping[str, Prefix] | None) -> NewRows:
+    """Tell new rows from those that earlier runs have read (`earlier`; None: the first run that keeps it).
+
+    **Guarantee.** A row is new in one run only, if files only grow and a row is in one file: what was read of a file is
+    found again under its name, or under another one once the file is gone. A file that changed under its name is
+    refused. Without `earlier` no row is new. Tests:
+    tests/files/test_late_files.py::test_every_row_is_new_once and
+    tests/files/test_late_files.py::test_a_change_of_the_rule_counts_no_row_twice.
+    """
+    known = dict(earlier or {})
+    gone = {name: known[name] for name in known.keys() - {source.name for source in sources}}
+    files, new, consumed = [], [], dict(known)
+    for number, source in enumerate(sources):
+        own = known.get(source.name)
+        copy = scratch / f"complete-{number}"
+        prefix, found = _copied(source, copy, [own] if own else list(gone.values()))
+        if own is not None and own not in found:
+            raise InputError(
+                f"{source.name} does not begin with what an earlier run has read of it. To tell late rows "
+                "from counted ones, files may only grow: restore the file as it was, and write corrections to a new one"
+            )
+        seen = max(found, key=lambda one: one.length, default=None)
+        moved = next((name for name, one in gone.items() if one == seen), None)
+        if moved is not None:
+            del gone[moved], consumed[moved]
+        frozen = replace(source, path=copy, compression="none")
+        files.append(frozen)
+        consumed[source.name] = prefix
+        if earlier is not None and (seen is None or seen.length < prefix.length):
+            new.append(frozen if seen is None else _rest(frozen, scratch / f"new-{number}", seen.length))
+    return NewRows(tuple(files), tuple(new), consumed)
+
+
+def _copied(source: Source, path: Path, wanted: Sequence[Prefix]) -> tuple[Prefix, list[Prefix]]:
+    """Copy the complete lines of a file (all of a Parquet file); what was copied, and which prefixes it begins with."""
+    digest, length, found = hashlib.blake2b(digest_size=32), 0, []
+    ahead = sorted(set(wanted), key=lambda one: one.length)
+    with source.open_bytes() as raw, new_private(path) as copy:
+        carry = b""
+        while chunk := raw.read(COPY_BYTES):
+            chunk = carry + chunk
+            end = len(chunk) if source.kind == "parquet" else chunk.rfind(b"\n") + 1
+            chunk, carry = chunk[:end], chunk[end:]
+            copy.write(chunk)
+            while ahead and ahead[0].length <= length + len(chunk):
+                cut = ahead[0].length - length
+                at = digest.copy()
+                at.update(chunk[:cut])
+                one = ahead.pop(0)
+                whole = source.kind != "parquet" or one.length == source.path.stat().st_size
+                if at.hexdigest() == one.digest and whole:
+                    found.append(one)
+            digest.update(chunk)
+            length += len(chunk)
+    return Prefix(length, digest.hexdigest()), found
+
+
+def _rest(source: Source, path: Path, after: int) -> Source:
+    """The lines after a number of bytes, under the header of their file."""
+    with source.path.open("rb") as whole, new_private(path) as rest:
+        if source.kind == "csv":
+            rest.write(whole.readline())
+        whole.seek(after)
+        shutil.copyfileobj(whole, rest, COPY_BYTES)
+    return replace(source, path=path)

@@ -1,18 +1,26 @@
-"""The caps per user and period, over a table of events that need not fit into memory."""
+"""Caps per user and period over events that need not fit into memory: which events count, and how many do not.
+
+How many each cap would drop, month by month, is for the operator who chooses the caps, and is never published.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evercount._arrays import AnyArray, IntArray
+from evercount._validate import AnyArray, IntArray, aligned
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.files.event_sql import columns_of, placed, prepare
+from evercount.files.source import Source, connect
 from evercount.queries.user_cap import Caps, last_turns
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
 
 UsedBefore = tuple[int, int]  # counted events and ticks of one user in the open period; 0 without a cap
 Groups = tuple[IntArray, IntArray, IntArray, IntArray]  # tick, cell, number of events and sum of units, by tick
@@ -66,7 +74,9 @@ class UserRule:
         self, rows: Mapping[str, AnyArray], table: _Users, periods: IntArray, opened: int | None
     ) -> tuple[AnyArray, IntArray]:
         """Whether each row counts; and number, events and ticks of each user of the period `opened`."""
-        sorting, key = sorted_rows(rows["number"], (rows["place"] - self.ticks.start).astype(np.uint64), table.free)
+        key = rows["number"] | (rows["place"] - self.ticks.start).astype(np.uint64)  # a number leaves room for the tick
+        sorting = np.argsort(key)
+        key = key[sorting]
         first = _changes(key)
         came = np.diff(np.r_[first, len(key)])  # of each visit: one user in one tick
         who = key[first] >> table.free << table.free
@@ -74,36 +84,33 @@ class UserRule:
         begins = _changes(who, period)
         length = np.diff(np.r_[begins, len(who)])
         events, ticks = table.before(who[begins], period[begins] == periods[0])
-        each = came if self.caps.per_tick is None else np.minimum(came, self.caps.per_tick)
-        sums = np.cumsum(each) - each
-        had = sums + np.repeat(events - sums[begins], length)
-        room = self.caps.rooms(had, np.arange(len(who)) + np.repeat(ticks - begins, length))
-        counted = self._within(rows, sorting, came, np.maximum(room, 0))
+        count = _counted(self.caps, came, begins, events, ticks)
+        counted = self._within(rows, sorting, came, count)
         if opened is None:
             return counted, np.empty((0, 3), np.int64)
-        used = np.add.reduceat(np.minimum(each, np.maximum(room, 0)), begins) if len(begins) else begins
+        used = np.add.reduceat(count, begins) if len(begins) else begins
         now = [np.zeros_like(begins) if self.caps.events is None else events + used, np.zeros_like(begins)]
         if self.caps.ticks is not None:
             now[1] = np.minimum(ticks + length, self.caps.ticks)
         changed = (period[begins] == opened) & ((now[0] != events) | (now[1] != ticks))
         return counted, np.stack([who[begins].view(np.int64), *now], axis=1)[changed]
 
-    def _within(self, rows: Mapping[str, AnyArray], sorting: IntArray, came: IntArray, room: IntArray) -> AnyArray:
-        """Whether each row is within the room of its visit. Only visits that have more are put in order."""
+    def _within(self, rows: Mapping[str, AnyArray], sorting: IntArray, came: IntArray, count: IntArray) -> AnyArray:
+        """Whether each row is among those of its visit that count. Only visits that have more are put in order."""
         counted = np.ones(len(sorting), bool)
-        over = came > room
+        over = came > count
         if over.any():
             counted[sorting[np.repeat(over, came)]] = False
-        partly = over & (room > 0)
+        partly = over & (count > 0)
         visit = np.repeat(np.flatnonzero(partly), came[partly])
         chosen = sorting[np.repeat(partly, came)]
         if self.ordered:
             turn = last_turns(visit, rows["us"][chosen], rows["o"][chosen])
-            counted[chosen[turn <= room[visit]]] = True
+            counted[chosen[turn <= count[visit]]] = True
         else:
             by_time = np.lexsort((chosen, rows["us"][chosen], visit))  # a position is that of the row
             turn = np.arange(len(visit)) - np.repeat(np.cumsum(came[partly]) - came[partly], came[partly])
-            counted[chosen[by_time[turn < room[visit]]]] = True
+            counted[chosen[by_time[turn < count[visit]]]] = True
         return counted
 
 
@@ -172,19 +179,17 @@ class _Users:
         return dict(zip(who.tolist(), zip(rows[:, 1].tolist(), rows[:, 2].tolist(), strict=True), strict=True))
 
 
-def sorted_rows(number: AnyArray, tick: AnyArray, free: np.uint64) -> tuple[IntArray, AnyArray]:
-    """The order of the rows by number and tick, and the two as one key in that order."""
-    key = number | tick  # a number leaves room for the tick
-    # Sorting numbers takes a third of the time of argsort, so the place of a row goes in with the top of its number.
-    place = np.uint64(len(key).bit_length())
-    mixed = number >> (free + place) << (free + place) | tick << place | np.arange(len(key), dtype=np.uint64)
-    mixed.sort()
-    sorting = (mixed & ((np.uint64(1) << place) - np.uint64(1))).astype(np.int64)
-    found = key[sorting]
-    if (found[1:] < found[:-1]).any():  # two numbers have the same top
-        sorting = np.argsort(key)
-        found = key[sorting]
-    return sorting, found
+def _counted(
+    caps: Caps, came: IntArray, begins: IntArray, events: IntArray | int = 0, ticks: IntArray | int = 0
+) -> IntArray:
+    """How many events of each visit count. `begins` says where the visits of a user in one period begin, and `events`
+    and `ticks` what such a user had before."""
+    length = np.diff(np.r_[begins, len(came)])
+    each = came if caps.per_tick is None else np.minimum(came, caps.per_tick)
+    sums = np.cumsum(each) - each
+    had = sums + np.repeat(events - sums[begins], length)
+    room = caps.rooms(had, np.arange(len(came)) + np.repeat(ticks - begins, length))
+    return np.minimum(came, np.maximum(room, 0))
 
 
 def _changes(*columns: AnyArray) -> IntArray:
@@ -216,3 +221,66 @@ def _added_up(place: AnyArray, cell: AnyArray, events: IntArray | None, units: I
         np.add.at(sums[1], group, units)
     some = sums[0] > 0
     return names[some] // cells + start, names[some] % cells, sums[0][some], sums[1][some]
+
+
+PER_TICK, TICKS, EVENTS = (1, 2, 3, 5, 10), (1, 3, 7, 14, 30), (1, 3, 10, 30, 100)  # tried besides those declared
+WARNING = "For you alone: these shares are exact and reveal the data. Do not publish them."
+
+
+@dataclass(frozen=True)
+class DroppedEvents:
+    """Events of each month and how many of them each cap drops. As sensitive as the events.
+
+    Args:
+        months: The months, as texts such as 2026-03.
+        events: The events of each month.
+        dropped: For each cap, in words, the events of each month that it drops.
+    """
+
+    months: list[str]
+    events: list[int]
+    dropped: dict[str, list[int]]
+
+    def __str__(self) -> str:
+        """A table of shares: months from left to right, all of them last."""
+        rows = [["share of events dropped", *self.months, "all"]]
+        for name, numbers in self.dropped.items():
+            pairs = [*zip(numbers, self.events, strict=True), (sum(numbers), sum(self.events))]
+            rows.append([name, *(f"{gone / whole:.1%}" if whole else "-" for gone, whole in pairs)])
+        return "\n".join([WARNING, *aligned(rows)])
+
+
+def dropped_events(
+    files: tuple[Source, ...], declaration: StreamDeclaration, first: int, stop: int, scratch: Path
+) -> DroppedEvents:
+    """What caps would drop of the events of ticks first … stop−1, each alone, and those of the declaration together.
+    Users begin with nothing used at `first`. Test: tests/files/test_dropped_events.py."""
+    budget, schedule = declaration.budget, declaration.schedule
+    for source in files:
+        source.require(*columns_of(declaration).used)
+    tried = {f"max_per_tick {most}": Caps(per_tick=most) for most in PER_TICK}
+    if budget.period_ticks != 1:
+        tried |= {f"max_ticks {most}": Caps(ticks=most) for most in TICKS if most < (budget.period_ticks or most + 1)}
+        tried |= {f"max_events {most}": Caps(events=most) for most in EVENTS}
+    if Caps.of(budget) != Caps():
+        tried = {"as declared": Caps.of(budget), **tried}
+    with connect(scratch, files) as connection:
+        prepare(connection, declaration, files)
+        visits = connection.execute(
+            "SELECT dense_rank() OVER (ORDER BY who) AS person, place, count(*) AS events FROM "
+            f"({placed(files, declaration, first, stop)}) WHERE place > 0 GROUP BY who, place ORDER BY person, place"
+        ).fetchnumpy()
+    ticks, tick = np.unique(np.asarray(visits["place"], np.int64), return_inverse=True)
+    named = [schedule.show(schedule.start_of(one))[:7] for one in ticks.tolist()]
+    months, month = np.unique(np.asarray(named, str), return_inverse=True)
+    period_of = getattr(declaration.user_caps, "period_of", lambda tick: 0)
+    periods = np.fromiter(map(period_of, ticks.tolist()), np.int64, len(ticks))
+    begins = _changes(np.asarray(visits["person"]), periods[tick])
+    came = np.asarray(visits["events"], np.int64)
+
+    def by_month(events: IntArray) -> list[int]:
+        sums: list[int] = np.bincount(month[tick], events, len(months)).astype(np.int64).tolist()
+        return sums
+
+    dropped = {name: by_month(came - _counted(caps, came, begins)) for name, caps in tried.items()}
+    return DroppedEvents(months.tolist(), by_month(came), dropped)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evercount._arrays import IntArray
+from evercount._validate import IntArray
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.engine.tick_totals import TickEvents, TickTotals
+from evercount.engine.close_ticks import TickEvents, TickTotals
 from evercount.engine.user_counting import users_after
 from evercount.errors import InputError
 from evercount.files.cap_users import NUMBER_OF_USER, Groups, UsedBefore, UserRule
-from evercount.files.event_sql import Sources, columns_of, is_keyed, is_valued, listed, placed, prepare
-from evercount.files.source import Source, connect
-from evercount.queries.capabilities import rows_of
+from evercount.files.event_sql import columns_of, is_keyed, is_valued, placed, prepare
+from evercount.files.source import Source, connect, library
+from evercount.queries.sensitivities import rows_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -38,7 +38,7 @@ class CountedRows:
 
 
 def count(
-    sources: Sources,
+    files: tuple[Source, ...],
     declaration: StreamDeclaration,
     first: int,
     stop: int,
@@ -59,12 +59,10 @@ def count(
     a user column, events beyond the caps of their user and period are left out, which looks at that user's events only:
     `cap_users.py`. Tests: tests/files/test_count_rows.py, against plain Python.
     """
-    files, query = listed(sources), declaration.query
+    query = declaration.query
     for source in files:
         source.require(*columns_of(declaration).used)
     with connect(scratch, files) as connection:
-        import duckdb
-
         try:
             names = prepare(connection, declaration, files)
             scan = _Scan(connection, files, declaration, first, stop, late)
@@ -74,7 +72,7 @@ def count(
                 groups, bad, known = scan.groups()
             else:
                 groups, bad, known = scan.capped(users or {})
-        except duckdb.Error as error:  # its first line only: the others may quote rows
+        except library("duckdb").Error as error:  # its first line only: the others may quote rows
             which = ", ".join(source.name for source in files[:3]) + (", …" if len(files) > 3 else "")
             raise InputError(f"{which} cannot be read: {str(error).splitlines()[0]:.200}") from error
     if query.discovery is not None:
@@ -116,12 +114,14 @@ class _Scan:
 
     def groups(self) -> tuple[Groups, int, dict[str, UsedBefore]]:
         """The events of each tick and cell, the number of bad rows, and no users."""
-        tick, cell, events, units = self._added_up(placed(self.files, self.declaration, self.first, self.stop))
+        rows = placed(self.files, self.declaration, self.first, self.stop)
+        tick, cell, events, units = added_up(self.connection, self.declaration, rows)
         bad = int(events[tick < 0].sum()) + unreadable(self.connection, self.files)
         parts = [tuple(column[tick > 0] for column in (tick, cell, events, units))]
         if late := self._late_rows():
             place = "place" if self.declaration.revise_for else f"{self.first} AS place"
-            parts.insert(0, self._added_up(f"SELECT {place}, cell, units FROM ({late}) WHERE place > 0"))
+            late = f"SELECT {place}, cell, units FROM ({late}) WHERE place > 0"
+            parts.insert(0, added_up(self.connection, self.declaration, late))
         tick, cell, events, units = (np.concatenate(column) for column in zip(*parts, strict=True))
         return (tick, cell, events, units), bad, {}
 
@@ -184,26 +184,26 @@ class _Scan:
             self.connection.execute(f"INSERT INTO event {late}")
         return bad
 
-    def _added_up(self, rows: str) -> Groups:
-        """The rows of a SELECT with place, cell and units, added up by place and cell; without a place left out."""
-        # Without a condition in SQL: DuckDB would compute the place of every row twice, for the condition and itself.
-        units = "sum(units)::BIGINT" if self._units else "0::BIGINT"
-        groups = self.connection.execute(
-            f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY place, cell "
-            "ORDER BY place, cell"
-        ).fetchnumpy()
-        has_place = ~np.ma.getmaskarray(groups["place"])
-        # bad rows may have no cell and no units: they are counted, and nothing else is read of them
-        tick, cell, events, total = (
-            np.ma.filled(groups[name][has_place], 0).astype(np.int64) for name in ("place", "cell", "events", "total")
-        )
-        return tick, cell, events, total
+
+def added_up(connection: DuckDBPyConnection, declaration: StreamDeclaration, rows: str) -> Groups:
+    """The rows of a SELECT with place, cell and units, added up by place and cell; without a place left out."""
+    # Without a condition in SQL: DuckDB would compute the place of every row twice, for the condition and itself.
+    units = "sum(units)::BIGINT" if is_valued(declaration) else "0::BIGINT"
+    groups = connection.execute(
+        f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY place, cell "
+        "ORDER BY place, cell"
+    ).fetchnumpy()
+    has_place = ~np.ma.getmaskarray(groups["place"])
+    # bad rows may have no cell and no units: they are counted, and nothing else is read of them
+    tick, cell, events, total = (
+        np.ma.filled(groups[name][has_place], 0).astype(np.int64) for name in ("place", "cell", "events", "total")
+    )
+    return tick, cell, events, total
 
 
-def unreadable(connection: DuckDBPyConnection, sources: Sources) -> int:
+def unreadable(connection: DuckDBPyConnection, files: tuple[Source, ...]) -> int:
     """The number of lines of the last scan that could not be parsed. InputError where it is not certain after such a
     line where the next row begins."""
-    files = listed(sources)
     if all(source.typed for source in files):
         return 0
     errors = connection.execute(

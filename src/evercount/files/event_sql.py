@@ -1,21 +1,20 @@
 """From a row to an event, in SQL: its time, its tick, its cell, its units, or the reason why it is none.
 
 The same SQL decides for counting (`count_rows.py`) and for the list of bad rows (`bad_rows.py`) whether a row is an
-event, so that a row is either counted or bad, never both.
+event, so that a row is either counted or bad, never both. What both DuckDB and Spark understand is at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from evercount.declarations import schedule as times
-from evercount.declarations.columns import Columns
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.fields import Columns
 from evercount.errors import InputError, ParameterError
 from evercount.files.source import LINE, Source, quoted
-from evercount.queries.capabilities import rows_of
-from evercount.queries.distinct_users import LONGEST_USER
+from evercount.queries.people import LONGEST_USER
+from evercount.queries.sensitivities import rows_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -44,6 +43,7 @@ USER_TYPES = "'VARCHAR', 'UBIGINT', 'BIGINT'"
 ORDER_PATTERN = r"[+-]?[0-9]{1,18}"
 YEAR_1000, YEAR_10000 = -30_610_224_000 * times.SECOND, 253_402_300_800 * times.SECOND - 1
 FARTHEST = 2**61  # instants beyond this (in microseconds) are no times: sums with them could overflow
+CODE, WHOLE = "enum_code(TRY_CAST(k::VARCHAR AS cell_key))::INTEGER", "round_even({}, 0)"  # of DuckDB
 LONGEST_UNLISTED = 4 * 200  # bytes of a key that nobody listed; longer ones are not legal, and are not even looked at
 
 
@@ -54,13 +54,6 @@ def columns_of(declaration: StreamDeclaration) -> Columns:
             "query needs them, key, value and user"
         )
     return declaration.columns
-
-
-Sources = Source | Sequence[Source]  # one event file, or several whose rows are read one file after the other
-
-
-def listed(sources: Sources) -> tuple[Source, ...]:
-    return (sources,) if isinstance(sources, Source) else tuple(sources)
 
 
 def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, files: tuple[Source, ...]) -> list[str]:
@@ -92,21 +85,26 @@ def is_valued(declaration: StreamDeclaration) -> bool:
 
 
 def placed(
-    sources: Sources, declaration: StreamDeclaration, first: int, stop: int, *, number: bool = False, extra: str = ""
+    files: tuple[Source, ...],
+    declaration: StreamDeclaration,
+    first: int,
+    stop: int,
+    *,
+    number: bool = False,
+    extra: str = "",
 ) -> str:
     """SQL: one row per row of the files with `place`: its tick if in first … stop−1, NULL if another, −reason if bad.
     Columns: place, cell, units, who, us and o (the declared order). Of one file also n (the row's number) with
     `number`, and those of `extra`."""
-    files = listed(sources)
     schedule = declaration.schedule
     low, high = schedule.start_of(first), schedule.start_of(stop)
     wanted = "".join(f"{name}, " for name in ["n"] * number + ([extra] if extra else []))
     return (
         f"SELECT {wanted}cell, units, who, us, o, CASE WHEN reason > 0 THEN -reason "
         f"WHEN us < {low} OR us >= {high} THEN NULL ELSE {schedule.sql_tick('us', until=high)} END AS place FROM ("
-        f"SELECT *, {_reason(declaration)} AS reason FROM ("
-        f"SELECT *, coalesce(exact, {schedule.sql_instant('wall')}) AS us, {_cell(declaration)} AS cell, "
-        f"{_units(declaration)} AS units FROM ({_rows(files, declaration, number)})))"
+        f"SELECT *, {reason_sql(declaration, 'unparsed')} AS reason FROM ("
+        f"SELECT *, coalesce(exact, {schedule.sql_instant('wall')}) AS us, {cell_sql(declaration, CODE)} AS cell, "
+        f"{units_sql(declaration, WHOLE)} AS units FROM ({_rows(files, declaration, number)})))"
     )
 
 
@@ -134,11 +132,13 @@ def row_fields(source: Source, columns: Columns, number: bool) -> str:
         return f"CASE WHEN f IS NULL THEN NULL WHEN {kind} IN ({types}) THEN {text} END" if types else text
 
     keys = columns.levels or columns.key_columns
-    join = _path if columns.levels else _combined if len(keys) > 1 else "".join
+    parts = [at(name) for name in keys]
+    if len(parts) > 1 or columns.levels:
+        parts = [f"{text}::VARCHAR" for text in parts]
     user = None if columns.user is None else at(columns.user, USER_TYPES) if lines else user_text(source, columns.user)
     fields = [
         (at(columns.time), "t"),
-        (join([at(name) for name in keys]) or None, "k"),
+        (key_sql(columns, parts), "k"),
         (columns.value and at(columns.value, VALUE_TYPES), "v"),
         (user, "who"),
         (columns.order and _order(source, columns.order, at(columns.order)), "o"),
@@ -161,12 +161,17 @@ def row_fields(source: Source, columns: Columns, number: bool) -> str:
     )
 
 
-def _combined(columns: list[str]) -> str:
-    """SQL: the text of `declare.columns.combined_key`; NULL where a part is."""
+def key_sql(columns: Columns, texts: list[str], length: str = "strlen") -> str | None:
+    """SQL: the key of a row from the texts of its columns, NULL where one is; `combined_key`, or with levels
+    `queries.rollup.path_key`. `length` is the function for the number of bytes."""
+    if columns.levels:
+        return " || ".join(f"{length}({text}) || ':' || {text}" for text in texts)
+    if len(texts) < 2:
+        return "".join(texts) or None
     parts = (
         f"CASE WHEN contains({text}, ',') OR contains({text}, '\"') "
         f"THEN '\"' || replace({text}, '\"', '\"\"') || '\"' ELSE {text} END"
-        for text in (f"{column}::VARCHAR" for column in columns)
+        for text in texts
     )
     return " || ',' || ".join(parts)
 
@@ -202,11 +207,6 @@ def _pointer(name: str) -> str:
     return quoted("/" + name.replace("~", "~0").replace("/", "~1"))
 
 
-def _path(columns: list[str]) -> str:
-    """SQL: the text of `queries.rollup.path_key`; NULL where a name is."""
-    return " || ".join(f"strlen({column}::VARCHAR) || ':' || {column}::VARCHAR" for column in columns)
-
-
 def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
     """SQL: `wall` for a time without an offset, `exact` for one with it, both NULL for what is not a time. The rule of
     `declare.schedule.parse_instant`."""
@@ -230,7 +230,7 @@ def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
         exact = (
             "CASE WHEN usual_exact IS NOT NULL THEN usual_exact WHEN usual_wall IS NOT NULL THEN NULL "
             f"WHEN regexp_full_match(t, '{times.INSTANT_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) "
-            f"WHEN regexp_full_match(t, '{times.NUMBER_PATTERN}') THEN {_epoch('t')} END"
+            f"WHEN regexp_full_match(t, '{times.NUMBER_PATTERN}') THEN {epoch_sql('t', WHOLE)} END"
         )
         fields = f"SELECT *, {usual} FROM ({fields})"
     elif kind in AWARE_TYPES:
@@ -238,7 +238,7 @@ def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
     elif kind in NAIVE_TYPES:
         wall, exact = "epoch_us(TRY_CAST(t AS TIMESTAMP))", "NULL::BIGINT"
     elif kind in NUMBER_TYPES:
-        wall, exact = "NULL::BIGINT", _epoch("t")
+        wall, exact = "NULL::BIGINT", epoch_sql("t", WHOLE)
     else:
         raise InputError(
             f"the column {columns.time!r} of {source.name} is of type {kind}; a time is a TIMESTAMP, a DATE, a text in "
@@ -260,15 +260,11 @@ def _usual(condition: str, zone: str) -> str:
     return f"CASE WHEN {instant} BETWEEN {YEAR_1000} AND {YEAR_10000} THEN {instant} END"
 
 
-def _epoch(column: str) -> str:
-    seconds = f"TRY_CAST({column} AS DOUBLE)"
-    return (
-        f"CASE WHEN {seconds} >= {times.EARLIEST_NUMBER} AND {seconds} < {times.LATEST_NUMBER} "
-        f"THEN round_even({seconds} * {times.SECOND}, 0)::BIGINT END"
-    )
+# -- the same in DuckDB and in Spark ----------------------------------------------------------------------------------
 
 
-def _cell(declaration: StreamDeclaration) -> str:
+def cell_sql(declaration: StreamDeclaration, code: str) -> str:
+    """SQL: the cell of a row; `code` is the place of its key in the list, NULL where it is not there."""
     rows = rows_of(declaration.query)
     if rows.bins is not None:  # the arithmetic of Quantiles.leaves_of, in the same doubles
         low, width, bins = rows.bins
@@ -277,39 +273,46 @@ def _cell(declaration: StreamDeclaration) -> str:
     if not is_keyed(declaration):
         return "0"
     keys, others = rows.keys
-    code = "enum_code(TRY_CAST(k::VARCHAR AS cell_key))::INTEGER"
     return f"coalesce({code}, {len(keys)})" if others else code
 
 
-def _units(declaration: StreamDeclaration) -> str:
+def units_sql(declaration: StreamDeclaration, whole: str) -> str:
+    """SQL: a value in units of the grid, as `Sum` rounds: `whole` is what rounds half to even."""
     if not is_valued(declaration):
         return "0"
-    # half to even, as Sum rounds
-    grid = rows_of(declaration.query).values[2]
-    return f"TRY_CAST(round_even(TRY_CAST(v AS DOUBLE) / CAST({grid!r} AS DOUBLE), 0) AS BIGINT)"
+    lo, hi, grid = (f"CAST({bound!r} AS DOUBLE)" for bound in rows_of(declaration.query).values)
+    number = "TRY_CAST(v AS DOUBLE)"
+    return f"CASE WHEN {number} BETWEEN {lo} AND {hi} THEN TRY_CAST({whole.format(f'{number} / {grid}')} AS BIGINT) END"
 
 
-def _reason(declaration: StreamDeclaration) -> str:
-    """SQL: 0 for an event, else a key of REASONS."""
+def reason_sql(declaration: StreamDeclaration, unparsed: str, nobody: str = "false") -> str:
+    """SQL: 0 for an event, else a key of REASONS. `nobody` is what makes a user none, besides the rules of all."""
     rules = [
-        "WHEN unparsed THEN 9",
+        f"WHEN {unparsed} THEN 9",
         "WHEN t IS NULL THEN 1",
         "WHEN wall IS NULL AND exact IS NULL THEN 2",
         "WHEN us IS NULL THEN 3",
-        f"WHEN us < {declaration.schedule.begin if declaration.earliest is None else declaration.earliest} THEN 4",
+        f"WHEN us < {declaration.first_begin} THEN 4",
     ]
     if is_keyed(declaration) and not rows_of(declaration.query).keys[1]:
         rules.append(f"WHEN cell IS NULL THEN {10 if declaration.query.discovery is not None else 5}")
     if is_valued(declaration):
         number = "TRY_CAST(v AS DOUBLE)"
-        lo, hi, _ = rows_of(declaration.query).values
-        low, high = (f"CAST({bound!r} AS DOUBLE)" for bound in (lo, hi))
         rules.append(f"WHEN {number} IS NULL OR isnan({number}) THEN 6")
-        rules.append(f"WHEN {number} < {low} OR {number} > {high} OR units IS NULL THEN 7")
+        rules.append("WHEN units IS NULL THEN 7")
     if columns_of(declaration).user is not None:
-        rules.append("WHEN coalesce(who::VARCHAR, '') = '' THEN 8")  # a CSV cannot tell empty from missing
+        rules.append(f"WHEN coalesce(who, '') = '' OR {nobody} THEN 8")  # a CSV cannot tell empty from missing
     if declaration.query.people is not None:
-        rules.append(f"WHEN length(who) NOT BETWEEN 1 AND {LONGEST_USER} THEN 8")
+        rules.append(f"WHEN length(who) > {LONGEST_USER} THEN 8")
     if columns_of(declaration).order is not None:
         rules.append(f"WHEN o IS NULL THEN {NO_ORDER}")
     return f"CASE {' '.join(rules)} ELSE 0 END"
+
+
+def epoch_sql(column: str, whole: str) -> str:
+    """SQL: the instant of seconds since 1970, NULL where the number is none."""
+    seconds = f"TRY_CAST({column} AS DOUBLE)"
+    return (
+        f"CASE WHEN {seconds} >= {times.EARLIEST_NUMBER} AND {seconds} < {times.LATEST_NUMBER} "
+        f"THEN CAST({whole.format(f'{seconds} * {times.SECOND}')} AS BIGINT) END"
+    )

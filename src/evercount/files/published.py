@@ -1,13 +1,20 @@
-"""All that a stream of files or frames has published: the table of its main view, and further views.
+"""What a stream has published, and what is written of it: views, descriptions, charts and tables of a lake.
 
-They follow from the published numbers, which the state keeps. `hourly.csv` has its view per-day in
+All of it follows from the published numbers, which the state keeps. `hourly.csv` has its view per-day in
 `hourly.per-day.csv`, written anew by every run: it can be lost, deleted and made again at any time.
+
+A release is committed in its state or store first, and is then public and final; a Delta or Iceberg table follows.
+`append_new` adds the ticks after the last one that the table has, and the table's own commit says which that is, with
+the rows (Delta: a transaction of our application; Iceberg: a property of the table). So a crash before that commit
+leaves rows that nobody sees, and the next call adds them; after it, the next call finds the tick there. Nothing else
+remembers the table.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
@@ -15,28 +22,161 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray
-from evercount._safe_files import new_mode, replaced
-from evercount._validate import stated
+from evercount._safe_files import disk_errors, new_mode, replaced
+from evercount._validate import FloatArray, stated
 from evercount.declarations.cautions import public_facts
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import zone_named
-from evercount.declarations.tick_marks import TickMark, with_marks
-from evercount.declarations.view_names import all_of_view
-from evercount.engine.carried_totals import CarriedTotals
-from evercount.engine.press_table import describe_csv, round_table
+from evercount.declarations.view_names import TickMark, all_of_view, with_marks
+from evercount.engine.build import RUNNING
 from evercount.engine.release import Releases
-from evercount.engine.release_table import ReleaseTable
+from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.revisions import by_day
 from evercount.engine.stream import Stream
-from evercount.engine.table_ticks import among
-from evercount.engine.view_widths import RUNNING
-from evercount.engine.write_table import write_tables
-from evercount.errors import EvercountError, StoreError
-from evercount.files.lake_table import append_new
+from evercount.engine.write_table import (
+    Clock,
+    among,
+    arrow_schema,
+    arrow_table,
+    describe_csv,
+    parquet_modules,
+    round_table,
+    write_tables,
+)
+from evercount.errors import Conflict, EvercountError, MissingExtra, ParameterError, StoreError
 from evercount.files.release_job import Job, output_kind
 from evercount.privacy import counted_text
 from evercount.queries.base import Query
+
+EXAMPLE = "write delta:FOLDER or iceberg:FOLDER/namespace.table"
+
+
+def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: Clock, guarantee: str) -> int:
+    """Append the ticks that the table at `place` lacks; returns how many rows were added.
+
+    `tables` are all releases of a stream in one view, in order.
+
+    **Guarantee.** Every tick is in the table once, wherever a call is killed and however often it is repeated; of two
+    calls at once one fails. A table that holds another stream's numbers for the last common tick is refused. Tests:
+    tests/files/test_lake_table.py.
+    """
+    pa, _ = parquet_modules()
+    lake, writer = open_lake(place), f"evercount {stream}"
+    last = lake.last(writer)
+    parts = []
+    for table in tables:
+        if table.as_of is not None:
+            raise ParameterError("a table of a lake gets each tick once, and this stream publishes ticks again")
+        if len(table.ticks) and table.ticks[-1] >= last:
+            parts.append(_in_utc(arrow_table(table, arrow_schema(table, clock, {}))))
+    if not parts:
+        if last:
+            raise Conflict(f"{place} has ticks up to {last}, more than the stream: it belongs to another stream")
+        return 0
+    rows = pa.concat_tables(parts)
+    ticks = rows.column("tick").to_numpy()
+    if last and _sorted(lake.rows(last), rows) != _sorted(rows.filter(pa.array(ticks == last)), rows):
+        raise Conflict(f"{place} holds other numbers for tick {last}: it belongs to another stream. Name another")
+    fresh = rows.filter(pa.array(ticks > last))
+    if fresh.num_rows:
+        lake.append(writer, int(ticks.max()), fresh, guarantee)
+    return int(fresh.num_rows)
+
+
+def open_lake(place: str) -> _Delta | _Iceberg:
+    """The table at delta:FOLDER or iceberg:FOLDER/namespace.table; ParameterError for other texts."""
+    kind, colon, rest = place.partition(":")
+    if kind not in ("delta", "iceberg") or not colon or not rest:
+        raise ParameterError(f"{place!r:.80} does not name a table of a lake: {EXAMPLE}")
+    return _Delta(rest) if kind == "delta" else _Iceberg(rest)
+
+
+def _in_utc(rows: Any) -> Any:
+    """Starts as instants of UTC: Iceberg knows no other zone."""
+    pa, _ = parquet_modules()
+    at = rows.schema.get_field_index("start")
+    if at >= 0 and pa.types.is_timestamp(rows.schema.field(at).type):
+        rows = rows.set_column(at, "start", rows.column(at).cast(pa.timestamp("us", tz="UTC")))
+    return rows.replace_schema_metadata(None)
+
+
+def _sorted(rows: Any, like: Any) -> list[dict[str, Any]]:
+    names = [name for name in like.column_names if name in rows.column_names]
+    found: list[dict[str, Any]] = rows.select(names).to_pylist()
+    return sorted(found, key=lambda row: str(row["cell"]))
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise StoreError(f"{what}: {(str(error).splitlines() or [type(error).__name__])[0][:200]}") from error
+
+
+class _Delta:
+    def __init__(self, place: str) -> None:
+        try:
+            import deltalake
+        except ImportError as error:
+            raise MissingExtra("Delta tables", "lake") from error
+        self._place, self._delta = place, deltalake
+        with _told(f"the Delta table {place} cannot be read"):
+            self._table = deltalake.DeltaTable(place) if deltalake.DeltaTable.is_deltatable(place) else None
+
+    def last(self, writer: str) -> int:
+        """The last tick that this writer has committed; 0 where it has none."""
+        return 0 if self._table is None else (self._table.transaction_version(writer) or 0)
+
+    def rows(self, tick: int) -> Any:
+        assert self._table is not None
+        return self._table.to_pyarrow_table(filters=[("tick", "=", tick)])
+
+    def append(self, writer: str, last: int, rows: Any, note: str) -> None:
+        """Commit rows together with their last tick; fails if another commit of this writer came in between."""
+        mark = self._delta.CommitProperties(app_transactions=[self._delta.Transaction(writer, last)])
+        with _told(f"the Delta table {self._place} cannot be written"):
+            if self._table is not None:
+                self._delta.write_deltalake(self._table, rows, mode="append", commit_properties=mark)
+                return
+            said: Any = {"name": writer.removeprefix("evercount "), "description": note}
+            self._delta.write_deltalake(self._place, rows, mode="error", commit_properties=mark, **said)
+
+
+class _Iceberg:
+    def __init__(self, place: str) -> None:
+        try:
+            from pyiceberg.catalog.sql import SqlCatalog
+        except ImportError as error:
+            raise MissingExtra("Iceberg tables", "lake") from error
+        folder, _, self._name = place.rpartition("/")
+        if not folder or self._name.count(".") != 1 or not all(self._name.split(".")):
+            raise ParameterError(f"{place!r:.80} does not name an Iceberg table: {EXAMPLE}")
+        self._place, root = place, Path(folder).absolute()
+        with _told(f"the Iceberg table {place} cannot be read"):
+            root.mkdir(parents=True, exist_ok=True)
+            self._catalog = SqlCatalog("evercount", uri=f"sqlite:///{root}/catalog.db", warehouse=root.as_uri())
+            self._table = self._catalog.load_table(self._name) if self._catalog.table_exists(self._name) else None
+
+    def last(self, writer: str) -> int:
+        return 0 if self._table is None else int(self._table.properties.get(f"{writer} last tick", 0))
+
+    def rows(self, tick: int) -> Any:
+        assert self._table is not None
+        return self._table.scan(row_filter=f"tick = {tick}").to_arrow()
+
+    def append(self, writer: str, last: int, rows: Any, note: str) -> None:
+        with _told(f"the Iceberg table {self._place} cannot be written"):
+            table = self._table
+            if table is None:
+                self._catalog.create_namespace_if_not_exists(self._name.split(".")[0])
+                # a commit that meets another one must fail: it may be this one, made by a second run
+                properties = {"comment": note, "commit.retry.num-retries": "0"}
+                table = self._catalog.create_table(self._name, schema=rows.schema, properties=properties)
+            with table.transaction() as transaction:
+                transaction.append(rows)
+                transaction.set_properties({f"{writer} last tick": str(last)})
+
 
 CHARTS = (".png", ".svg", ".pdf")
 MOST_CELLS_DRAWN = 8  # more lines could not be told apart; these are the first of the public list
@@ -44,15 +184,11 @@ MOST_CELLS_DRAWN = 8  # more lines could not be told apart; these are the first 
 
 @dataclass(frozen=True)
 class Published:
-    declaration: StreamDeclaration
+    job: Job
     guarantee: str
-    names: tuple[str, ...]  # views besides the main one
-    level: float
     releases: Releases  # all ticks; none where each tick has keys of its own
-    own: tuple[dict[str, Any], ...] = ()  # the tables as they were released, where `keeps_tables`
-    full_digits: bool = True  # whether files have all digits
-    marks: tuple[TickMark, ...] = ()  # what the operator says about ticks, in a store
-    carried: CarriedTotals | None = None  # the running totals that the stream goes on from
+    own: tuple[dict[str, Any], ...]  # the tables as they were released, where `keeps_tables`
+    marks: tuple[TickMark, ...]  # what the operator says about ticks, in a store
 
     @classmethod
     def of(
@@ -66,17 +202,20 @@ class Published:
         """What a stream has published, from its numbers as a state keeps them."""
         labels = stream.query.labels if stream.query.publishing.own_ticks else None
         releases = stream.read_back(numbers, labels=labels)
-        views, digits = job.all_views, bool(job.full_digits)
-        said = stream.guarantee_by(job.declaration.tick)
-        return cls(job.declaration, said, views, job.level, releases, tables, digits, marks, job.carried)
+        return cls(job, stream.guarantee_by(job.declaration.tick), releases, tables, marks)
+
+    @property
+    def main(self) -> ReleaseTable:
+        return self.view(self.job.declaration.shown)
 
     def view(self, name: str) -> ReleaseTable:
-        schedule = self.declaration.schedule
-        table = all_of_view(self.releases, name, schedule, self.level, self.declaration.view_postprocess)
-        if self.carried is not None and name == RUNNING:
-            table = self.carried.add_to(table, self.releases._errors, self.level)
+        declaration, carried = self.job.declaration, self.job.carried
+        schedule = declaration.schedule
+        table = all_of_view(self.releases, name, schedule, LEVEL, declaration.view_postprocess)
+        if carried is not None and name == RUNNING:
+            table = carried.add_to(table, self.releases._errors)
         if self.own:
-            first = self.declaration.query.labels
+            first = declaration.query.labels
             found = sorted({cell for part in self.own for cell in part["cells"]} - set(first))
             parts = [ReleaseTable(part["ticks"], None, part["cells"], part["numbers"]) for part in self.own]
             numbers = np.concatenate([among(part, [*first, *found]).numbers for part in parts])
@@ -87,23 +226,23 @@ class Published:
 
     def output(self) -> ReleaseTable:
         """What the main output has: one view; of a stream whose ticks are revised, all that was ever published."""
-        if self.declaration.revise_for is None:
-            return self.view(self.declaration.shown)
-        starts = self.declaration.schedule.starts_of
-        released = self.releases.table(self.level, starts(1, len(self.releases)))
+        declaration = self.job.declaration
+        if declaration.revise_for is None:
+            return self.main
+        starts = declaration.schedule.starts_of
+        released = self.releases.table(starts=starts(1, len(self.releases)))
         table = by_day(released, self.releases.query, starts)
-        return replace(with_marks(table, self.marks, self.declaration.shown), clock=self.declaration.schedule)
+        return replace(with_marks(table, self.marks, declaration.shown), clock=declaration.schedule)
 
     def table(self) -> ReleaseTable:
-        return replace(self.view(self.declaration.shown), views={name: self.view(name) for name in self.names})
+        return replace(self.main, views={name: self.view(name) for name in self.job.all_views})
 
 
-def fill_lake(job: Job, stream: Stream, numbers: FloatArray, tables: tuple[dict[str, Any], ...]) -> None:
+def fill_lake(published: Published) -> None:
     """Append to the table of a lake what is committed and not there."""
+    job, one = published.job, published.job.declaration
     if job.lake is not None and not job.check:
-        declaration = job.declaration
-        view = Published.of(job, stream, numbers, tables).view(declaration.shown)
-        append_new(job.lake, declaration.name, [view], declaration.schedule, stream.guarantee_by(declaration.tick))
+        append_new(job.lake, one.name, [published.main], one.schedule, published.guarantee)
 
 
 def keeps_tables(query: Query) -> bool:
@@ -123,23 +262,17 @@ def view_path(output: Path, name: str) -> Path:
 def write_views(output: Path, published: Published, *, main: bool = False) -> list[Path]:
     """Write the further views next to the output, with `main` also that itself, and what readers of a CSV must know.
     Each file is complete or as it was before."""
-    paths = [view_path(output, name) for name in published.names]
-    tables = [(published.output(), output)] if main else []
-    tables += [(published.view(name), path) for name, path in zip(published.names, paths, strict=True)]
-    for table, path in tables:
-        metadata = {"evercount.guarantee": published.guarantee}
-        schedule = published.declaration.schedule
-        try:
-            with replaced(path, new_mode(path)) as file:
-                shown = table if published.full_digits else round_table(table)
-                write_tables(output_kind(output.name), file, [shown], schedule, metadata)
-        except OSError as error:
-            raise StoreError(f"{output} is published; its view {path} cannot be written: {error.strerror}") from error
-    one, digits, carried = published.declaration, published.full_digits, published.carried
-    facts = public_facts(one, published.guarantee, published.marks, full_digits=digits, carried=carried)
-    for path in (output, *paths):
-        describe_file(path, facts, published.level)
-    return paths
+    job, metadata = published.job, {"evercount.guarantee": published.guarantee}
+    views = {view_path(output, name): published.view(name) for name in job.all_views}
+    for path, table in (({output: published.output()} if main else {}) | views).items():
+        shown = table if job.full_digits else round_table(table)
+        with disk_errors(f"{output} is published; {path} cannot be written"), replaced(path, new_mode(path)) as file:
+            write_tables(output_kind(output.name), file, [shown], job.declaration.schedule, metadata)
+    digits = job.full_digits
+    facts = public_facts(job.declaration, published.guarantee, published.marks, full_digits=digits, carried=job.carried)
+    for path in (output, *views):
+        describe_file(path, facts)
+    return list(views)
 
 
 def description_path(table: Path) -> Path:
@@ -147,17 +280,15 @@ def description_path(table: Path) -> Path:
     return table.with_name(f"{table.name}.meta.json")
 
 
-def describe_file(path: Path, facts: Mapping[str, Any], level: float) -> None:
+def describe_file(path: Path, facts: Mapping[str, Any]) -> None:
     """Write next to a CSV what readers must know (`public_facts`), as CSV on the Web."""
     if output_kind(path.name) != "csv":
         return
     target = description_path(path)
-    try:
+    with disk_errors(f"{path} is published; {target} cannot be written"):
         with path.open("rb") as file:
             columns = file.readline().decode().strip().split(",")
-        _write_json(target, describe_csv(path.name, columns, facts, level))
-    except OSError as error:
-        raise StoreError(f"{path} is published; {target} cannot be written: {error.strerror}") from error
+        _write_json(target, describe_csv(path.name, columns, facts, LEVEL))
 
 
 def _write_json(path: Path, said: Mapping[str, Any]) -> None:
@@ -172,36 +303,33 @@ def rename_description(path: Path) -> None:
         _write_json(path, json.loads(path.read_text(encoding="utf-8")) | {"url": table})
 
 
-def draw_releases(published: Published, target: Path, scratch: Path) -> tuple[int, int]:
-    """Draw the first cells of what is published, with a title that states the promise, over the starts of the ticks.
-    Returns how many cells are drawn, and how many there are."""
+def draw_releases(published: Published, target: Path, scratch: Path) -> None:
+    """Draw the first cells of what is published, with a title that states the promise, over the starts of the ticks."""
     from evercount.plotting import band_plot
 
-    declaration, level = published.declaration, published.level
-    schedule, table = declaration.schedule, published.view(declaration.shown)
-    everything = table.cells
-    labels = everything[:MOST_CELLS_DRAWN]
+    declaration, table = published.job.declaration, published.main
+    schedule = declaration.schedule
+    labels = table.cells[:MOST_CELLS_DRAWN]
     values, _, low, high = (table.numbers[:, part, : len(labels)] for part in range(4))
     starts = np.asarray([schedule.start_of(tick) for tick in table.ticks.tolist()], "datetime64[us]")
     drawn = scratch / target.name
     zone = None if zone_named(schedule.zone) is UTC else zone_named(schedule.zone)
+    title = chart_title(declaration, len(labels), len(table.cells))
     try:
-        title = chart_title(declaration, len(labels), len(everything), level)
         shown = (table.ticks, values, low, high, labels)
         band_plot(*shown, drawn, title=title, times=starts, zone=zone, left=table.left)
         with replaced(target, new_mode(target)) as file:
             file.write(drawn.read_bytes())
     except (OSError, ValueError) as error:
         raise EvercountError(f"the ticks are published; their chart could not be written: {error}") from error
-    return len(labels), len(everything)
 
 
-def chart_title(declaration: StreamDeclaration, drawn: int, cells: int, level: float) -> str:
+def chart_title(declaration: StreamDeclaration, drawn: int, cells: int) -> str:
     """What the chart shows, what it promises, and which cells are left out.
 
     >>> flu = StreamDeclaration.from_dict({"name": "flu", "query": "count", "tick": "1h",
     ...     "budget": {"epsilon": 1, "delta": 1e-9}})
-    >>> print(chart_title(flu, 1, 1, 0.95))
+    >>> print(chart_title(flu, 1, 1))
     flu: count, per-tick, ticks of 1h; ε = 1, δ = 0 per event for all ticks together
     band: 95% interval per number
     """
@@ -212,4 +340,4 @@ def chart_title(declaration: StreamDeclaration, drawn: int, cells: int, level: f
     some = f"the first {drawn} of {cells} cells; " if drawn < cells else ""
     what = f"{name}{declaration.query.name}, {declaration.shown}, ticks of {declaration.schedule.tick}; {promise}"
     counted = " of counted events" if counted_text(budget) else ""
-    return f"{what}\n{some}band: {level:.0%} interval per number{counted}"
+    return f"{what}\n{some}band: {LEVEL:.0%} interval per number{counted}"

@@ -1,35 +1,110 @@
-"""Which stream a run goes on with, and which ticks are due: the stream of the state, a new one, or the next year's."""
+"""What a run knows before it counts: its stream (that of the state, a new one or the next year's), ticks and ledger.
+
+A new stream fits into its ledger (`ledger`) or is refused before anything is counted. It is entered when its first
+ticks are written under their private name and before they are published. A crash in between leaves the budget spent and
+nothing published: the safe side. The file is locked from the check to the entry.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray
-from evercount._validate import stated
+from evercount._validate import FloatArray, stated
+from evercount.declarations.cautions import as_known, changed_noise, differences
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.same_stream import as_known, changed_noise, differences
-from evercount.declarations.tick_marks import TickMark, check_mark
-from evercount.declarations.view_names import stack_rows
-from evercount.engine.carried_totals import CarriedTotals, check_carries
+from evercount.declarations.view_names import TickMark, check_mark, stack_rows
 from evercount.engine.stream import Stream
+from evercount.engine.views import CarriedTotals, check_carries
 from evercount.errors import HorizonReached, ParameterError
 from evercount.files.cap_users import UsedBefore
-from evercount.files.ledger_entry import Entered, enter
-from evercount.files.published import fill_lake
-from evercount.files.release_job import Job
+from evercount.files.published import Published, fill_lake
+from evercount.files.release_job import RESTART, Job
 from evercount.files.run_state import Places, State, read_state
-from evercount.privacy import Cost, compose, successor_text
+from evercount.privacy import Budget, Cost, Ledger, compose, successor_text
 from evercount.privacy.time_range import lies_in_one_range
 from evercount.queries import build_query
 
 if TYPE_CHECKING:
     from evercount.files.store_home import StoreHome
+
+NOT_ENTERED = (
+    "{} is not in the ledger {}: a ledger must be given from the first run on. Start a new stream with it, or enter "
+    "this one: Ledger(path=…).spend(…)"
+)
+
+
+@dataclass(frozen=True)
+class Entered:
+    name: str | None = None  # its name there; None without a ledger
+    sentence: str | None = None
+    cost: Cost | None = None  # what is still to be spent
+    ledger: Ledger | None = None
+
+    def spend(self) -> None:
+        """Enter a new stream, on the disk when this returns."""
+        if self.ledger is not None and self.cost is not None and self.name is not None:
+            self.ledger.spend(self.name, self.cost)
+            self.ledger.close()
+
+
+def enter(job: Job, stream: Stream, state: State | None, publishes: bool, goes_on: bool, cleanup: ExitStack) -> Entered:
+    """Look the stream of a state up in the ledger, or check that a new one fits.
+
+    With `goes_on` it has taken over the caps of the streams of its chain; any other stream of that chain is refused.
+
+    A run that publishes nothing starts no ledger.
+
+    **Guarantee.** A stream that does not fit is refused before its events are read, and no tick of a stream is
+    published that is not in the ledger. Test: tests/files/test_release_ledger.py.
+    """
+    known = None if state is None else state.entry
+    if job.ledger is None:
+        if job.total is not None:
+            raise ParameterError("`total` needs `ledger`: the file that it is the total of")
+        return Entered(known)
+    ledger = _open(Path(job.ledger), job.total, stream.budget, publishes, cleanup)
+    names = {entry.name for entry in ledger.entries}
+    own = job.out or job.state or job.declaration.name
+    if state is not None:
+        if known not in names:
+            raise ParameterError(NOT_ENTERED.format(f"the stream of {own}, which has released ticks,", job.ledger))
+        sentence = ledger.sentence()
+        ledger.close()  # other runs may go on
+        return Entered(known, f"Ledger {job.ledger}: {sentence}")
+    chain = stream.cost.chain
+    if chain and not goes_on and any(entry.cost.chain == chain for entry in ledger.entries):
+        raise ParameterError(
+            f"the ledger {job.ledger} has a stream of this name and start that carries its caps over: "
+            "continue it (`renew`), or give this one another `name`"
+        )
+    name = next(one for number in count(1) if (one := own if number == 1 else f"{own} {number}") not in names)
+    ledger.check(name, stream.cost)
+    return Entered(name, f"Ledger {job.ledger}: {ledger.sentence([stream.cost])}", stream.cost, ledger)
+
+
+def _open(path: Path, total: tuple[float, float] | None, budget: Budget, publishes: bool, cleanup: ExitStack) -> Ledger:
+    if path.exists():
+        ledger = Ledger(path=path, wait=True)
+    elif total is not None:
+        whole = replace(budget, epsilon=total[0], delta=total[1], calibration="tight")
+        ledger = Ledger(whole, path if publishes else None)
+    else:
+        raise ParameterError(f"there is no ledger at {path}: `total` starts one, such as 1,1e-6")
+    cleanup.callback(ledger.close)
+    kept = ledger.total.epsilon, ledger.total.delta
+    if total is not None and kept != total:
+        raise ParameterError(
+            f"the ledger {path} has the total {kept[0]:g},{kept[1]:g}, which was fixed when it started: omit `total`, "
+            "or give the same"
+        )
+    return ledger
 
 
 @dataclass(frozen=True)
@@ -45,8 +120,7 @@ class Run:
     renewing: bool  # whether that is because its horizon is complete
     handed_on: Mapping[str, UsedBefore]  # what persons have used of their caps in the streams that this one goes on for
     earlier: tuple[Cost, ...]
-    stream: Stream
-    composed: str | None
+    stream: Stream  # the run's own: that of a store has one of its own, which this one is a copy of
     entered: Entered
     first: int
     stop: int
@@ -58,106 +132,115 @@ class Run:
         return self.job.declaration
 
     @property
+    def publishes(self) -> bool:
+        return not self.job.check and self.stop > self.first
+
+    @property
     def published(self) -> FloatArray:
         none = np.empty((0, len(self.stream.labels)))
         if self.before is None:
             return none
         return stack_rows(self.before.numbers, none) if self.joined else self.before.numbers
 
+    @property
+    def composed(self) -> str | None:
+        return compose_sentence(self.earlier, self.stream.cost) if self.earlier else None
+
 
 def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cleanup: ExitStack) -> Run:
     state = read_state(places) if home is None else home.read()
     earlier = () if state is None else tuple(map(Cost.from_dict, state.earlier))
-    restarted = job.new_noise_stream and state is not None
-    if job.new_noise_stream and state is not None:
+    restarted, renewing = job.new_noise_stream and state is not None, False
+    if restarted and state is not None:
         if job.declaration.carry_caps:
             raise ParameterError(
                 "`new_noise_stream` would restart the caps that this stream carries over: omit one of the two"
             )
-        if state.entry is not None and job.ledger is None:
-            raise ParameterError("the stream is in a ledger: give `ledger`, which is charged for the new one, too")
-        old = Stream.load(state.stream, job.declaration.period_of)
-        cleanup.callback(old.close)
-        earlier, state = (*earlier, old.cost), None
-    if job.full_digits is None:  # an output goes on with the digits that it has
-        began = state is not None and home is None and "digits" not in state.output_facts
-        job = replace(job, full_digits=began)
-    carried = None if state is None else CarriedTotals.load(state.carried)
-    job = replace(_settled(job, state, home), carried=carried if home is None else home.carried)
+        _check_charged(job, state, "the new one")
+        earlier, state = (*earlier, _loaded(job, state.stream, cleanup).cost), None
+    carried = home.carried if home is not None else CarriedTotals.load(None if state is None else state.carried)
+    job = replace(_settled(job, state, home), carried=carried)
     if job.renew:
         _check_renewal(job, home)
-    renewing = job.renew and state is not None and _complete(job.declaration, state)
     handed_on: Mapping[str, UsedBefore] = {}
-    if renewing:
-        assert state is not None
+    if job.renew and state is not None and _complete(job.declaration, state):
+        _check_charged(job, state, "the next one")
         handed_on = state.users if job.declaration.carry_caps else {}
-        cost = job.declaration.build(replay=True).cost
-        if (state.entry is None) != (job.ledger is None):
-            raise ParameterError(
-                "the stream is in a ledger: give `ledger`, which is charged for the next one, too"
-                if job.ledger is None
-                else f"the stream that is renewed is not in the ledger {job.ledger}: a ledger must be given from "
-                "the first run on. Enter it, Ledger(path=…).spend(…), or start a new stream"
-            )
-        carried = None
-        if job.carry_totals and home is not None:
-            carried = home.totals_at_end()
-        elif job.carry_totals:
-            old = Stream.load(state.stream, job.declaration.period_of)
-            cleanup.callback(old.close)
-            since = job.declaration.schedule.begin
-            carried = CarriedTotals.after(old._errors, old.tick, state.numbers[-1], since, job.carried)
-        state_query = state.stream["query"]
-        restarted, earlier, state = True, (*earlier, cost), None
-        counts = build_query(state_query["name"], dict(state_query["parameters"]))  # with the keys that have joined
-        job = replace(job, declaration=job.declaration.with_query(counts).renewed(), secret=None, carried=carried)
-    declaration = job.declaration
-    if state is None:
-        stream = declaration.build(secret=job.secret)
-    elif home is not None and home.live is not None:
-        stream = home.live.stream
-    else:
-        stream = Stream.load(state.stream, declaration.period_of)
-    if home is None or stream is not (home.live and home.live.stream):  # the store closes its own
-        cleanup.callback(stream.close)
-    job = replace(job, declaration=declaration.with_query(stream.query))
-    if state is not None:
-        fill_lake(job, stream, state.numbers, state.tables)  # what a run that died has left out
+        earlier, renewing = (*earlier, job.declaration.build(replay=True).cost), True
+        job, state = _renewed(job, state, cleanup), None
+    declaration, kept = job.declaration, None if state is None else state.stream
+    if state is None and home is not None and home.live is not None and not renewing:  # declared
+        kept = home.live.stream.dump()
+    stream = _loaded(job, kept, cleanup)
+    if state is not None and job.lake is not None:
+        job = replace(job, declaration=declaration.with_query(stream.query))
+        fill_lake(Published.of(job, stream, state.numbers, state.tables))  # what a run that died has left out
     joined: list[str] = []
-    if home is not None and renewing:
-        pass  # keys join the renewed stream with its next run
-    elif home is not None and home.live is not None and not job.check:
-        joined = home.join(job.add_keys)
-    elif home is not None and job.add_keys:
-        raise ParameterError("the store has no such stream yet: give all keys as `keys`")
-    else:
-        joined = stream.add_new_keys(job.add_keys)
-    if home is not None:
-        if job.remove_keys and not job.check:
-            home.hide(job.remove_keys)
-    elif hidden := [label for label in job.remove_keys if label not in stream.hidden_labels]:
-        stream.remove_keys(hidden)
+    if home is None or not renewing:  # the keys of a renewed stream of a store change with its next run
+        joined = stream.add_keys(job.add_keys)
+        if home is not None:
+            joined = home.change_keys(job) or joined
+        elif hidden := [label for label in job.remove_keys if label not in stream.hidden_labels]:
+            stream.remove_keys(hidden)
     job = replace(job, declaration=declaration.with_query(stream.query))
-    composed = compose_sentence(earlier, stream.cost) if earlier else None
     first, stop = _due(job, stream)
     if state is not None:
         state.closed.check(first, declaration.schedule)
     publishes = not job.check and stop > first
-    entered = enter(
-        job, stream, None if state is None else state.entry, state is None, publishes, cleanup, goes_on=renewing
+    return Run(
+        job=job,
+        places=places,
+        scratch=scratch,
+        before=state,
+        home=home,
+        restarted=restarted or renewing,
+        renewing=renewing,
+        handed_on=handed_on,
+        earlier=earlier,
+        stream=stream,
+        entered=enter(job, stream, state, publishes, renewing, cleanup),
+        first=first,
+        stop=stop,
+        joined=tuple(joined),
+        marks=_noted(job, state, home, publishes),
     )
-    begun = job, places, scratch, state, home, restarted, renewing, handed_on, earlier, stream, composed, entered
-    return Run(*begun, first, stop, tuple(joined), _noted(job, state, home, publishes))
+
+
+def _loaded(job: Job, kept: dict[str, Any] | None, cleanup: ExitStack) -> Stream:
+    """A stream that was kept, or a new one."""
+    declaration = job.declaration
+    stream = declaration.build(secret=job.secret) if kept is None else Stream.load(kept, declaration.period_of)
+    cleanup.callback(stream.close)
+    return stream
+
+
+def _check_charged(job: Job, state: State, which: str) -> None:
+    """Refuse to follow a stream in a ledger without it, or one that is in none with a ledger."""
+    if state.entry is not None and job.ledger is None:
+        raise ParameterError(f"the stream is in a ledger: give `ledger`, which is charged for {which}, too")
+    if state.entry is None and job.ledger is not None and not job.new_noise_stream:
+        raise ParameterError(NOT_ENTERED.format("the stream that is renewed", job.ledger))
+
+
+def _renewed(job: Job, state: State, cleanup: ExitStack) -> Job:
+    """The job of the stream that goes on for the one of a state, with the keys that have joined that."""
+    carried, asked = None, state.stream["query"]
+    if job.carry_totals:
+        old, since = _loaded(job, state.stream, cleanup), job.declaration.schedule.begin
+        carried = CarriedTotals.after(old._errors, old.tick, state.numbers[-1], since, job.carried)
+    counts = build_query(asked["name"], dict(asked["parameters"]))
+    return replace(job, declaration=job.declaration.with_query(counts).renewed(), secret=None, carried=carried)
 
 
 def _noted(job: Job, state: State | None, home: StoreHome | None, publishes: bool) -> tuple[TickMark, ...]:
     """The notes of earlier runs and, if something is published with them, of this one."""
+    notes = job.notes if publishes else ()
     if home is not None:
-        return home.note(job.notes if publishes else ())
+        return home.note(notes)
     known = [] if state is None else [TickMark(*one) for one in state.marks]
-    for note in job.notes if publishes else ():
+    for note in notes:
         mark = note.on(job.declaration.schedule)
-        check_mark(job.declaration, mark, len(known))
+        check_mark(job.declaration, mark)
         known += [] if mark in known else [mark]
     return tuple(known)
 
@@ -181,32 +264,32 @@ def _check_renewal(job: Job, home: StoreHome | None) -> None:
     )
 
 
-def _settled(job: Job, state: State | None, home: StoreHome | None = None) -> Job:
-    """The job with a zone, checked against the state that it continues."""
-    declaration, schedule = job.declaration, job.declaration.schedule
-    if state is None and home is not None and home.live is not None:  # declared, and nothing is released
-        first = home.first_start() if home.live.follows else None
-        return replace(job, declaration=_continued(job, home.live.declaration, first, {}))
-    if state is None:
-        if schedule.start is None:
-            raise ParameterError(
-                "`start` is missing: the time at which the first tick begins, such as 2026-01-01. It is public and "
-                "does not follow from the events"
-            )
-        period = declaration.budget.period
-        if isinstance(period, str) and not schedule.calendar and not job.zone_given:
-            raise ParameterError(
-                f"periods of {period} follow the calendar of a time zone: add `zone` Europe/Vienna or `zone` UTC, or "
-                "give `period` as a number of ticks"
-            )
-        if schedule.calendar and not job.zone_given:
-            raise ParameterError(
-                f"ticks of {schedule.tick} follow the calendar of a time zone: add `zone` Europe/Vienna or `zone` UTC; "
-                "for ticks of exactly 86,400 seconds write 24h"
-            )
+def _settled(job: Job, state: State | None, home: StoreHome | None) -> Job:
+    """The job with a zone, checked against the stream that it continues."""
+    if state is not None:
+        known, first, facts = StreamDeclaration.from_dict(state.declaration), state.first_start, state.output_facts
+    elif home is not None and home.live is not None:  # declared, and nothing is released
+        known, first, facts = home.live.declaration, home.first_start() if home.live.follows else None, {}
+    else:
+        _check_first(job)
         return job
-    known = StreamDeclaration.from_dict(state.declaration)
-    return replace(job, declaration=_continued(job, known, state.first_start, state.output_facts))
+    return replace(job, declaration=_continued(job, known, first, facts))
+
+
+def _check_first(job: Job) -> None:
+    """Refuse to begin a stream without a start, or with days of a zone that nobody named."""
+    schedule, period = job.declaration.schedule, job.declaration.budget.period
+    if schedule.start is None:
+        raise ParameterError(
+            "`start` is missing: the time at which the first tick begins, such as 2026-01-01. It is public and "
+            "does not follow from the events"
+        )
+    if (schedule.calendar or isinstance(period, str)) and not job.zone_given:
+        what = f"ticks of {schedule.tick}" if schedule.calendar else f"periods of {period}"
+        raise ParameterError(
+            f"{what} follow the calendar of a time zone: add `zone` Europe/Vienna or `zone` UTC; for ticks of exactly "
+            "86,400 seconds write 24h, and a `period` may be a number of ticks"
+        )
 
 
 def _continued(
@@ -222,10 +305,10 @@ def _continued(
         declaration = declaration.going_on(known.schedule.begin, declaration)
     earliest = declaration.earliest
     changes = differences(known, declaration)
-    for name in {**job.output_facts, **facts}:
-        value = job.output_facts.get(name, "full")
-        if facts.get(name, "full") != value:
-            changes.append(f"{name} was {facts.get(name, 'full')!r} and is now {value!r}")
+    for name in ("out format", "digits"):
+        before, now = (one.get(name, "full") for one in (facts, job.output_facts))
+        if before != now:
+            changes.append(f"{name} was {before!r} and is now {now!r}")
     if changes:
         raise ParameterError(
             "this is another stream than the one in the state: " + "; ".join(changes) + ". Use the previous "
@@ -235,21 +318,15 @@ def _continued(
     declaration = as_known(declaration, known).with_schedule(known.schedule)
     if declaration.shown != known.shown:  # views may change, but not what an output shows
         declaration = replace(declaration, views=(known.shown, *declaration.views))
-    if earliest is not None:
-        object.__setattr__(declaration, "earliest", earliest)
-    return declaration
+    return declaration if earliest is None else declaration._changed(earliest=earliest)
 
 
 def _due(job: Job, stream: Stream) -> tuple[int, int]:
     """1-based [first, stop): the ticks to release now."""
     horizon, schedule = stream.horizon, job.declaration.schedule
     if horizon is not None and stream.tick >= horizon:
-        raise HorizonReached(
-            horizon,
-            f"{successor_text(stream.cost)} Give it a later `start` and another `out`; with `horizon` none a stream "
-            "has no end.",
-        )
-    start = schedule.begin if job.declaration.earliest is None else job.declaration.earliest  # of the first year
+        raise HorizonReached(horizon, f"{successor_text(stream.cost)} {RESTART}")
+    start = job.declaration.first_begin
     if job.end is not None and job.end <= start:
         raise ParameterError(f"`end` {schedule.show(job.end)} is not after `start` {schedule.show(start)}")
     ended = job.declaration.ended(job.now)

@@ -21,21 +21,20 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evercount._arrays import FloatArray
-from evercount._safe_files import lock_exclusively, new_mode, new_private, open_private, sync_folder
+from evercount._safe_files import disk_errors, lock_exclusively, new_mode, open_private, replaced, sync_folder
+from evercount._validate import FloatArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule
-from evercount.engine.snapshot_format import unpack, write
-from evercount.errors import EvercountError, ParameterError, SnapshotError, StoreError
+from evercount.engine.build_parameters import unpack, write
+from evercount.errors import EvercountError, SnapshotError, StoreError
 from evercount.files.cap_users import UsedBefore
-from evercount.files.new_rows import ONE_FILE
 from evercount.files.source import Prefix, SeenRows
 
 FORMAT = "evercount release state 1"
@@ -88,8 +87,7 @@ class State:
     carried: dict[str, Any] | None = None  # the running totals that the stream goes on from (`CarriedTotals.to_dict`)
 
     def to_dict(self) -> dict[str, Any]:
-        later = ("marks", "carried")
-        return {"format": FORMAT, **{name: value for name, value in vars(self).items() if name not in later or value}}
+        return {"format": FORMAT, **vars(self)}
 
     @classmethod
     def load(cls, blob: bytes) -> State:
@@ -98,25 +96,18 @@ class State:
             raise SnapshotError("this is not the state of a release, or it is one of another version")
         try:
             data["closed"] = Closed(*data["closed"])
-            data["earlier"], data["tables"] = tuple(data["earlier"]), tuple(data.get("tables", ()))
-            data["marks"] = tuple(tuple(one) for one in data.get("marks", ()))
-            data["consumed"] = _consumed(data["consumed"])
+            data["earlier"], data["tables"] = tuple(data["earlier"]), tuple(data["tables"])
+            data["marks"] = tuple(tuple(one) for one in data["marks"])
+            data["consumed"] = {name: Prefix(*prefix) for name, prefix in (data["consumed"] or {}).items()}
             data["seen"] = {name: SeenRows(*seen) for name, seen in data["seen"].items()}
             return cls(**data)
         except (KeyError, TypeError, AttributeError) as error:
             raise SnapshotError(f"malformed state ({type(error).__name__})") from error
 
 
-def _consumed(data: Any) -> dict[str, Prefix]:
-    """States of before knew one file, and not its name."""
-    if data is None or isinstance(data, list):
-        return {} if data is None else {ONE_FILE: Prefix(*data)}
-    return {name: Prefix(*prefix) for name, prefix in data.items()}
-
-
 @dataclass(frozen=True)
 class Places:
-    """Where the output (None: standard output, or none) and the state lie, and the private files beside them.
+    """Where the output, if there is one, and the state lie, and the private files next to them.
 
     >>> Places.of("hourly.csv", None).state.name
     'hourly.csv.state'
@@ -124,30 +115,17 @@ class Places:
 
     output: Path | None
     state: Path
-    silent: bool = False  # whether there is no output, not even standard output: the state alone has what was published
 
     @classmethod
     def of(cls, out: str | None, state: str | None, folder: Path = Path()) -> Places:
         """The places of a run; without a name the state lies next to the output, or in a folder that is not kept."""
         if out is None:
-            return cls(None, folder / "state" if state is None else Path(state), silent=True)
-        if out == "-":
-            if state is None:
-                raise ParameterError(
-                    "`out` - needs `state`: without it a second run could not know what the first has released"
-                )
-            return cls(None, Path(state))
-        return cls(Path(out), Path(state if state is not None else out + ".state"))
+            return cls(None, folder / "state" if state is None else Path(state))
+        return cls(Path(out), Path(out + ".state" if state is None else state))
 
     @property
-    def pending(self) -> Path:
-        if self.output is None:
-            return self.state.with_name(f".{self.state.name}.stdout")
-        return self.output.with_name(f".{self.output.name}.new")
-
-    @property
-    def new_state(self) -> Path:
-        return self.state.with_name(f".{self.state.name}.new")
+    def pending(self) -> Path | None:
+        return None if self.output is None else self.output.with_name(f".{self.output.name}.new")
 
 
 @contextmanager
@@ -155,27 +133,22 @@ def locked(places: Places) -> Iterator[Path]:
     """One run at a time for a state; a second one is refused. Gives a private scratch folder for that run. The scratch
     folder may hold copies of events. A killed run leaves it, and the next one removes it. The empty lock file stays."""
     lock = places.state.with_name(f".{places.state.name}.lock")
-    try:
-        file = open_private(lock, os.O_CREAT | os.O_RDWR)
-    except OSError as error:
-        raise StoreError(f"the folder of {places.state} cannot be written: {error.strerror}") from error
-    try:
+    scratch = places.state.with_name(f".{places.state.name}.scratch")
+    with ExitStack() as cleanup:
+        with disk_errors(f"the folder of {places.state} cannot be written"):
+            file = open_private(lock, os.O_CREAT | os.O_RDWR)
+        cleanup.callback(os.close, file)
         try:
             lock_exclusively(file)
         except OSError as error:
             raise StoreError(f"another run is using {places.state}: wait until it has ended") from error
-        scratch = places.state.with_name(f".{places.state.name}.scratch")
         shutil.rmtree(scratch, ignore_errors=True)
-        try:
-            try:
-                scratch.mkdir(mode=0o700)
-            except OSError as error:  # a link or a folder of somebody else is there
-                raise StoreError(f"the scratch folder {scratch} cannot be made: {error.strerror}") from error
-            yield scratch
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-    finally:
-        os.close(file)
+        cleanup.callback(shutil.rmtree, scratch, ignore_errors=True)
+        with disk_errors(
+            f"the scratch folder {scratch} cannot be made"
+        ):  # a link or a folder of somebody else is there
+            scratch.mkdir(mode=0o700)
+        yield scratch
 
 
 def read_state(places: Places) -> State | None:
@@ -208,47 +181,28 @@ def commit(places: Places, state: State) -> None:
     release is lost, wherever the process is killed. It is assumed that a rename within a folder is atomic and that
     fsync reaches the disk. Tests: tests/files/test_run_state.py, which kills a process at every step.
     """
-    complete = state if places.silent else replace(state, output=digest_of(places.pending))
-    with new_private(places.new_state) as file:
+    complete = state if places.pending is None else replace(state, output=digest_of(places.pending))
+    with replaced(places.state) as file:
         write(complete.to_dict(), file)
-        file.flush()
-        os.fsync(file.fileno())
-    places.new_state.replace(places.state)
-    sync_folder(places.state)
     _finish(places, complete)
 
 
-def discard(places: Places) -> None:
-    """Remove what an unfinished run has prepared; only before `commit`."""
-    places.pending.unlink(missing_ok=True)
-    places.new_state.unlink(missing_ok=True)
-
-
-def archive(places: Places, beside: Callable[[Path], list[Path]] = lambda _: []) -> list[Path]:
-    """Copies of the state, the output and what lies `beside` an output, so that a new stream can take their names."""
-    number = 1
-    while True:
-        kept_state = places.state.with_name(f"{places.state.name}.{number}")
-        kept_output = None
-        if places.output is not None and places.output.exists():
-            kept_output = places.output.with_name(f"{places.output.stem}.{number}{places.output.suffix}")
-        if not kept_state.exists() and not (kept_output and kept_output.exists()):
+def archive(places: Places, beside: Sequence[Path]) -> list[Path]:
+    """Copies of the state, and of the output with what lies `beside` it, so that a new stream can take their names."""
+    for number in count(1):
+        copies = {}
+        if places.output is not None:
+            stem = places.output.stem
+            for path in (places.output, *beside):
+                copies[path] = path.with_name(f"{stem}.{number}{path.name.removeprefix(stem)}")
+        copies[places.state] = places.state.with_name(f"{places.state.name}.{number}")
+        if not any(target.exists() for target in copies.values()):
             break
-        number += 1
-    copies = []
-    further = zip(beside(places.output), beside(kept_output), strict=True) if places.output and kept_output else ()
-    for source, target in ((places.output, kept_output), *further, (places.state, kept_state)):
-        if source is not None and target is not None and source.exists():
-            half = target.with_name(f".{target.name}.new")
-            with source.open("rb") as old, new_private(half) as new:
-                shutil.copyfileobj(old, new)
-                new.flush()
-                os.fsync(new.fileno())
-            half.chmod(source.stat().st_mode & 0o777)
-            half.replace(target)
-            sync_folder(target)
-            copies.append(target)
-    return copies
+    made = {source: target for source, target in copies.items() if source.exists()}
+    for source, target in made.items():
+        with source.open("rb") as old, replaced(target, source.stat().st_mode & 0o777) as new:
+            shutil.copyfileobj(old, new)
+    return list(made.values())
 
 
 def digest_of(path: Path) -> str:
@@ -265,28 +219,16 @@ def remember_noise(out: str | None, state: str | None) -> None:
 
 def _finish(places: Places, state: State) -> None:
     """Step 4, unless it is done."""
-    pending = places.pending
-    if places.silent:
-        return
-    if places.output is None:
-        # The private copy is removed when all of it was written: until then every run begins by writing it (again).
-        if pending.exists() and digest_of(pending) == state.output:
-            try:
-                with pending.open("rb") as file:
-                    shutil.copyfileobj(file, sys.stdout.buffer)
-                sys.stdout.buffer.flush()
-            except BrokenPipeError:
-                raise StoreError("the reader of the output is gone: the next run writes these rows again") from None
-            pending.unlink()
+    if places.output is None or places.pending is None:
         return
     if places.output.exists() and digest_of(places.output) == state.output:
         return
-    if not pending.exists() or digest_of(pending) != state.output:
+    if not places.pending.exists() or digest_of(places.pending) != state.output:
         what = "is not what the last run has written" if places.output.exists() else "is missing"
         raise StoreError(
             f"{places.output} {what}, and its state {places.state} continues it: put the file back as it was, "
             "or name the right `out` and `state`"
         )
-    pending.chmod(new_mode(places.output))
-    pending.replace(places.output)
+    places.pending.chmod(new_mode(places.output))
+    places.pending.replace(places.output)
     sync_folder(places.output)

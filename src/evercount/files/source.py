@@ -1,7 +1,12 @@
-"""Event files: what a file is (CSV, JSONL or Parquet; plain, gzip or zstd), its columns, and how DuckDB scans it.
+"""Sources of events, files and data frames: what each is, and how DuckDB scans it.
 
-The format is told from the first bytes, never from the name. Nothing about the events is guessed: a CSV has a header, a
-declared delimiter and text columns, so that no row can change how another row is read.
+A file is CSV, JSONL or Parquet; plain, gzip or zstd. The format is told from the first bytes, never from the name.
+Nothing about the events is guessed: a CSV has a header, a declared delimiter and text columns, so that no row can
+change how another row is read.
+
+A data frame is one of pandas, Polars, Arrow, a relation of DuckDB, or anything that speaks Arrow's C stream. Only the
+columns that a stream uses are taken, as an Arrow table, which DuckDB scans like a Parquet file: the same rules for
+times, users, keys and bad rows hold. Numbers, times and most texts are not copied.
 """
 
 from __future__ import annotations
@@ -9,19 +14,22 @@ from __future__ import annotations
 import csv
 import glob
 import gzip
+import importlib
 import io
 import json
 import os
 import shutil
-import stat
+import signal
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 from evercount._safe_files import new_private
@@ -112,7 +120,7 @@ class Source:
         if self.compression == "gzip":
             return gzip.open(self.path, "rb")  # type: ignore[return-value]
         if self.compression == "zstd":
-            return io.BufferedReader(arrow().input_stream(str(self.path), compression="zstd"))
+            return io.BufferedReader(library("pyarrow").input_stream(str(self.path), compression="zstd"))
         return self.path.open("rb")
 
 
@@ -134,11 +142,7 @@ class SeenRows(NamedTuple):
 def connect(scratch: Path, sources: Sequence[Source] = ()) -> DuckDBPyConnection:
     """DuckDB in memory, which downloads nothing and spills into `scratch` only; all times are in UTC. It knows the data
     frame of `sources`, if there is one."""
-    try:
-        import duckdb
-    except ImportError as error:
-        raise MissingExtra("reading event files", "files") from error
-    connection = duckdb.connect(
+    connection: DuckDBPyConnection = library("duckdb").connect(
         config={
             "memory_limit": DUCKDB_MEMORY,
             "threads": min(MOST_THREADS, os.cpu_count() or 1),
@@ -155,13 +159,22 @@ def connect(scratch: Path, sources: Sequence[Source] = ()) -> DuckDBPyConnection
     return connection
 
 
-def arrow() -> Any:
-    import importlib
-
+def library(name: Literal["duckdb", "pyarrow"]) -> Any:
+    """DuckDB or PyArrow. Ctrl-C waits until it is imported: an import that is interrupted may fail with another error,
+    abort the process, or lose the interrupt."""
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
+    if before is not None:
+        signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:
-        return importlib.import_module("pyarrow")
+        return importlib.import_module(name)
     except ImportError as error:
         raise MissingExtra("reading event files", "files") from error
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
@@ -205,7 +218,6 @@ def open_source(
     name: str,
     scratch: Path,
     delimiter: str = ",",
-    stdin: IO[bytes] | None = None,
     *,
     number: int = 0,
     json_lines: bool | None = None,
@@ -217,25 +229,15 @@ def open_source(
     link = scratch / (f"input-{number}" if number else "input")
     shown = "standard input" if name == "-" else name
     try:
-        if name == "-":
-            with new_private(link) as spool:
-                shutil.copyfileobj(stdin or sys.stdin.buffer, spool, COPY_BYTES)
+        path = Path(name)
+        if name != "-" and path.is_file():
+            link.symlink_to(path.resolve())
         else:
-            path = Path(name)
-            mode = path.stat().st_mode
-            if stat.S_ISDIR(mode):
-                raise InputError(f"{name} is a directory: name a file, or '-' for standard input")
-            if stat.S_ISREG(mode):
-                link.symlink_to(path.resolve())
-            else:
-                with path.open("rb") as pipe, new_private(link) as spool:
-                    shutil.copyfileobj(pipe, spool, COPY_BYTES)
+            given = nullcontext(sys.stdin.buffer) if name == "-" else path.open("rb")
+            with given as pipe, new_private(link) as spool:
+                shutil.copyfileobj(pipe, spool, COPY_BYTES)
         with link.open("rb") as file:
             head = file.read(4)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {name}") from error
-    except PermissionError as error:
-        raise InputError(f"no permission to read {name}") from error
     except OSError as error:
         raise InputError(f"{shown} cannot be read: {error.strerror}") from error
     if not head:
@@ -254,12 +256,10 @@ def open_source(
 
 
 def _parquet(link: Path, shown: str, scratch: Path) -> Source:
-    import duckdb
-
     try:
         with connect(scratch) as connection:
             rows = connection.execute(f"DESCRIBE SELECT * FROM {_reading('read_parquet', link)}").fetchall()
-    except duckdb.Error as error:
+    except library("duckdb").Error as error:
         raise InputError(f"{shown} is a damaged Parquet file") from error
     return Source(link, shown, "parquet", "none", tuple(row[0] for row in rows), tuple(row[1] for row in rows))
 
@@ -296,3 +296,99 @@ def _reading(function: str, path: Path, options: str = "") -> str:
 
 def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+# -- data frames -------------------------------------------------------------------------------------------------------
+
+FRAME_NAME = "the data frame"
+PLAIN = ("string", "empty", "integer", "floating", "mixed-integer-float", "decimal", "boolean", "date")
+"""What pandas calls objects that Arrow converts as they are."""
+EXPECTED = (
+    "data must be a DataFrame of pandas or Polars, an Arrow table, a relation of DuckDB, a path or a list of paths, "
+    'got {}: try release(pd.DataFrame(rows), time="when", every="1d", zone="UTC", start="2026-01-01", epsilon=1)'
+)
+
+
+def frame_source(data: Any, used: tuple[str, ...], scratch: Path) -> Source:
+    pa = library("pyarrow")
+    names, table = _table(pa, data, used)
+    for number, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            table = table.set_column(number, table.field(number).name, column.cast(column.type.value_type))
+    source = Source(Path(), FRAME_NAME, "frame", "none", names, (), frame=table)
+    source.require(*used)
+    try:
+        with connect(scratch, (source,)) as connection:
+            rows = connection.execute(f"DESCRIBE SELECT * FROM {FRAME}").fetchall()
+    except library("duckdb").Error as error:
+        raise InputError(f"{FRAME_NAME} cannot be read: {str(error).splitlines()[0]:.200}") from error
+    types = {row[0]: row[1] for row in rows}
+    return replace(source, types=tuple(types.get(name, "") for name in names))
+
+
+def _table(pa: Any, data: Any, used: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
+    kind = type(data)
+    if hasattr(kind, "itertuples"):
+        return _of_pandas(pa, data, used)
+    if hasattr(kind, "collect_schema"):  # Polars
+        names = tuple(data.collect_schema().names())
+        polars = importlib.import_module("polars")
+        chosen = data.lazy().select([name for name in dict.fromkeys(used) if name in names])
+        return names, pa.table(chosen.cast({polars.Categorical: polars.String, polars.Enum: polars.String}).collect())
+    try:  # tables of Arrow, relations of DuckDB, and others
+        reader = pa.RecordBatchReader.from_stream(data)
+    except (TypeError, pa.ArrowException):
+        raise InputError(EXPECTED.format(kind.__name__)) from None
+    names = tuple(reader.schema.names)
+    schema = pa.schema([reader.schema.field(name) for name in dict.fromkeys(used) if names.count(name) == 1])
+    return names, pa.Table.from_batches([batch.select(schema.names) for batch in reader], schema)
+
+
+def _of_pandas(pa: Any, data: Any, used: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
+    """The columns of pandas by name, and the levels of its index where no column has the name."""
+    names = [str(name) for name in data.columns]
+    levels = [str(name) for name in data.index.names if name is not None]
+    columns = {}
+    for name in dict.fromkeys(used):
+        if names.count(name) == 1:
+            columns[name] = _column(pa, name, data.iloc[:, names.index(name)])
+        elif name not in names and levels.count(name) == 1:
+            columns[name] = _column(pa, name, data.index.get_level_values(levels.index(name)).to_series())
+    return (*names, *(name for name in levels if name not in names)), pa.table(columns)
+
+
+def _column(pa: Any, name: str, column: Any) -> Any:
+    """A column of pandas as Arrow has it. Objects are taken for what they are, never for what the first of them are."""
+    if str(column.dtype).startswith("period"):  # Arrow would take them for numbers
+        raise InputError(
+            f"the column {name!r} of {FRAME_NAME} holds periods ({column.dtype}): make times of them, as in "
+            f"frame[{name!r}] = frame[{name!r}].dt.to_timestamp()"
+        )
+    if column.dtype == object:
+        column = _objects(name, column)
+    try:
+        return pa.Array.from_pandas(column)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"the column {name!r} of {FRAME_NAME} ({column.dtype}) cannot be read: {str(error).splitlines()[0]:.200}. "
+            f"Cast it, as in frame[{name!r}] = frame[{name!r}].astype(str)"
+        ) from error
+
+
+def _objects(name: str, column: Any) -> Any:
+    """Objects of one kind as they are; times, with and without an offset, and whole numbers among texts as texts."""
+    kind = importlib.import_module("pandas").api.types.infer_dtype(column, skipna=True)
+    if kind in PLAIN:
+        return column
+    missing = column.isna()
+    for number, (value, gone) in enumerate(zip(column, missing, strict=True)):
+        if not gone and (isinstance(value, bool) or not isinstance(value, str | int | datetime)):
+            raise InputError(
+                f"the column {name!r} of {FRAME_NAME} holds objects: row {number} (from 0) is {value!r:.80} "
+                f"({type(value).__name__}). Make it one type, as in frame[{name!r}] = frame[{name!r}].astype(str)"
+            )
+    texts = [
+        None if gone else value.isoformat() if isinstance(value, datetime) else str(value)
+        for value, gone in zip(column, missing, strict=True)
+    ]
+    return column.__class__(texts, dtype=object)

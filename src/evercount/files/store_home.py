@@ -18,29 +18,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, insert
 
-from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
-from evercount.declarations.tick_marks import NewMark, TickMark
-from evercount.engine.carried_totals import CarriedTotals
-from evercount.engine.snapshot_format import pack
-from evercount.engine.tick_totals import TickEvents, TickTotals
+from evercount.declarations.view_names import NewMark, TickMark
+from evercount.engine.build_parameters import pack
+from evercount.engine.close_ticks import TickEvents, TickTotals
+from evercount.engine.stream import Stream
+from evercount.engine.views import CarriedTotals
 from evercount.errors import Conflict, ParameterError, SnapshotError, StoreError
 from evercount.files.published import keeps_tables, own_tables
 from evercount.files.release_job import Job
 from evercount.files.run_state import State
 from evercount.store import Store, key_from_environment
-from evercount.store.declare_stream import MOST_CELLS
-from evercount.store.join_keys import hide_keys, join_keys
 from evercount.store.open_stream import FILES
-from evercount.store.renew import last_of_renewals, next_name, renew_stream
 from evercount.store.schema import file_runs, find, remove
 from evercount.store.spending import read_cap
-from evercount.store.tick_marks import mark_ticks
+from evercount.store.stream_life import hide_keys, join_keys, last_of_renewals, mark_ticks, next_name, renew_stream
 
 
 class StoreHome:
@@ -69,10 +65,6 @@ class StoreHome:
     def carried(self) -> CarriedTotals | None:
         return None if self.live is None else self.store.carried(self.live.id)
 
-    def totals_at_end(self) -> CarriedTotals:
-        assert self.live is not None
-        return self.store.totals_at_end(self.live.id)
-
     def note(self, notes: Sequence[NewMark]) -> tuple[TickMark, ...]:
         """Keep what the operator says about ticks; all that was ever said."""
         if notes and self.live is None:
@@ -85,17 +77,17 @@ class StoreHome:
     @property
     def capped(self) -> bool:
         """Whether the operator has said how much streams may spend together."""
-        with self.store.database.reading() as connection:
-            return read_cap(connection) is not None
+        return self.store.database.read(read_cap) is not None
 
-    def join(self, keys: Sequence[Any]) -> list[str]:
-        assert self.live is not None
-        return join_keys(self.store, self.live.name, keys, MOST_CELLS) if keys else []
-
-    def hide(self, labels: Sequence[str]) -> None:
-        if self.live is None:
-            raise ParameterError("the store has no such stream yet: leave the keys out of `keys`")
-        hide_keys(self.store, self.live.name, labels)
+    def change_keys(self, job: Job) -> list[str]:
+        """Let keys join the stream of the store, and hide others; the labels of those that have joined."""
+        if self.live is None and (job.add_keys or job.remove_keys):
+            raise ParameterError("the store has no such stream yet: its keys are those of `keys`")
+        if self.live is None or job.check:
+            return []
+        if job.remove_keys:
+            hide_keys(self.store, self.live.name, job.remove_keys)
+        return join_keys(self.store, self.live.name, job.add_keys) if job.add_keys else []
 
     def first_start(self) -> int | None:
         """The start of the first stream of a chain of renewals."""
@@ -109,8 +101,7 @@ class StoreHome:
         live = self.live
         if live is None:
             return None
-        with self.store.database.reading() as connection:
-            sealed = find(connection, file_runs, "sealed", stream=live.id)
+        sealed = self.store.database.read(find, file_runs, "sealed", stream=live.id)
         if sealed is None:  # it was declared, and nothing was released
             return None
         try:
@@ -125,19 +116,21 @@ class StoreHome:
             numbers = np.empty((0, len(query.labels)))
         return replace(state, stream=live.stream.dump(), numbers=numbers, tables=own)
 
-    def commit(
-        self, declaration: StreamDeclaration, totals: TickTotals | TickEvents, state: State, job: Job, renewing: bool
-    ) -> State:
-        """Steps 2 and 3; returns the state with what is published now."""
-        if renewing:
-            assert self.live is not None
-            name = self.live.name
-            self.live = renew_stream(
-                self.store, name, self.now, new_name=next_name(name), carry_totals=job.carry_totals
-            )
+    def committed(self) -> tuple[State, Stream]:
+        state = self.read()
+        assert state is not None
+        assert self.live is not None
+        return state, self.live.stream
+
+    def commit(self, totals: TickTotals | TickEvents, state: State, job: Job, renewing: bool) -> tuple[State, Stream]:
+        """Steps 2 and 3; returns the state with what is published now, and the stream."""
         live = self.live
+        if renewing:
+            assert live is not None
+            new_name = next_name(live.name)
+            live = renew_stream(self.store, live.name, self.now, new_name=new_name, carry_totals=job.carry_totals)
         if live is None or (not live.closed and not live.follows):
-            live = self.store.declare(declaration, self.now, job.secret, waits_for=FILES)
+            live = self.store.declare(job.declaration, self.now, job.secret, waits_for=FILES)
         kept = replace(state, stream={}, numbers=np.empty((0, 0)), tables=())
         sealed = live.seal(pack(kept.to_dict()), "files")
 
@@ -147,6 +140,4 @@ class StoreHome:
 
         self.store.close_given(live, totals, self.now, also)
         self.live = live
-        after = self.read()
-        assert after is not None
-        return after
+        return self.committed()

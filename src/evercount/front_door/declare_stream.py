@@ -1,4 +1,4 @@
-"""`declare`: a stream by named options, in Python and of the command `evercount release`.
+"""`declare`: a stream by named options, in Python and of the command `evercount release`, and its lists of keys.
 
 An option of a stream is a line of `Declared` and a line of the docstring of `declare`: the command makes its options of
 these, with name, type and help. Names in backquotes in messages are parameters; the command writes them as options.
@@ -6,19 +6,21 @@ these, with name, type and help. Names in backquotes in messages are parameters;
 
 from __future__ import annotations
 
+import csv
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
+import numpy as np
+
+from evercount._validate import check_kind, check_public_text
 from evercount.errors import MissingExtra, ParameterError, UnknownName
-from evercount.front_door.listed_keys import keys_of, weights_of
 
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
-    from evercount.planning.plan_views import ViewPlan
     from evercount.queries import Query
 
 
@@ -75,14 +77,10 @@ def with_options(options: Any) -> Callable[[F], F]:
     def shown(function: F) -> F:
         own = inspect.signature(function)
         named = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        for base in (Declared, options):
-            for name, hint in base.__annotations__.items():
-                if name not in {one.name for one in named}:
-                    text = getattr(hint, "__forward_arg__", hint)
-                    default = False if text == "bool" else None
-                    named.append(
-                        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=text)
-                    )
+        for name, hint in options.__annotations__.items():
+            text = getattr(hint, "__forward_arg__", hint)
+            default = False if text == "bool" else None
+            named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=text))
         function.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
         if "        options: " in (function.__doc__ or ""):
             lines = "\n".join(f"        {name}: {text}" for name, text in described_options(declare).items())
@@ -151,9 +149,9 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
     ('count', '1d', 0.0)
     """
     stream_declaration = declaration_class()
-    from evercount.declarations.columns import Columns
+    from evercount.declarations.fields import Columns
     from evercount.privacy import Budget
-    from evercount.queries import Query, build_query
+    from evercount.queries import build_query
 
     given: dict[str, Any] = {name: options.pop(name, None) for name in Declared.__annotations__}  # type: ignore[misc]
     for name in options:
@@ -162,7 +160,6 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         if name in ReleaseOptions.__annotations__:
             raise ParameterError(f"`{name}` belongs to `release`, not to a declaration: release(data, daily, {name}=…)")
         raise UnknownName("option", name, Declared.__annotations__)
-    _check_kinds(given)
     missing = [f"`{name}`" for name in ("time", "every", "epsilon") if given[name] is None]
     if missing:
         raise ParameterError(
@@ -173,10 +170,9 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
     unit = unit_of(*caps, user=given["user"] is not None)
     if unit["unit"] == "user" and given["user"] is None:
         raise ParameterError("users are protected, so their column is needed: `user`")
-    made = given["postprocess"]
-    made = listed_names([name.strip() for name in made.split(",")] if isinstance(made, str) else made)
-    views = listed_names(given["views"]) or (("per-tick",) if made and "monotone" not in made else ())
-    query = given["query"] if isinstance(given["query"], Query) else build_query(*_query(given))
+    made = listed_names("postprocess", given["postprocess"], split=True)
+    views = listed_names("views", given["views"]) or (("per-tick",) if made and "monotone" not in made else ())
+    query = build_query(*_query(given)) if isinstance(given["query"], str | None) else given["query"]
     horizon = given["horizon"]
     return stream_declaration(
         name=given["name"] or "release",
@@ -187,11 +183,17 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         zone=given["zone"] or "UTC",
         horizon=parse_horizon(horizon) if isinstance(horizon, str) else horizon,
         factorization=given["factorization"],
-        columns=Columns(given["time"], _one_or_more(given["key"]), given["value"], given["user"], _levels(given)),
+        columns=Columns(
+            time=given["time"],
+            key=key[0] if isinstance(key := given["key"], list | tuple) and len(key) == 1 else key or None,
+            value=given["value"],
+            user=given["user"],
+            levels=listed_names("rollup", given["rollup"], split=True),
+        ),
         late=given["late"] or "drop",
         wait=given["wait"] or "0s",
         revise_for=given["revise_for"],
-        carry_caps=bool(given["carry_caps"]),
+        carry_caps=given["carry_caps"] or False,
         views=views,
         postprocess=made,
     )
@@ -208,65 +210,22 @@ def declaration_class() -> type[StreamDeclaration]:
 
 def check_declaration(declaration: object) -> None:
     """Refuse what is not a declaration."""
-    if not isinstance(declaration, declaration_class()):
-        raise ParameterError(
-            f"`declaration` must be a StreamDeclaration, got {type(declaration).__name__}: declare(time=…, every=…, "
-            "epsilon=…) makes one; with the options themselves none is needed, as in release(data, time=…, every=…, "
-            "epsilon=…)"
-        )
-
-
-def _check_kinds(given: dict[str, Any]) -> None:
-    from evercount.queries import Query
-
-    columns = ("time", "key", "value", "user")
-    for name in columns:
-        parts = given[name] if name == "key" and isinstance(given[name], list | tuple) else [given[name]]
-        if not all(part is None or isinstance(part, str) for part in parts):
-            raise ParameterError(f'`{name}` must be the name of a column, such as "when", got {given[name]!r:.80}')
-    for name in ("every", "zone", "unit", "adjacency", "name"):
-        if given[name] is not None and not isinstance(given[name], str):
-            example = {"every": "1d", "zone": "Europe/Vienna", "unit": "user", "adjacency": "replace"}.get(name, "flu")
-            raise ParameterError(f'`{name}` must be a text such as "{example}", got {given[name]!r:.80}')
-    query = given["query"]
-    if query is not None and not isinstance(query, str | Query):
-        example = f"{query.__name__}()" if isinstance(query, type) else "Count()"
-        raise ParameterError(f'`query` must be a name such as "count", or a query such as {example}, got {query!r:.80}')
-    for name, example in (("views", "last-7"), ("postprocess", "integer"), ("rollup", "state")):
-        names = [given[name] or ""] if isinstance(given[name], str | None) else given[name]
-        if not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
-            raise ParameterError(f'`{name}` must be a list of names such as ["{example}"], got {given[name]!r:.80}')
-    weights = given["weights"]
-    if not isinstance(weights, str | Path | Mapping | None):
-        raise ParameterError(f'`weights` must be a table such as {{"Vienna": 3}}, or a file, got {weights!r:.80}')
-    check_flags(given, "carry_caps")
-
-
-def check_flags(given: Mapping[str, Any], *names: str) -> None:
-    """Refuse texts: "no" would be taken for yes."""
-    for name in names:
-        if not isinstance(given[name], bool | None):
-            raise ParameterError(f"`{name}` must be True or False, got {given[name]!r:.80}")
+    check_kind("`declaration`", declaration, declaration_class(), "declare(time=…, every=…, epsilon=…)")
 
 
 def parse_horizon(text: str) -> int | None:
     """The horizon that a text writes.
 
-    >>> parse_horizon("2^16"), parse_horizon("1e6"), parse_horizon("none")
-    (65536, 1000000, None)
+    >>> parse_horizon("2^16"), parse_horizon("8760"), parse_horizon("none")
+    (65536, 8760, None)
     """
-    if text.strip().lower() in ("none", "unbounded", "inf"):
+    if text.strip().lower() == "none":
         return None
+    base, power_follows, power = text.partition("^")
     try:
-        if "^" in text:
-            base, power = text.split("^")
-            return int(int(base) ** int(power))
-        number = float(text) if "e" in text.lower() else int(text)
+        return int(int(base) ** int(power if power_follows else 1))
     except ValueError as error:
         raise ParameterError(f"horizon must be a number of ticks such as 65536, 2^16 or none, got {text!r}") from error
-    if number != int(number):
-        raise ParameterError(f"horizon must be a whole number of ticks, got {text}")
-    return int(number)
 
 
 def unit_of(
@@ -323,22 +282,12 @@ def _query(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return name, asked
 
 
-def _levels(given: dict[str, Any]) -> tuple[str, ...]:
-    text = given["rollup"]
-    columns = text.split(",") if isinstance(text, str) else text or ()
-    return tuple(column.strip() for column in columns)
-
-
-def listed_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One name or several, each once."""
-    return tuple(dict.fromkeys((names,) if isinstance(names, str) else names or ()))
-
-
-def _one_or_more(columns: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
-    """One column by its name, several as a tuple."""
-    if columns is None or isinstance(columns, str):
-        return columns
-    return columns[0] if len(columns) == 1 else tuple(columns) or None
+def listed_names(what: str, names: str | Sequence[str] | None, split: bool = False) -> tuple[str, ...]:
+    """One name or several, each once but for columns; with `split` a text may hold several, with commas."""
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",")] if split else [names]
+    check_kind(f"`{what}`", names, Sequence | None, '["per-tick", "last-7"]' if what == "views" else '["integer"]')
+    return tuple(names or ()) if what == "rollup" else tuple(dict.fromkeys(names or ()))
 
 
 def described_options(*functions: Any) -> dict[str, str]:
@@ -352,37 +301,74 @@ def described_options(*functions: Any) -> dict[str, str]:
     return found
 
 
-@with_options(Declared)
-def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declared]) -> ViewPlan:
-    """Which error will the numbers have? The std of each view, with every noise that a stream may have.
+# -- public lists of keys and weights: from a file, or as Python and pandas have them ----------------------------------
 
-    Nothing is counted and nothing is spent: it follows from the declaration alone. Columns of the data may be left out.
 
-    Args:
-        declaration: The stream, instead of the options of `declare`.
-        options: Those of `declare`: `every`, `epsilon`, `views` and so on.
+def keys_of(keys: Any, columns: str | Sequence[str] | None, paths: bool, what: str = "keys") -> list[Any]:
+    """A public list: texts, or the paths of a rollup."""
+    from evercount.declarations.fields import combined_key
 
-    Returns:
-        A table: the noise that is chosen first, then the others. `to_pandas` and `to_polars` give it away.
+    if isinstance(keys, str | Path):
+        lines = _lines(Path(keys), 1 if isinstance(columns, str) else len(columns or [""]), what)
+        return list(csv.reader(lines, skipinitialspace=True)) if paths else list(lines)
+    if not isinstance(keys, Iterable) or isinstance(keys, set | frozenset | Mapping):  # sets have no order
+        raise ParameterError(f'`{what}` must be a list such as ["north", "south"], or a file, got {keys!r:.80}')
+    listed = [str(int(key)) if isinstance(key, int | np.integer) and not isinstance(key, bool) else key for key in keys]
+    if not listed:
+        raise ParameterError(f'`{what}` is empty: name at least one, as in ["north", "south"]')
+    return [combined_key(list(key)) if isinstance(key, tuple) and not paths else key for key in listed]
 
-    Raises:
-        ParameterError: An option is missing or not legal, or the query has no views.
 
-    >>> plan(every="1d", zone="UTC", epsilon=1, horizon=365, views=["per-tick", "running"])
-    noise           delta  per-tick  running  twice: epsilon
-    fresh (chosen)      0      1.36    25.92            2.00
-    ...
-    """
-    from evercount.declarations.unit_periods import with_period_ticks
-    from evercount.declarations.view_names import noise_views
-    from evercount.planning.plan_views import plan_views
+def listed_keys(keys: Any, declaration: StreamDeclaration, what: str) -> tuple[Any, ...]:
+    """Keys of a file or a list as the stream has them."""
+    if keys is None:
+        return ()
+    rows, columns = declaration.query.rows, declaration.columns
+    paths = rows is not None and rows.levels > 0
+    listed = keys_of(keys, None if columns is None else columns.key, paths, what)
+    return tuple(tuple(key) if paths else key for key in listed)
 
-    if declaration is None:
-        if options.get("time") is None:
-            options["time"] = "time"
-        declaration = declare(**options)
-    check_declaration(declaration)
-    asked, schedule = declaration.asked, declaration.schedule
-    names = declaration.views or declaration.noise_for
-    views = {name: view for name in names for view in noise_views([name], schedule)}
-    return plan_views(with_period_ticks(asked.budget, schedule), declaration.horizon, views, declaration.query)
+
+def weights_of(given: Any) -> dict[str, int]:
+    """Weights by key: of a table, or of lines KEY,WEIGHT."""
+    if not isinstance(given, str | Path):
+        return given  # type: ignore[no-any-return]
+    found = {}
+    for line in _lines(Path(given), what="weights"):
+        key, _, weight = line.rpartition(",")
+        if not key or not weight.strip().isdecimal():
+            raise ParameterError(f"`weights` {given}: {line!r:.80} is not a key and a whole number, as in Vienna,3")
+        found[key.strip()] = int(weight)
+    return found
+
+
+def _lines(path: Path, columns: int = 1, what: str = "keys") -> tuple[str, ...]:
+    """The keys of a file, one per line; spaces around a key and empty lines do not count."""
+    from evercount.declarations.fields import combined_key
+
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"`{what}` {path} is not UTF-8 text") from error
+    except OSError as error:
+        raise ParameterError(
+            f'`{what}` {path} cannot be read: {error.strerror}. In Python it may be a list such as ["north", "south"]'
+        ) from error
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        key = line.strip()
+        if columns > 1 and key:
+            values = [value.strip() for value in next(csv.reader([key], skipinitialspace=True))]
+            if len(values) != columns:
+                raise ParameterError(
+                    f"`{what}` {path}: line {number} has {len(values)} values, and there are {columns} columns of "
+                    "`key`; separate them with commas, as in Tyrol,f"
+                )
+            key = combined_key(values)
+        if key in line_of:
+            raise ParameterError(f"`{what}` {path}: the key {key!r} is duplicated on lines {line_of[key]} and {number}")
+        if key:
+            line_of[check_public_text(f"`{what}` {path}: the key", key)] = number
+    if not line_of:
+        raise ParameterError(f"`{what}` {path} holds no key: write one per line")
+    return tuple(line_of)

@@ -1,10 +1,12 @@
-"""`release`: a data frame or files in, a table out. The command `evercount release` calls `run`.
+"""`release`: a data frame or files in, a table out; and `plan`: which errors it will have. The command `evercount
+release` calls `run`.
 
 An option of a run is a line of `ReleaseOptions` and a line of the docstring of `release`, as in `declare_stream.py`.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -12,23 +14,24 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from evercount._validate import check_kind
 from evercount.errors import InputError, ParameterError, UnknownName
 from evercount.front_door.declare_stream import (
     Declared,
     Moment,
     check_declaration,
-    check_flags,
     declare,
+    listed_keys,
     listed_names,
     with_options,
 )
-from evercount.front_door.listed_keys import listed_keys
 
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
     from evercount.engine.release_table import ReleaseTable
     from evercount.files.release_job import Outcome
     from evercount.noise import Secret
+    from evercount.planning.plan_views import ViewPlan
 
 PATHS = ("out", "state", "db", "rejects", "ledger", "plot", "lake")
 FLAGS = ("skip_bad", "check", "new_noise_stream", "renew", "carry_totals")
@@ -87,32 +90,35 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
     if isinstance(data, str | Path):
         data = [data]
     if isinstance(data, list | tuple):
-        data = expand_inputs([str(name) if isinstance(name, Path) else _path(name) for name in data])
+        if wrong := [type(name).__name__ for name in data if not isinstance(name, str | Path)]:
+            raise InputError(
+                f"a list of data must hold paths, and this one holds {wrong[0]}: make one frame first, as in "
+                "pd.concat(frames) or pd.DataFrame(rows)"
+            )
+        data = expand_inputs(list(map(str, data)))
     zone = zone_named(declaration.schedule.zone)
     for name in PATHS:
-        if not isinstance(given[name], str | PathLike | None):
-            raise ParameterError(f'`{name}` must be a path such as "daily.{name}", got {given[name]!r:.80}')
-    for name, kind, example in (("secret", Secret, "Secret.generate()"), ("delimiter", str, '";"')):
-        if not isinstance(given[name], kind | None):
-            raise ParameterError(f"`{name}` must be like {example}, got {type(given[name]).__name__}")
-    if given["progress"] is not None and not callable(given["progress"]):
-        raise ParameterError("`progress` must be a function such as lambda what, done, of: print(what, done, of)")
-    check_flags(given, *FLAGS, "full_digits")
+        check_kind(f"`{name}`", given[name], str | PathLike | None, f'"daily.{name}"')
+    for name in (*FLAGS, "full_digits"):
+        check_kind(f"`{name}`", given[name], bool | None, "True or False")  # "no" would be taken for yes
+    check_kind("`secret`", given["secret"], Secret | None, "Secret.generate()")
+    check_kind("`delimiter`", given["delimiter"], str | None, '";"')
+    check_kind("`progress`", given["progress"], Callable | None, "print")
     plain: dict[str, Any] = {name: given[name] and str(given[name]) for name in PATHS}
     plain |= {name: bool(given[name]) for name in FLAGS}
     job = Job(
         file=data,
         declaration=declaration,
-        now=_now() if given["now"] is None else parse_time(given["now"], zone, "`now`"),
+        now=time.time_ns() // 1000 if given["now"] is None else parse_time(given["now"], zone, "`now`"),
         end=None if given["end"] is None else parse_time(given["end"], zone, "`end`"),
-        views=listed_names(given["views"]),
+        views=listed_names("views", given["views"]),
         delimiter=given["delimiter"] or ",",
         total=None if given["total"] is None else _total(given["total"]),
         zone_given=zone_given,
         secret=given["secret"],
         add_keys=listed_keys(given["add_keys"], declaration, "add_keys"),
         remove_keys=tuple(map(label_of, listed_keys(given["remove_keys"], declaration, "remove_keys"))),
-        full_digits=True if given["full_digits"] else None,
+        full_digits=bool(given["full_digits"]),
         notes=_notes(given["notes"]),
         **plain,
     )
@@ -146,7 +152,8 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
         data: Events, one per row: a frame of pandas or Polars, an Arrow table, a relation of DuckDB, a path, or a list
             of paths (CSV, JSONL, Parquet; plain, gzip or zstd).
         declaration: The stream, instead of the options of `declare`.
-        out: Release file: .csv, .jsonl, .parquet, or '-'.
+        out: Release file: .csv, .jsonl or .parquet. The command takes -, too, with `state`: all rows so far, as CSV on
+            standard output.
         state: State file (default: next to the output). Secret.
         end: Release no tick that ends after this.
         now: Take this for the present time (default: the clock).
@@ -157,7 +164,7 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
         new_noise_stream: Start again with new noise over the same data; the budgets add up.
         db: Store that keeps the stream in place of a state file, and that `evercount serve --read-only` shows: an
             SQLite file or postgresql://… One spending; files are exports of it.
-        renew: When the horizon is complete, go on with a new stream, with new noise, from that instant on.
+        renew: When the horizon is complete, the next run goes on from there with a new stream, with new noise.
         carry_totals: With `renew`: running totals go on from the last published ones, and the errors add up.
         ledger: Ledger file of all streams over the same events: the stream is entered, or refused.
         total: ε,δ of a new ledger that all its streams keep together, such as 1,1e-6.
@@ -201,18 +208,45 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
     return outcome.table
 
 
-def _path(name: object) -> str:
-    if not isinstance(name, str):
-        raise InputError(
-            f"a list of data must hold paths, and this one holds {type(name).__name__}: make one frame first, as "
-            "in pd.concat(frames) or pd.DataFrame(rows)"
-        )
-    return name
+@with_options(Declared)
+def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declared]) -> ViewPlan:
+    """Which error will the numbers have? The std of each view, with every noise that a stream may have.
+
+    Nothing is counted and nothing is spent: it follows from the declaration alone. Columns of the data may be left out.
+
+    Args:
+        declaration: The stream, instead of the options of `declare`.
+        options: Those of `declare`: `every`, `epsilon`, `views` and so on.
+
+    Returns:
+        A table: the noise that is chosen first, then the others. `to_pandas` and `to_polars` give it away.
+
+    Raises:
+        ParameterError: An option is missing or not legal, or the query has no views.
+
+    >>> plan(every="1d", zone="UTC", epsilon=1, horizon=365, views=["per-tick", "running"])
+    noise           delta  per-tick  running  twice: epsilon
+    fresh (chosen)      0      1.36    25.92            2.00
+    ...
+    """
+    from evercount.declarations.unit_periods import with_period_ticks
+    from evercount.declarations.view_names import noise_views
+    from evercount.planning.plan_views import plan_views
+
+    if declaration is None:
+        if options.get("time") is None:
+            options["time"] = "time"
+        declaration = declare(**options)
+    check_declaration(declaration)
+    asked, schedule = declaration.asked, declaration.schedule
+    names = declaration.views or declaration.noise_for
+    views = {name: view for name in names for view in noise_views([name], schedule)}
+    return plan_views(with_period_ticks(asked.budget, schedule), declaration.horizon, views, declaration.query)
 
 
 def _notes(given: Any) -> tuple[Any, ...]:
     """Remarks on ticks, as texts or as (first, last, text)."""
-    from evercount.declarations.tick_marks import NewMark
+    from evercount.declarations.view_names import NewMark
 
     notes = []
     for one in [given] if isinstance(given, str) else given or ():
@@ -231,9 +265,3 @@ def _total(total: Any) -> tuple[float, float]:
     except (TypeError, ValueError):
         raise ParameterError(f"`total` is epsilon and delta, such as 1,1e-6, not {total!r:.80}") from None
     return epsilon, delta
-
-
-def _now() -> int:
-    import time as system_time
-
-    return system_time.time_ns() // 1000

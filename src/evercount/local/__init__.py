@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evercount.local.client_and_server import LocalClient, LocalServer, simulate
 from evercount.local.collection import Collection
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import LocalEstimate
@@ -14,8 +15,6 @@ from evercount.local.hierarchical import (
     HierarchyServer,
     simulate_hierarchy,
 )
-from evercount.local.local_client import LocalClient, simulate
-from evercount.local.local_server import LocalServer
 from evercount.local.losses import Absolute, ConvexLoss, Hinge, Logistic, Loss, Quantile
 
 __all__ = [

@@ -7,16 +7,13 @@ from typing import Literal, TypeAlias, get_args
 
 from evercount._validate import check_name
 from evercount.errors import ParameterError
+from evercount.local.client_and_server import LocalClient, LocalServer
 from evercount.local.collection_plan import LocalPlan, shared_plan
 from evercount.local.hierarchical import HierarchyClient, HierarchyPlan, HierarchyServer
-from evercount.local.local_client import LocalClient
-from evercount.local.local_server import LocalServer
 from evercount.local.losses import Loss
 from evercount.noise import Secret
 
 CollectionForm: TypeAlias = Literal["hierarchical", "one-counter", "two-counter"]
-AnyClient: TypeAlias = HierarchyClient | LocalClient
-AnyServer: TypeAlias = HierarchyServer | LocalServer
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class Collection:
         assert self.n is not None
         return shared_plan(self.epsilon, self.delta, self.n, self.form, self.buckets)
 
-    def client(self, secret: Secret | None = None, *, loss: Loss | None = None) -> AnyClient:
+    def client(self, secret: Secret | None = None, *, loss: Loss | None = None) -> HierarchyClient | LocalClient:
         """A client, for one message; it makes its own secret unless one is given.
 
         Args:
@@ -87,7 +84,7 @@ class Collection:
             return HierarchyClient(plan, secret, loss=loss)
         return LocalClient(plan.epsilon, plan.delta, plan.n, secret, plan.form, buckets=plan.w, loss=loss)
 
-    def server(self) -> AnyServer:
+    def server(self) -> HierarchyServer | LocalServer:
         """A server that adds up messages of this collection.
 
         Returns:

@@ -15,8 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_delta, check_name, check_positive
+from evercount._validate import FloatArray, IntArray, check_count, check_delta, check_name, check_positive
 from evercount.errors import ParameterError, TooLarge
 from evercount.privacy import Budget
 
@@ -229,7 +228,7 @@ class LocalPlan:
 
     @cached_property
     def header(self) -> bytes:
-        """The first eight bytes of every message: see `messages.py`."""
+        """The first eight bytes of every message: see `message_server.py`."""
         return MAGIC + bytes([VERSION, self.counters]) + self.digest
 
     @cached_property

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray
-from evercount._validate import chance_outside, check_number, check_probability
+from evercount._validate import FloatArray, chance_outside, check_number, check_probability
 from evercount.bounds import interval_quantile, simultaneous_quantile
-from evercount.bounds.counting_error import sampling_error
-from evercount.bounds.table1 import local_learning_paper
+from evercount.bounds.counting_error import local_learning_paper, sampling_error
 from evercount.errors import ParameterError
 from evercount.local.collection_plan import LocalPlan
 from evercount.privacy import Budget
@@ -64,7 +62,7 @@ class RiskFunction(ABC):
 
     @cached_property
     def slopes(self) -> FloatArray:
-        """The same, made nondecreasing in [−1, 1], as the slope of a convex risk is."""
+        """The same, made nondecreasing in [−1, 1], as the slope of a convex risk is: `local.proof.md`, lemma 3."""
         from scipy.optimize import isotonic_regression
 
         return np.asarray(np.clip(isotonic_regression(self.raw_slopes).x, -1.0, 1.0))
@@ -121,20 +119,6 @@ class RiskFunction(ABC):
         """f at the knots; it is linear in between."""
         return np.concatenate([[0.0], np.cumsum(np.diff(self.knots) * slopes)])
 
-    def risk(self, theta: Any) -> Any:
-        """f plus the estimated risk at 0, E|0 − d|: for the absolute loss the risk itself; else up to a constant.
-
-        Args:
-            theta: One number in [0, 1], or an array of them.
-
-        Returns:
-            One number, or an array of the shape of theta.
-
-        Raises:
-            ParameterError: If theta is not a number in [0, 1].
-        """
-        return self.f(theta) + (1 - float(self._values(self.slopes)[-1])) / 2
-
     @cached_property
     def minimiser(self) -> float:
         """θ with the least estimated risk; the middle where f is flat."""
@@ -152,8 +136,7 @@ def make_estimate(plan: LocalPlan, sums: npt.NDArray[np.int64], accepted: int) -
     mean = sums.astype(np.float64) * (plan.entry / accepted)
     prefix = plan.prefix(mean[: plan.w])
     if plan.counters == 1:
-        weights = gain(plan)
-        x = 2 * (prefix - weights * (prefix[-1] - 1)) - 1
+        x = 2 * (prefix - gain(plan) * (prefix[-1] - 1)) - 1
     else:
         after = np.concatenate([plan.prefix(mean[plan.w :])[-2::-1], [0.0]])  # entries w−t = w−1 … 1 and 0
         x = prefix - after
@@ -221,11 +204,6 @@ class LocalEstimate(RiskFunction):
     def std(self) -> FloatArray:  # type: ignore[override]
         """Std of each entry of x."""
         return np.asarray(self._noise * np.linalg.norm(self.rows, axis=1))
-
-    @property
-    def monotone(self) -> FloatArray:
-        """x̂ made nondecreasing and clipped to [−1, 1]. Its largest error is never larger: `local.proof.md`, lemma 3."""
-        return self.slopes
 
     @property
     def raw_slopes(self) -> FloatArray:

@@ -14,17 +14,14 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_name, check_positive
+from evercount._validate import FloatArray, IntArray, check_count, check_name, check_positive
 from evercount.errors import ParameterError
 from evercount.local.collection_plan import MISS, UNIT, LocalPlan, shared_plan
-from evercount.local.estimate import LocalEstimate
 from evercount.privacy import Budget
 
 Rule = Literal["best", "paper"]
 BITS = 53  # bit probabilities are whole multiples of 2^−53
 MOST_CANDIDATES = 64
-VERSION = 1  # the version of plans, candidates and dumps
 _PERSON = b"evercount.gprot"
 
 
@@ -184,27 +181,6 @@ class GenProtPlan:
         """The norm that a candidate passes with probability below 2^−40 (Laurent and Massart); it is then zeros."""
         size = self.shape.w + 1
         return math.sqrt(size + 2 * math.sqrt(size * MISS) + 2 * MISS)
-
-    @cached_property
-    def poison_bound(self) -> float:
-        """The most that one accepted message in place of an honest one moves any entry of x̂, times the accepted ones.
-
-        **Guarantee.** For every client number and message, also where the sender chose both. Every candidate lies in
-        the ball of radius `reach`, because `candidate` replaces others by zeros. So the sum moves by at most 2·reach,
-        the mean vector by 2·reach·radius/(κ·accepted) with κ = moments[0], and x̂[t] is a linear function of it with
-        the row t of `LocalEstimate.rows`: Cauchy and Schwarz. Zeros cost an estimate nothing: less than 2^−40 for a
-        candidate. Test: tests/local/test_local_genprot.py::test_a_poisoned_message_moves_no_more_than_its_share.
-        """
-        rows = LocalEstimate(self.shape, 1, np.zeros(self.shape.w + 1)).rows
-        steepest = float(np.linalg.norm(rows, axis=1).max())
-        return 2 * self.reach * self.radius * steepest / self.moments[0] * (1 + 1e-9)
-
-    @cached_property
-    def digest(self) -> str:
-        """A short hash by which servers check that they share the plan and its candidates."""
-        numbers = f"{self.epsilon.hex()}|{self.delta.hex()}|{self.n}|{self.candidates}|{self.rule}|{self.buckets}"
-        text = f"{VERSION}|{numbers}|{self.limits}|{self.seed}"
-        return hashlib.blake2b(text.encode(), digest_size=8, person=_PERSON).hexdigest()
 
     def candidate(self, client: int, number: int) -> FloatArray:
         """Candidate y_number of a client: w + 1 standard normals from the public seed, or zeros beyond `reach`.

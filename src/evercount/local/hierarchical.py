@@ -17,11 +17,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_positive
+from evercount._validate import FloatArray, IntArray, check_count, check_positive
 from evercount.errors import InputError, MessageRejected, ParameterError
+from evercount.local.client_and_server import OneMessage
 from evercount.local.estimate import RiskFunction
-from evercount.local.local_client import OneMessage
 from evercount.local.losses import Loss, check_points
 from evercount.local.message_server import MessageServer, check_plan
 from evercount.noise import Secret
@@ -165,6 +164,8 @@ class HierarchyServer(MessageServer):
     True
     """
 
+    plan: HierarchyPlan
+
     def __init__(self, plan: HierarchyPlan) -> None:
         self.plan = plan
         # how many messages of each level, then the sums of its coefficients, level after level
@@ -178,23 +179,18 @@ class HierarchyServer(MessageServer):
         start = self.plan.levels + sum(map(self.plan.nodes, range(1, level)))
         return self._sums[start : start + self.plan.nodes(level)]
 
-    def add(self, message: object) -> None:
+    def _receive(self, message: Any) -> None:
         if isinstance(message, bytes) and len(message) == MESSAGE.size:
             level, row, bit = MESSAGE.unpack(message)
             if 1 <= level <= self.plan.levels and row < self.plan.nodes(level) and bit <= 1:
                 self._coefficients(level)[row] += 1 - 2 * bit
                 self._counts[level - 1] += 1
-                self.accepted += 1
                 return
-        self.rejected += 1
         raise MessageRejected(f"a message is {MESSAGE.size} bytes: a level, a coefficient of it and a bit")
 
     @classmethod
     def _of(cls, *parameters: Any) -> Self:
         return cls(HierarchyPlan(*parameters))
-
-    def _digest(self) -> str:
-        return repr(self.plan)
 
     def estimate(self) -> HierarchyEstimate:
         """The distribution of all accepted values; needs a message of every level."""
@@ -309,12 +305,11 @@ def prefix_map(buckets: int, fan_out: int) -> FloatArray:
     Shape (buckets, nodes). The raw estimates of all nodes have equal variance, as levels are drawn evenly.
     """
     levels = round(math.log(buckets, fan_out))
-    leaves = np.eye(buckets)
     design = np.concatenate(
         [np.repeat(np.eye(fan_out**level), fan_out ** (levels - level), axis=1) for level in range(1, levels + 1)]
     )
     # leaves x that sum to 1: x = 1/w + Bu with the columns of B orthogonal to the ones
-    free = leaves - 1 / buckets
+    free = np.eye(buckets) - 1 / buckets
     inverse = np.linalg.pinv(design @ free, rcond=1e-9)  # one singular value is 0, all others are at least 1
     return np.asarray(np.tril(np.ones((buckets, buckets))) @ free @ inverse)
 

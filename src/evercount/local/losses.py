@@ -16,16 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray
-from evercount._validate import check_number, check_probability
+from evercount._validate import FloatArray, check_number, check_probability
 from evercount.errors import InputError, ParameterError
-
-_NUMBERS = (float, int, np.floating, np.integer)
 
 
 def is_number(value: object) -> bool:
     """Whether this is a Python or NumPy number; booleans are none."""
-    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
+    return isinstance(value, float | int | np.floating | np.integer) and not isinstance(value, bool)
 
 
 def check_point(value: Any) -> float:
@@ -58,21 +55,6 @@ def labelled_point(data: Any) -> tuple[float, int]:
 
 class Loss(ABC):
     """A convex 1-Lipschitz loss in θ ∈ [0, 1]."""
-
-    @abstractmethod
-    def value(self, theta: float, data: Any) -> float:
-        """ℓ(θ, d).
-
-        Args:
-            theta: θ, in [0, 1].
-            data: The data point d.
-
-        Returns:
-            The loss.
-
-        Raises:
-            InputError: the data point is outside the domain of the loss.
-        """
 
     @abstractmethod
     def derivative(self, theta: float, data: Any) -> float:
@@ -117,8 +99,6 @@ class Loss(ABC):
         low, high = 0.0, 1.0
         while high - low > 2.0**-53:
             middle = (low + high) / 2
-            if middle in (low, high):
-                break
             low, high = (low, middle) if reached(middle) else (middle, high)
         return high
 
@@ -128,12 +108,9 @@ class Absolute(Loss):
     """|θ − d|: the median. Z(d) = d, so no randomness is used.
 
     >>> loss = Absolute()
-    >>> loss.value(0.5, 0.25), loss.derivative(0.5, 0.25), loss.sample(0.25, 0.9)
-    (0.25, 1.0, 0.25)
+    >>> loss.derivative(0.5, 0.25), loss.sample(0.25, 0.9)
+    (1.0, 0.25)
     """
-
-    def value(self, theta: float, data: Any) -> float:
-        return abs(theta - check_point(data))
 
     def derivative(self, theta: float, data: Any) -> float:
         return 1.0 if theta >= check_point(data) else -1.0
@@ -156,18 +133,14 @@ class Quantile(Loss):
         ParameterError: tau is not between 0 and 1.
 
     >>> loss = Quantile(0.75)
-    >>> loss.value(0.5, 1.0), loss.derivative(0.5, 1.0), loss.sample(0.5, 0.1)
-    (0.375, -0.75, 0.0)
+    >>> loss.derivative(0.5, 1.0), loss.sample(0.5, 0.1)
+    (-0.75, 0.0)
     """
 
     tau: float
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tau", check_probability("tau", self.tau))
-
-    def value(self, theta: float, data: Any) -> float:
-        d = check_point(data)
-        return self.tau * (d - theta) if theta < d else (1 - self.tau) * (theta - d)
 
     def derivative(self, theta: float, data: Any) -> float:
         return 1 - self.tau if theta >= check_point(data) else -self.tau
@@ -191,8 +164,8 @@ class Hinge(Loss):
         ParameterError: margin lies outside [0, 1].
 
     >>> loss = Hinge(0.25)
-    >>> loss.value(0.5, (0.5, 1)), loss.derivative(0.5, (0.5, 1)), loss.sample((0.5, 1), 0.25)
-    (0.25, -1.0, 0.75)
+    >>> loss.derivative(0.5, (0.5, 1)), loss.sample((0.5, 1), 0.25)
+    (-1.0, 0.75)
     """
 
     margin: float = 0.1
@@ -201,10 +174,6 @@ class Hinge(Loss):
         object.__setattr__(self, "margin", check_number("margin", self.margin))
         if not 0 <= self.margin <= 1:
             raise ParameterError(f"margin must lie in [0, 1], got {self.margin!r}")
-
-    def value(self, theta: float, data: Any) -> float:
-        x, y = labelled_point(data)
-        return max(0.0, self.margin - y * (theta - x))
 
     def derivative(self, theta: float, data: Any) -> float:
         x, y = labelled_point(data)
@@ -244,10 +213,6 @@ class Logistic(Loss):
         if not 0 < self.scale <= 10:
             raise ParameterError(f"scale must lie between 0 and 10, got {self.scale!r}")
 
-    def value(self, theta: float, data: Any) -> float:
-        x, y = labelled_point(data)
-        return self.scale * float(np.logaddexp(0.0, -y * (theta - x) / self.scale))
-
     def derivative(self, theta: float, data: Any) -> float:
         x, y = labelled_point(data)
         return float(-y * np.exp(-np.logaddexp(0.0, y * (theta - x) / self.scale)))
@@ -265,40 +230,30 @@ class Logistic(Loss):
 
 @dataclass(frozen=True)
 class ConvexLoss(Loss):
-    """Your own loss from two functions of (θ, d): the loss and its right derivative, which must lie in [−1, 1].
+    """Your own loss, given by its right derivative in θ: a function of (θ, d) with values in [−1, 1].
 
     Args:
-        loss: ℓ(θ, d).
-        slope: Its right derivative in θ.
+        slope: The right derivative.
 
     Raises:
-        ParameterError: One of them cannot be called.
+        ParameterError: It cannot be called.
 
-    >>> loss = ConvexLoss(lambda theta, d: (theta - d) ** 2 / 2, lambda theta, d: theta - d)
-    >>> loss.value(1.0, 0.5), loss.derivative(1.0, 0.5), round(loss.sample(0.5, 0.5), 6)
-    (0.125, 0.5, 0.5)
+    >>> loss = ConvexLoss(lambda theta, d: theta - d)  # of (θ − d)²/2
+    >>> loss.derivative(1.0, 0.5), round(loss.sample(0.5, 0.5), 6)
+    (0.5, 0.5)
     """
 
-    loss: Callable[[float, Any], float]
     slope: Callable[[float, Any], float]
 
     def __post_init__(self) -> None:
-        for name in ("loss", "slope"):
-            if not callable(getattr(self, name)):
-                raise ParameterError(f"{name} must be a function of (theta, data), got {getattr(self, name)!r}")
-
-    def value(self, theta: float, data: Any) -> float:
-        return _read_result("loss", self.loss(theta, data))
+        if not callable(self.slope):
+            raise ParameterError(f"slope must be a function of (theta, data), got {self.slope!r}")
 
     def derivative(self, theta: float, data: Any) -> float:
-        return _read_result("slope", self.slope(theta, data))
-
-
-def _read_result(name: str, value: Any) -> float:
-    """What a function of the user returned, as a float; the message does not show it, as it follows from the data."""
-    try:
-        if isinstance(value, str | bytes):  # float would read them
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"the function {name} must return a number, got {type(value).__name__}") from None
+        value: Any = self.slope(theta, data)
+        try:
+            if isinstance(value, str | bytes):  # float would read them
+                raise TypeError
+            return float(value)
+        except (TypeError, ValueError, OverflowError):  # the message does not show the value: it follows from the data
+            raise InputError(f"the function slope must return a number, got {type(value).__name__}") from None

@@ -1,18 +1,61 @@
-"""What the servers of the local model share: sums of accepted messages, which merge and move between machines."""
+"""What the servers of the local model share, and the messages of its Gaussian forms.
+
+All servers keep sums of accepted messages, which merge and move between machines. A message of a Gaussian form is
+b"eL" · version (1 byte) · form (1 byte: number of counters) · digest of the plan (4) · entries (int16, little-endian).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import astuple
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from evercount._validate import BoolArray, FloatArray
 from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
+from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import RiskFunction
+
+HEAD = 8
+ENTRY = np.dtype("<i2")
+
+
+def size(plan: LocalPlan) -> int:
+    """Bytes of a message."""
+    return HEAD + plan.entries * ENTRY.itemsize
+
+
+def inside(plan: LocalPlan, entries: FloatArray) -> BoolArray:
+    """Which rows lie in the server's ball, each counter by itself; sums of squares below 2^53 are exact in doubles."""
+    vectors = entries.reshape(len(entries), plan.counters, plan.w)
+    norms = np.einsum("ijk,ijk->ij", vectors, vectors)
+    return np.asarray((norms <= plan.radius**2).all(axis=1))
+
+
+def unpack(plan: LocalPlan, message: object) -> FloatArray:
+    """The entries of one message (bytes, bytearray or memoryview), or MessageRejected with the reason."""
+    try:
+        data = bytes(message) if isinstance(message, bytes | bytearray | memoryview) else None
+    except ValueError:  # a view that was released
+        data = None
+    if data is None:
+        raise MessageRejected(f"a message is bytes, got {type(message).__name__}")
+    if len(data) != size(plan) or data[:HEAD] != plan.header:
+        raise MessageRejected(
+            f"this is not one of the messages of {size(plan)} bytes that clients of this plan make: it may be of other "
+            "parameters (epsilon, delta, buckets or form) or of another program"
+        )
+    entries = np.frombuffer(data, ENTRY, offset=HEAD).astype(np.float64)
+    if not inside(plan, entries[np.newaxis])[0]:
+        raise MessageRejected(f"the message lies outside the ball of radius {plan.radius} of honest messages")
+    return entries
+
 
 FORMAT = 1  # the version of dumps
 
@@ -26,11 +69,11 @@ def check_plan(plan: object, kind: type) -> None:
 class MessageServer(ABC):
     """Adds up messages in constant memory. Servers of equal plans merge, in any order."""
 
+    plan: Any
     _sums: npt.NDArray[Any]
     accepted: int = 0
     rejected: int = 0
 
-    @abstractmethod
     def add(self, message: Any) -> None:
         """Add one message, or count it as rejected and raise MessageRejected.
 
@@ -40,9 +83,16 @@ class MessageServer(ABC):
         Raises:
             MessageRejected: No client of this plan sends it.
         """
+        try:
+            self._receive(message)
+        except MessageRejected:
+            self.rejected += 1
+            raise
+        self.accepted += 1
 
-    def _add_any(self, message: Any) -> None:
-        self.add(message)
+    @abstractmethod
+    def _receive(self, message: Any) -> None:
+        """Add one message to the sums, or raise MessageRejected and change nothing."""
 
     @abstractmethod
     def estimate(self) -> RiskFunction:
@@ -55,25 +105,13 @@ class MessageServer(ABC):
             InputError: Too few messages were accepted yet.
         """
 
-    @property
-    def _parameters(self) -> tuple[Any, ...]:
-        return astuple(vars(self)["plan"])
-
     @classmethod
     @abstractmethod
     def _of(cls, *parameters: Any) -> Self:
         """The server whose plan has these fields."""
 
-    @abstractmethod
-    def _digest(self) -> str:
-        """Equal for servers whose messages fit together."""
-
-    def _plausible(self) -> bool:
-        """Whether as many messages as were accepted can have these sums."""
-        return True
-
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({list(self._parameters)}, accepted={self.accepted}, rejected={self.rejected})"
+        return f"{type(self).__name__}({list(astuple(self.plan))}, accepted={self.accepted}, rejected={self.rejected})"
 
     def add_many(self, messages: Iterable[object]) -> int:
         """Add a batch of any length; the number of accepted ones. Bad ones are only counted.
@@ -92,10 +130,8 @@ class MessageServer(ABC):
             raise InputError(f"a batch is a sequence of messages, got {kind}; use add for one message")
         before = self.accepted
         for message in messages:
-            try:
-                self._add_any(message)
-            except MessageRejected:
-                continue
+            with suppress(MessageRejected):
+                MessageServer.add(self, message)
         return self.accepted - before
 
     def merge(self, *others: Self) -> None:
@@ -108,11 +144,8 @@ class MessageServer(ABC):
             ParameterError: One of them has another plan, or is this server itself.
         """
         for other in others:
-            if type(other) is not type(self):
-                name = type(self).__name__
-                raise ParameterError(f"a {name} is merged with others of its kind, got {type(other).__name__}")
-            if other._digest() != self._digest():
-                raise ParameterError("servers of different plans cannot be merged")
+            if type(other) is not type(self) or other.plan != self.plan:
+                raise ParameterError("only servers of one kind and plan can be merged")
             if other is self:
                 raise ParameterError("a server cannot be merged with itself")
         for other in others:
@@ -124,11 +157,11 @@ class MessageServer(ABC):
         """The partial sums, to store or to send to another server. They hold private messages only: no secret.
 
         Returns:
-            JSON as bytes, for `load`.
+            Bytes for `load`: JSON, and its checksum before it.
         """
-        plan = {"format": FORMAT, "plan": self._parameters, "digest": self._digest()}
         sums = {"accepted": self.accepted, "rejected": self.rejected, "sums": self._sums.tolist()}
-        return json.dumps(plan | sums).encode()
+        text = json.dumps({"format": FORMAT, "server": type(self).__name__, "plan": astuple(self.plan)} | sums).encode()
+        return _checksum(text) + b" " + text
 
     @classmethod
     def load(cls, blob: bytes) -> Self:
@@ -141,19 +174,22 @@ class MessageServer(ABC):
             A server with the same sums.
 
         Raises:
-            SnapshotError: It is anything else, is damaged, or belongs to another version or plan.
+            SnapshotError: It is anything else, is damaged, or belongs to another version or kind of server.
         """
         try:
-            data = json.loads(blob)
+            checksum, _, text = bytes(blob).partition(b" ")
+            if checksum != _checksum(text):
+                raise ValueError
+            data = json.loads(text)
+            if (data["format"], data["server"]) != (FORMAT, cls.__name__):
+                raise SnapshotError("the dump belongs to another version or kind of server")
             server = cls._of(*data["plan"])
-            sums = np.asarray(data["sums"], dtype=server._sums.dtype)
-            good = data["format"] == FORMAT and data["digest"] == server._digest() and sums.shape == server._sums.shape
-            numbers = data["accepted"], data["rejected"]
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise SnapshotError(f"this is not a dump of a {cls.__name__} ({type(error).__name__})") from None
-        if not good or not all(type(number) is int and number >= 0 for number in numbers):
-            raise SnapshotError("the dump belongs to another version or plan")
-        server._sums, server.accepted, server.rejected = sums, *numbers
-        if not server._plausible():
-            raise SnapshotError("the dump is damaged: no messages have this sum")
+            server._sums = np.asarray(data["sums"], server._sums.dtype).reshape(server._sums.shape)
+            server.accepted, server.rejected = int(data["accepted"]), int(data["rejected"])
+        except (ValueError, KeyError, TypeError, OverflowError):
+            raise SnapshotError(f"this is not a dump of a {cls.__name__}, or it is damaged") from None
         return server
+
+
+def _checksum(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16).hexdigest().encode()

@@ -1,22 +1,77 @@
-"""From a budget, a sensitivity and a factorization to a noise stream with the right σ."""
+"""From a budget, a sensitivity and a factorization to a noise stream with the right σ, and with a key of its own.
+
+The key is a function of the secret and of everything public that the stream declares. Where days are revised, every day
+has a short noise stream of its own, which lives as long as the day is revised.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from evercount._validate import FloatArray, check_count
 from evercount.errors import ParameterError, SnapshotError
 from evercount.factorizations import Factorization, Fresh, Periods
-from evercount.mechanisms.declared_key import noise_key
+from evercount.mechanisms.composed_noise import ONE_BY_ONE, FreshStream, NamedNoise, PeriodicStream
 from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
-from evercount.mechanisms.fresh_noise import ONE_BY_ONE, FreshStream, PeriodicStream
-from evercount.mechanisms.named_noise import NamedNoise
 from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.noise import Secret
 from evercount.privacy import Budget
+
+
+def declaration_fingerprint(declaration: Mapping[str, Any], engine: Factorization, sigma: float) -> str:
+    """A digest of a whole declaration: what is asked, how noise is correlated, and how much of it there is.
+
+    σ and the numbers of the factorization belong to it: the same normals at two scales would reveal each other.
+    """
+    public = {**declaration, "factorization": [engine.name, engine.horizon], "sigma": float(sigma).hex()}
+    digest = hashlib.blake2b(digest_size=32, person=b"evercount.stream")
+    text = json.dumps(public, sort_keys=True, separators=(",", ":"), default=repr).encode()
+    digest.update(len(text).to_bytes(8, "little") + text)
+    for array in engine.public_parameters():
+        digest.update(array.size.to_bytes(8, "little") + np.ascontiguousarray(array).astype("<f8").tobytes())
+    return digest.hexdigest()
+
+
+def noise_key(
+    secret: Secret | None,
+    dumped: Mapping[str, Any] | None,
+    declaration: Mapping[str, Any] | None,
+    engine: Factorization,
+    sigma: float,
+) -> tuple[Secret, str | None]:
+    """(key, fingerprint) of noise that goes on from its dumped state, or begins with the secret.
+
+    Without a declaration the secret is the key.
+    """
+    if dumped is not None and dumped["state"] is not None:
+        return Secret.from_hex(dumped["state"]["secret"]), dumped["declaration"]
+    key = secret or Secret.generate()
+    if declaration is None:
+        return key, None
+    fingerprint = declaration_fingerprint(declaration, engine, sigma)
+    return declared_key(key, fingerprint), fingerprint
+
+
+def declared_key(secret: Secret, fingerprint: str) -> Secret:
+    """The key of the noise of one declaration.
+
+    **Guarantee.** Streams of different declarations on one secret have independent noise, if keyed BLAKE2b is a
+    pseudorandom function: their labels differ (up to collisions of 256-bit digests). All shards of one declaration
+    have one key, and tell their cells apart by global numbers. Tests:
+    tests/engine/test_declared_key.py::test_streams_that_differ_in_anything_have_independent_noise and
+    tests/engine/test_declared_key.py::test_shards_share_the_key_and_count_cells_globally.
+    """
+    return secret.derive(f"evercount/stream/2/{fingerprint}")
+
 
 NUMERIC_DELTA = 2.0**-60  # the most that finite arithmetic may take from δ by default
 SIGMA_TOLERANCE = 1e-12  # relative head-room of σ over the rounding of the few products that make it
@@ -101,10 +156,10 @@ def build_noise(
             stream = NamedNoise.load(engine, scale, state)
             limit = min(limit, stream.limit)
     elif isinstance(factorization, Fresh):
-        fresh = FreshStream(scale, number, key, first, reserved, limit)
-        stream = fresh if state is None else fresh.resume(state)
+        stream = FreshStream(scale, number, key, first, reserved, limit, state)
     elif isinstance(factorization, Periods):
-        stream = _exact_periods(factorization, scale, cells, key, state)
+        periodic = PeriodicStream(factorization, scale, cells, key)
+        stream = periodic if state is None else periodic.resume(state)
     elif state is None:
         stream = ExactStream(factorization, scale, number, key, first, numeric_delta=reserved, limit=limit)
     else:
@@ -158,15 +213,78 @@ def _numeric_price(
     return once * min(parts, parts if touched is None else touched), last
 
 
-def _exact_periods(
-    factorization: Periods, scale: float, cells: int, root: Secret, state: dict[str, Any] | None
-) -> NoiseStream:
-    """Every period has noise of its own, from a key derived from the stream's key and the period's number."""
+MakeDay = Callable[..., Noise]  # the noise of one day, from its `secret`; `dumped` may say which σ it has
 
-    def make(number: int) -> NoiseStream:
-        return ExactStream(factorization.period, scale, cells, root.derive(f"period {number}"))
 
-    stream = PeriodicStream(factorization.width, make, root)
-    if state is not None:
-        stream.resume(state, lambda inner: ExactStream.load(factorization.period, scale, cells, inner))
-    return stream
+class RevisionNoise(NoiseStream):
+    """Row t has for lag ℓ the row ℓ+1 of the noise of day t−ℓ, all cells of lag 0 first; zeros before day 1.
+
+    **Guarantee.** Noise of different days comes from different keys, so it is independent if keyed BLAKE2b is a
+    pseudorandom function; that of one day is a function of (key, day) alone, so it is the same after any restart.
+    Tests: tests/engine/test_revised_streams.py::test_the_noise_of_a_day_is_that_of_a_stream_of_its_own and
+    tests/engine/test_revised_streams.py::test_restarts_change_no_number.
+    """
+
+    tick: int = 0
+
+    def __init__(self, lags: int, cells: int, make: MakeDay, key: Secret, tick: int = 0) -> None:
+        self._lags, self._cells, self._make, self._key, self.tick = lags, cells, make, key, tick
+        first = self._noise_of(0).stream
+        self.rounded, self.numeric_delta = first.rounded, first.numeric_delta
+        self._days: dict[int, FloatArray] = {}
+
+    def _noise_of(self, day: int) -> Noise:
+        return self._make(secret=self._key.derive(f"day {day}"))
+
+    def _day(self, day: int) -> FloatArray:
+        """All numbers that a day will have, shape (lags, cells)."""
+        if day not in self._days:
+            self._days[day] = self._noise_of(day).stream.take(self._lags)
+        return self._days[day]
+
+    def take(self, ticks: int) -> FloatArray:
+        rows = np.zeros((check_count("ticks", ticks, 0), self._lags, self._cells))
+        for row in rows:
+            tick = self.tick + 1
+            for lag in range(min(self._lags, tick)):
+                row[lag] = self._day(tick - lag)[lag]
+            self._days.pop(tick - self._lags + 1, None)  # the last time that it was asked for
+            self.tick = tick
+        return rows.reshape(len(rows), -1)
+
+    def prepare(self) -> None:
+        self._day(self.tick + 1)
+
+    def dump(self) -> dict[str, Any]:
+        return {"secret": self._key.hex(), "lags": self._lags, "cells": self._cells, "tick": self.tick}
+
+
+def build_revisions(
+    engine: Factorization,
+    lags: int,
+    cells: int,
+    horizon: int | None,
+    make: MakeDay,
+    declaration: Mapping[str, Any],
+    *,
+    secret: Secret | None = None,
+    dumped: dict[str, Any] | None = None,
+) -> Noise:
+    """The noise of all days from that of one, which `make` builds and which lives for `lags` ticks.
+
+    The key belongs to the declaration as in `build_noise`, with the number of lags: a stream that is revised has other
+    noise than one that is not, whatever they share.
+    """
+    if dumped is None:
+        one, tick = make(secret=secret), 0
+        fingerprint = declaration_fingerprint({**declaration, "revisions": lags}, engine, one.sigma)
+        key = declared_key(secret or Secret.generate(), fingerprint)
+    else:
+        state, fingerprint = dumped["state"], dumped["declaration"]
+        if (state["lags"], state["cells"]) != (lags, cells) or state["tick"] < 0:
+            raise SnapshotError("the noise state belongs to another number of revisions or of cells")
+        key, tick = Secret.from_hex(state["secret"]), state["tick"]
+        make = partial(make, dumped={"sigma": dumped["sigma"], "state": None})
+        one = make(secret=Secret.from_hex("00" * 32))
+    stream = RevisionNoise(lags, cells, make, key, tick)
+    return replace(one, stream=stream, limit=horizon, key=key, fingerprint=fingerprint)

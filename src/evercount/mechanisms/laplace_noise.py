@@ -1,36 +1,259 @@
-"""Pure ε-differential privacy: tree noise of exact discrete Laplace numbers, and how much of it a query needs."""
+"""Pure ε-differential privacy: noise of trees from exact discrete Laplace numbers, and how much of it a query needs.
+
+Rates come from ε, an l1 sensitivity and a grid, as doubles that never spend more than ε. A row of noise is a row of
+whole coefficients times the numbers of a tree's nodes, rounded to the grid at the end.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import AnyArray, FloatArray, IntArray, check_count
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
 from evercount.factorizations import Factorization
-from evercount.factorizations.endless_bridge import EndlessBridge
-from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization
-from evercount.factorizations.laplace_bridge import Bridge
-from evercount.factorizations.laplace_trees import DigitTree, HybridTree, Memory
-from evercount.factorizations.laplace_windows import FreshLaplace, WindowTree
-from evercount.mechanisms.bridge_noise import BridgeNoise, EndlessBridgeNoise
-from evercount.mechanisms.calibrate import Noise
-from evercount.mechanisms.declared_key import noise_key
-from evercount.mechanisms.laplace_rates import node_rate
-from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
+from evercount.factorizations.laplace_bridge import UNITS, Bridge
+from evercount.factorizations.laplace_choice import EndlessBridge, WindowTree
+from evercount.factorizations.laplace_trees import (
+    LARGEST_TICKS,
+    DigitTree,
+    EndlessTree,
+    HybridTree,
+    PureFactorization,
+    Rows,
+)
+from evercount.mechanisms.calibrate import Noise, noise_key
+from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.noise import Secret
-from evercount.noise.laplace_sampler import ExactLaplace, variance
+from evercount.noise.laplace_sampler import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
 
-AHEAD = 64  # ticks of noise that are made at a time when a stream is taken tick by tick
-MANY = 1024
-"""With more cells than this, noise is made tick by tick from what the last tick left: less memory, fewer draws."""
+
+def grid_units(l1: float, grid: float) -> int:
+    """l1/grid, a whole number up to the rounding of both: increments are whole numbers of grid units."""
+    if not (l1 > 0 and math.isfinite(l1)):
+        raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
+    ratio = Fraction(l1) / Fraction(grid)
+    return round(ratio) if abs(ratio - round(ratio)) <= ratio / 10**12 else math.ceil(ratio)
+
+
+def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> float:
+    """The largest double r with r·share·units ≤ ε: the rate of a node that has the part 1/share of ε.
+
+    **Guarantee.** The inequality holds in exact arithmetic. Test:
+    tests/mechanisms/test_laplace_stream.py::test_rates_round_down.
+    """
+    exact = Fraction(epsilon) / (grid_units(l1, grid) * share)
+    rate = float(exact)
+    if Fraction(rate) > exact:
+        rate = math.nextafter(rate, 0.0)
+    return min(check_rate(rate, epsilon), LARGEST_RATE)
+
+
+def unit_rate(epsilon: float, l1: float, grid: float, parts: int) -> float:
+    """A double r of 27 bits with r·parts·units ≤ ε: a node with the share n/parts of ε has the rate n·r, exactly.
+
+    **Guarantee.** The inequality holds in exact arithmetic, and n·r is a double for every whole n ≤ 2^26: so rates of
+    nodes whose n add up to `parts` add up to at most ε/units, without rounding. Test:
+    tests/mechanisms/test_bridge_stream.py::test_rates_that_are_drawn_add_up_to_at_most_epsilon.
+    """
+    exact = Fraction(epsilon) / (grid_units(l1, grid) * parts)
+    mantissa, exponent = math.frexp(float(exact))
+    rate = math.ldexp(math.floor(mantissa * 2**27) - 1, exponent - 27)
+    assert Fraction(rate) <= exact
+    return rate
+
+
+def check_rate(rate: float, epsilon: float) -> float:
+    if rate < LEAST_RATE:
+        raise ParameterError(f"epsilon={epsilon:g} needs Laplace noise above 2^36 grid units; use a coarser grid")
+    return rate
+
+
+class TreeNoise:
+    """Rows of noise of one tree for many cells: a function of (secret, tree, rate, tick, cell), in whole grid units.
+
+    A row is the tree's coefficients times the numbers of its nodes, which are drawn again for every few ticks, rounded.
+
+    **Guarantee.** No number is ever cut or rounded before the last step: where 64 bits may not hold all products and
+    sums, Python's integers are used. Test:
+    tests/mechanisms/test_bridge_stream.py::test_wide_integers_give_the_same_numbers.
+    """
+
+    def __init__(self, tree: DigitTree | Bridge, unit: float, cells: int, secret: Secret, first_cell: int = 0) -> None:
+        self.tree, self.unit, self.cells, self.first_cell = tree, unit, cells, first_cell
+        self._laplace = ExactLaplace(secret)
+
+    def rates(self, shares: IntArray) -> FloatArray:
+        """The rates of nodes with these shares, cut to the largest that the sampler serves: that only adds noise."""
+        return np.asarray(np.minimum(shares * self.unit, LARGEST_RATE))
+
+    def draw(self, nodes: IntArray, shares: IntArray, cells: slice = slice(None)) -> IntArray:
+        """The numbers of nodes, shape (nodes, cells)."""
+        some = range(self.first_cell, self.first_cell + self.cells)[cells]
+        return self._laplace.draw(nodes, self.rates(shares), len(some), some.start)
+
+    def rows(self, first: int, count: int) -> IntArray:
+        """Noise of ticks first … first+count−1 in whole grid units, shape (count, cells)."""
+        return self.sums(self.tree.rows(np.arange(first, first + count)))
+
+    def sums(self, rows: Rows) -> IntArray:
+        """The noise of these rows, rounded."""
+        out = np.empty((len(rows.place), self.cells), np.int64)
+        most = int(np.abs(rows.weights).sum(axis=1).max(initial=0))
+        for start in range(0, self.cells, _CELLS_AT_ONCE):
+            cells = slice(start, start + _CELLS_AT_ONCE)
+            drawn = self.draw(rows.nodes, rows.shares, cells)
+            kind = np.int64 if most * int(np.abs(drawn).max(initial=0)) < 2**63 else np.object_
+            numbers: AnyArray = drawn.astype(kind, copy=False)
+            noise: AnyArray = np.zeros((len(out), drawn.shape[1]), kind)
+            for weight, place in zip(rows.weights.T, rows.place.T, strict=True):
+                noise += weight[:, None] * numbers[place]
+            out[:, cells] = round_to_grid(noise, self.tree.bits)
+        return out
+
+
+def bridge_noise(
+    bridge: Bridge, epsilon: float, l1: float, grid: float, cells: int, secret: Secret, first_cell: int = 0
+) -> TreeNoise:
+    """The noise of a bridge.
+
+    **Guarantee.** Running sums plus its rows are ε-DP with δ = 0 for changes of l1 norm `l1`, for all ticks together
+    and adaptive inputs. Proof: `factorizations/laplace_bridge.proof.md`. Test:
+    tests/mechanisms/test_bridge_stream.py::test_attack_on_the_joint_release.
+    """
+    unit = unit_rate(epsilon, l1, grid, UNITS)
+    check_rate(unit * bridge.least_share, epsilon)
+    purpose = [bridge.name, bridge.fingerprint, bridge.horizon, float(epsilon).hex(), unit.hex()]
+    return TreeNoise(bridge, unit, cells, secret.derive("bridge " + json.dumps(purpose)), first_cell)
+
+
+class WindowNoise(TreeNoise):
+    """Rows of a `WindowTree`, whose prefixes have more and more nodes of the highest level: their sum is carried."""
+
+    tree: WindowTree
+
+    def __init__(self, tree: WindowTree, unit: float, cells: int, secret: Secret, first_cell: int = 0) -> None:
+        super().__init__(tree, unit, cells, secret, first_cell)
+        self._tops, self._sum = 0, np.zeros(cells, np.int64)  # nodes of the highest level so far, and their sum
+
+    def start_at(self, tick: int, noise: IntArray) -> None:
+        """Go on after a tick that had this noise."""
+        at = np.asarray([tick])
+        lower = self.sums(self.tree.below(self.tree.levels - 1, at))[0]
+        self._tops, self._sum = int(self.tree.tops(at)[0]), noise - lower
+
+    def rows(self, first: int, count: int) -> IntArray:
+        ticks = np.arange(first, first + count)
+        tops = self.tree.tops(ticks)
+        numbers = np.arange(min(self._tops, int(tops[0])), max(self._tops, int(tops[-1])) + 1)
+        drawn = self.draw(numbers * self.tree.size, np.ones_like(numbers))
+        drawn[0] = 0
+        sums = np.cumsum(drawn, axis=0)
+        sums += self._sum - sums[self._tops - numbers[0]]
+        if np.abs(sums).max(initial=0) >= LARGEST_NOISE:
+            raise ParameterError(
+                "the noise of the running sums has passed 2^52: use a larger epsilon or a coarser grid"
+            )
+        self._tops, self._sum = int(numbers[-1]), sums[-1]
+        lower = self.sums(self.tree.below(self.tree.levels - 1, ticks))
+        return np.asarray(sums[tops - numbers[0]] + lower)
+
+
+class EpochNoise(ABC):
+    """Rows of noise of a stream without a horizon: the totals of earlier epochs, and the tree of its own.
+
+    **Guarantee.** Each epoch has a key of its own, and its total is the same number in all later epochs, and where it
+    is a node of the epoch's tree, also there. Test:
+    tests/mechanisms/test_endless_noise.py::test_rows_are_the_coefficients_times_the_numbers_drawn.
+    """
+
+    def __init__(
+        self, tree: EndlessTree, epsilon: float, l1: float, grid: float, cells: int, secret: Secret, first_cell: int = 0
+    ) -> None:
+        self._calibration, self._secret = (epsilon, l1, grid), secret
+        self.tree, self.cells, self.first_cell = tree, cells, first_cell
+        self._epoch, self._inside, self._before = 0, self.inside(0), np.zeros(cells, np.int64)
+
+    @abstractmethod
+    def inside(self, epoch: int) -> TreeNoise:
+        """The noise of the tree of an epoch."""
+
+    @abstractmethod
+    def total(self, epoch: int) -> IntArray:
+        """The noise of the total of an epoch."""
+
+    def rows(self, first: int, count: int) -> IntArray:
+        parts = []
+        while count:
+            epoch = int(self.tree.epochs([first])[0])
+            if epoch != self._epoch:
+                before = sum(map(self.total, range(epoch)), start=np.zeros(self.cells, np.int64))
+                self._inside, self._before, self._epoch = self.inside(epoch), before, epoch
+            part = min(count, int(self.tree.ends[epoch + 1]) - first + 1)
+            parts.append(self._before + self._inside.rows(first - int(self.tree.ends[epoch]), part))
+            first, count = first + part, count - part
+        return np.concatenate(parts)
+
+
+class EndlessBridgeNoise(EpochNoise):
+    """As `bridge_noise`. Proof: `factorizations/laplace_bridge.proof.md`, "Without a horizon".
+
+    Test: tests/mechanisms/test_endless_noise.py::test_attack_on_the_joint_release.
+    """
+
+    tree: EndlessBridge
+
+    def inside(self, epoch: int) -> TreeNoise:
+        if epoch == 0:  # a rate below the sampler's least is refused here, and never in the middle of a stream
+            least = min(self.tree.tree(epoch).least_share for epoch in range(len(self.tree.ends) - 1))
+            check_rate(unit_rate(*self._calibration, UNITS) * least, self._calibration[0])
+        return bridge_noise(self.tree.tree(epoch), *self._calibration, self.cells, self._secret, self.first_cell)
+
+    def total(self, epoch: int) -> IntArray:
+        drawn: IntArray = self.inside(epoch).draw(np.zeros(1, np.int64), self.tree.tree(epoch).top_shares)[0]
+        return drawn
+
+
+class HybridNoise(EpochNoise):
+    """Proof: `laplace_noise.proof.md`, lemma 2."""
+
+    tree: HybridTree
+
+    def inside(self, epoch: int) -> TreeNoise:
+        rate = node_rate(*self._calibration, self.tree.node_share(epoch))
+        key = self._secret.derive(f"pure epoch {epoch}")
+        return TreeNoise(self.tree.tree(epoch), rate, self.cells, key, self.first_cell)
+
+    def total(self, epoch: int) -> IntArray:
+        rate = node_rate(*self._calibration, self.tree.total_share)
+        source = ExactLaplace(self._secret.derive("pure epochs"))
+        drawn: IntArray = source.draw([epoch], rate, self.cells, self.first_cell)[0]
+        return drawn
+
+
+def round_to_grid(noise: AnyArray, bits: int) -> AnyArray:
+    """Round numbers in units of 2^−bits to whole numbers, halves to even: −x becomes minus what x becomes."""
+    if bits == 0:
+        return noise
+    low = noise >> bits
+    rest = noise - (low << bits)
+    half = 1 << (bits - 1)
+    return np.asarray(low + ((rest > half) | ((rest == half) & (low % 2 == 1))))
+
+
+AHEAD, LEAST_AHEAD, MOST_AHEAD = 64, 8, 1 << 12
+"""Ticks of noise that are made at a time: for lone ticks, at least, and at most."""
+NUMBERS_AHEAD = 1 << 18  # numbers that are made at a time, unless LEAST_AHEAD ticks have more
 LARGEST_NOISE = 2**52
 """Running sums of a `WindowTree` grow without end; beyond this they would not be exact as doubles."""
-_STRIDE = 1 << 16
+_CELLS_AT_ONCE = 1 << 10  # the numbers of some hundred nodes for so many cells stay in the processor's cache
 _FORMAT = 1
 
 
@@ -44,7 +267,6 @@ class PureStream(NoiseStream):
     tests/mechanisms/test_laplace_stream.py::test_exact_ratio_of_the_joint_release.
     """
 
-    rounded = False  # discrete from the start: no rounding error adds to the stated std
     numeric_delta = 0.0
 
     tick: int = 0
@@ -62,118 +284,51 @@ class PureStream(NoiseStream):
         self.cells = operator.index(cells)
         self.tree = tree
         self.first_cell = operator.index(first_cell)
-        self.tick = 0
-        self._parameters = [tree.name, tree.horizon, float(epsilon), float(l1), float(grid), self.cells]
-        self._secret = secret
-        self._rows: FloatArray = np.empty((0, self.cells))
+        self.rounded = tree.bits > 0  # others are discrete from the start: no rounding error adds to the stated std
+        self.rate = node_rate(epsilon, l1, grid, tree.levels if isinstance(tree, DigitTree) else 1)
         self.limit = LARGEST_TICKS if tree.horizon is None else tree.horizon
-        self._sources: dict[int, ExactLaplace] = {}
+        self._parameters = [tree.name, tree.horizon, float(epsilon), float(l1), float(grid), self.cells]
+        self._calibration, self._secret = (epsilon, l1, grid), secret
+        self._rows: FloatArray = np.empty((0, self.cells))
+        self._last = np.zeros(self.cells, np.int64)
+        self._source: TreeNoise | EpochNoise
+        place = self.cells, secret, self.first_cell
+        match tree:
+            case Bridge():
+                self._source = bridge_noise(tree, *self._calibration, *place)
+            case EndlessBridge():
+                self._source = EndlessBridgeNoise(tree, *self._calibration, *place)
+            case HybridTree():
+                self._source = HybridNoise(tree, *self._calibration, *place)
+            case WindowTree():
+                self._source = WindowNoise(tree, self.rate, self.cells, secret.derive("pure tree"), self.first_cell)
+            case DigitTree():
+                self._source = TreeNoise(tree, self.rate, self.cells, secret.derive("pure tree"), self.first_cell)
         if isinstance(tree, Bridge | EndlessBridge):
-            self.rate = node_rate(epsilon, l1, grid, 1)
-            self.rounded = tree.bits > 0
-            self._bridge: BridgeNoise | EndlessBridgeNoise
-            if isinstance(tree, EndlessBridge):
-                self._bridge = EndlessBridgeNoise(tree, epsilon, l1, grid, self.cells, secret, self.first_cell)
-            else:
-                self._bridge = BridgeNoise(tree, epsilon, l1, grid, self.cells, secret, self.first_cell)
             self._parameters.append(tree.fingerprint)
-        elif isinstance(tree, DigitTree):
-            self.rate = node_rate(epsilon, l1, grid, tree.levels)
-            self._laplace = ExactLaplace(secret.derive("pure tree"), self.rate)
-        else:
-            assert isinstance(tree, HybridTree)
-            self.rate = node_rate(epsilon, l1, grid, tree.total_share)
-            self._laplace = ExactLaplace(secret.derive("pure epochs"), self.rate)
         if self.first_cell:
             self._parameters.append(self.first_cell)
-        self._calibration = (epsilon, l1, grid)
-        self._memory: tuple[int, int, Memory] | None = None  # epoch, the tick it stands at, its prefixes
-        self._last = np.zeros(self.cells, np.int64)  # for fresh noise: its sum so far
-        self._top = 0, np.zeros(self.cells, np.int64)  # for a WindowTree: complete nodes so far, noise of their prefix
-
-    def __repr__(self) -> str:
-        return f"PureStream({self.tree.name}, tick={self.tick}, cells={self.cells}, secret=…)"
 
     def take(self, ticks: int) -> FloatArray:
-        ticks = whole_ticks(ticks)
+        ticks = check_count("ticks", ticks, 0)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit)
-        if ticks > len(self._rows):
-            ahead = max(ticks, min(AHEAD if self.cells <= MANY else 1, self.limit - self.tick))
-            fresh = self._make(self.tick + len(self._rows) + 1, ahead - len(self._rows))
-            self._rows = np.concatenate([self._rows, fresh.astype(np.float64)])
-        out, self._rows = self._rows[:ticks].copy(), self._rows[ticks:]
-        self.tick += ticks
-        if ticks and isinstance(self.tree, FreshLaplace):
-            self._last = out[-1].astype(np.int64)
-        return out
-
-    def _make(self, first: int, count: int) -> IntArray:
-        if isinstance(self.tree, Bridge | EndlessBridge):
-            return self._bridge.rows(first, count)
-        if isinstance(self.tree, WindowTree):
-            top = self._tops(self.tree, first, count)
-            return self.tree.noise(first, count, lambda nodes: self._draw(self._laplace, nodes), top)
-        if isinstance(self.tree, DigitTree):
-            return self._rows_of(self.tree, 0, first, count, self._laplace)
-        assert isinstance(self.tree, HybridTree)
-        parts = []
-        while count:
-            epoch = first.bit_length() - 1
-            inside = first - (1 << epoch)
-            part = min(count, (1 << epoch) - inside)
-            noise = self._rows_of(self.tree.tree(epoch), epoch, inside + 1, part, self._source(self.tree, epoch))
-            parts.append(noise + self._draw(self._laplace, np.arange(epoch)).sum(axis=0))  # totals of earlier epochs
-            first, count = first + part, count - part
-        return np.concatenate(parts)
-
-    def _rows_of(self, tree: DigitTree, epoch: int, first: int, count: int, source: ExactLaplace) -> IntArray:
-        def draw(nodes: IntArray) -> IntArray:
-            return self._draw(source, nodes)
-
-        if self.cells <= MANY:
-            return tree.noise(first, count, draw)
-        rows = np.empty((count, self.cells), np.int64)
-        for number in range(count):
-            memory = None
-            if self._memory is not None and self._memory[:2] == (epoch, first + number - 1):
-                memory = self._memory[2]
-            rows[number], memory = tree.step(memory, first + number, draw)
-            self._memory = (epoch, first + number, memory)
-        return rows
-
-    def _draw(self, source: ExactLaplace, nodes: IntArray) -> IntArray:
-        return source.draw(nodes, self.cells, self.first_cell)
-
-    def _tops(self, tree: WindowTree, first: int, count: int) -> tuple[int, IntArray]:
-        """Noise of the prefixes of complete nodes that these ticks use; after a restore, added up from the start."""
-        low, high = tree.tops([first, first + count - 1]).tolist()
-        at, total = self._top
-        if at > low:  # an interrupted call went ahead
-            at, total = 0, np.zeros(self.cells, np.int64)
-        while at < low:
-            stop = min(low, at + _STRIDE)
-            total = total + self._draw(self._laplace, np.arange(at + 1, stop + 1) * tree.size).sum(axis=0)
-            at = stop
-        rows = np.cumsum(self._draw(self._laplace, np.arange(at, high + 1) * tree.size), axis=0)
-        rows += total - rows[0]  # `total` has the node `at` in it
-        if np.abs(rows).max(initial=0) >= LARGEST_NOISE:
-            raise ParameterError(
-                "the noise of the running sums has passed 2^52: use a larger epsilon or a coarser grid"
-            )
-        self._top = high, rows[-1]
-        return low, rows
-
-    def _source(self, tree: HybridTree, epoch: int) -> ExactLaplace:
-        if epoch not in self._sources:
-            rate = node_rate(*self._calibration, tree.node_share(epoch))
-            self._sources = {epoch: ExactLaplace(self._secret.derive(f"pure epoch {epoch}"), rate)}
-        return self._sources[epoch]
+        parts, ready = [self._rows], self.tick + len(self._rows)
+        while ready < self.tick + ticks:
+            wanted = min(max(AHEAD, self.tick + ticks - ready), MOST_AHEAD)
+            ahead = max(LEAST_AHEAD, min(wanted, NUMBERS_AHEAD // self.cells))
+            stop = min(self.limit, ready - ready % ahead + ahead)
+            parts.append(self._source.rows(ready + 1, stop - ready).astype(np.float64))
+            ready = stop
+        rows = np.concatenate(parts)
+        last = rows[ticks - 1].astype(np.int64) if ticks else self._last
+        self._rows, self._last, self.tick = rows[ticks:].copy(), last, self.tick + ticks
+        return rows[:ticks]
 
     def dump(self) -> dict[str, Any]:
-        """The secret and the tick are all there is; of fresh noise, also its sum so far, which is long to add up."""
+        """The secret and the tick are all there is; of a `WindowTree`, also its last row, which is long to add up."""
         dumped = {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
-        return {**dumped, "sum": self._last} if isinstance(self.tree, FreshLaplace) else dumped
+        return {**dumped, "sum": self._last} if isinstance(self.tree, WindowTree) else dumped
 
     def beside(self, first_cell: int, cells: int) -> PureStream:
         return PureStream(self.tree, *self._calibration, cells, self._secret, first_cell)
@@ -185,11 +340,12 @@ class PureStream(NoiseStream):
         tick = dumped.get("tick")
         if not isinstance(tick, int) or not 0 <= tick <= self.limit:
             raise SnapshotError(f"the noise state is damaged: tick {tick!r}")
-        if isinstance(self.tree, FreshLaplace):
+        if isinstance(self._source, WindowNoise):
             last = np.asarray(dumped["sum"])
             if last.shape != (self.cells,) or last.dtype != np.int64:
                 raise SnapshotError("the noise state belongs to other cells")
-            self._last, self._top = last, (tick, last)
+            self._last = last
+            self._source.start_at(tick, last)
         self.tick = tick
         return self
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from evercount.noise.exact_normals import FRACTION_BITS, Normals
-from evercount.noise.noise_owner import NoiseOwner
 from evercount.noise.normal_sampler import ExactNoise
-from evercount.noise.secret import Secret, random_bytes, random_token
+from evercount.noise.prf import FRACTION_BITS, Normals
+from evercount.noise.secret import NoiseOwner, Secret, random_bytes, random_token
 
 __all__ = ["FRACTION_BITS", "ExactNoise", "NoiseOwner", "Normals", "Secret", "random_bytes", "random_token"]

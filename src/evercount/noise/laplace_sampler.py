@@ -12,16 +12,24 @@ of index 1's first word is the sign, and index 2, 3, … hold 128 further bits o
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NoReturn, SupportsIndex
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray, UIntArray
+from evercount._validate import FloatArray, IntArray, UIntArray
 from evercount.errors import ParameterError
-from evercount.noise.exact_comparisons import BITS_PER_READ, GUARD, exp_minus
-from evercount.noise.exact_normals import as_integer, check_block_size
-from evercount.noise.prf import CELLS, DRAWS, Prf, counter, counters, read_counter
+from evercount.noise.prf import (
+    BITS_PER_READ,
+    DRAWS,
+    GUARD,
+    Prf,
+    check_cells,
+    counter,
+    counters,
+    exp_minus,
+    read_counter,
+)
 from evercount.noise.secret import Secret, check_secret
 
 LABEL = "evercount/noise/laplace/1"
@@ -31,50 +39,52 @@ _NUMBERS_AT_A_TIME = 1 << 14
 
 
 class ExactLaplace:
-    """Discrete Laplace numbers of one rate: a pseudorandom function of (secret, draw, cell), stateless.
+    """Discrete Laplace numbers with a rate for each draw: a pseudorandom function of (secret, draw, cell), stateless.
 
     **Guarantee.** For bits that are uniform (see `Prf`), the numbers of all (draw, cell) are independent and each has
-    exactly the discrete Laplace distribution, so P(X = a)/P(X = b) ≤ exp(rate·|a − b|) for all whole a and b, with no
-    δ. Proof: `laplace_sampler.proof.md`. Assumption: `numpy.log` errs by less than 2^−44 on [1, 2^64]. Tests:
-    `tests/noise/test_laplace_sampler.py` (exact path against doubles, close calls, distribution with planted bugs).
+    exactly the discrete Laplace distribution of its rate, so P(X = a)/P(X = b) ≤ exp(rate·|a − b|) for all whole a and
+    b, with no δ. Proof: `laplace_sampler.proof.md`. Assumption: `numpy.log` errs by less than 2^−44 on [1, 2^64].
+    Tests: `tests/noise/test_laplace_sampler.py` (exact path against doubles, close calls, distribution with planted
+    bugs).
 
-    Two streams must never share a secret, nor one secret serve two rates (`ExactLaplaceRates` has a rate per draw).
+    Two streams must never share a secret, and one draw must always have one rate: derive the secret from everything
+    that decides the rates.
     """
 
     _slack: ClassVar[float] = SLACK  # tests make it larger: every decision then goes the exact way
 
-    def __init__(self, secret: Secret, rate: float) -> None:
-        if not (isinstance(rate, float) and LEAST_RATE <= rate <= LARGEST_RATE):
-            raise ParameterError(f"the rate of Laplace noise must lie between 2^-36 and 64, got {rate!r}")
-        self.rate = rate
+    def __init__(self, secret: Secret) -> None:
         self._prf = Prf(check_secret(secret).derive(LABEL))
 
-    def draw(self, draws: npt.ArrayLike, cells: int, first_cell: int = 0) -> IntArray:
-        """The numbers of these draws (in any order) and `cells` cells from `first_cell` on, shape (draws, cells)."""
-        return self._table(np.atleast_1d(np.asarray(draws, dtype=np.int64)), cells, first_cell, None)
+    def draw(self, draws: npt.ArrayLike, rates: npt.ArrayLike, cells: int, first_cell: int = 0) -> IntArray:
+        """The numbers of these draws (in any order) and `cells` cells from `first_cell` on, shape (draws, cells).
 
-    def _table(self, rows: IntArray, cells: int, first_cell: int, rates: FloatArray | None) -> IntArray:
-        """The numbers of `draw`, with one rate for all draws (None) or one for each."""
-        cells, first_cell = as_integer("cells", cells), as_integer("first_cell", first_cell)
+        `rates` is one for each draw, or one for all.
+        """
+        rows = np.atleast_1d(np.asarray(draws, dtype=np.int64))
+        cells, first_cell = check_cells(cells, first_cell, 1)
         if rows.ndim != 1 or (rows.size and not 0 <= rows.min() <= rows.max() < DRAWS):
             raise ParameterError("draws must be numbers from 0 to 2^48 − 1")
-        if cells < 1 or not 0 <= first_cell <= first_cell + cells <= CELLS:
-            raise ParameterError(f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32")
-        check_block_size(len(rows), cells)
+        rate = np.broadcast_to(np.asarray(rates, dtype=np.float64), rows.shape)
+        if rate.size and not LEAST_RATE <= rate.min() <= rate.max() <= LARGEST_RATE:
+            raise ParameterError(
+                f"the rates of Laplace noise must lie between 2^-36 and 64, not {float(rate.min())!r} to "
+                f"{float(rate.max())!r}"
+            )
         out = np.empty((len(rows), cells), np.int64)
         step = max(1, _NUMBERS_AT_A_TIME // cells)
         for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            rate = np.asarray(self.rate) if rates is None else np.repeat(rates[start : start + step], cells)
-            blocks = counters(part, range(first_cell, first_cell + cells))
-            out[start : start + step] = self._block(blocks, rate).reshape(len(part), cells)
+            now = slice(start, start + step)
+            blocks = counters(rows[now], range(first_cell, first_cell + cells))
+            out[now] = self._block(blocks, rate[now], cells).reshape(-1, cells)
         return out
 
-    def _block(self, blocks: UIntArray, rate: FloatArray) -> IntArray:
-        """The numbers of counter blocks; `rate` is one number or one for each."""
+    def _block(self, blocks: UIntArray, rate: FloatArray, cells: int) -> IntArray:
+        """The numbers of counter blocks, with a rate for every `cells` of them."""
         words = self._prf.words(blocks)
         u = np.maximum(words[:, 0].astype(np.float64), 0.5)
         head = math.log(2) - np.log1p(np.exp(-rate)) + 64 * math.log(2)  # ln t_0 + ln 2^64
+        head, rate = np.repeat(head, cells), np.repeat(rate, cells)
         y = (head - np.log(u)) / rate
         size = np.floor(y)
         unsure = np.minimum(y - size, 1 - (y - size)) <= (1 / u + self._slack) / rate + y * 2.0**-48
@@ -82,8 +92,7 @@ class ExactLaplace:
         magnitude = size.astype(np.int64)
         for number in np.flatnonzero(unsure):
             draw, cell, _ = read_counter(blocks[number])
-            own = float(rate if rate.ndim == 0 else rate[number])
-            magnitude[number] = self._exactly(draw, cell, int(magnitude[number]), own)
+            magnitude[number] = self._exactly(draw, cell, int(magnitude[number]), float(rate[number]))
         return np.where(words[:, 2] & np.uint64(1), -magnitude, magnitude)
 
     def _exactly(self, draw: int, cell: int, guess: int, rate: float) -> int:
@@ -113,41 +122,6 @@ class ExactLaplace:
                 return k
             k += 1
         return None
-
-    def __repr__(self) -> str:
-        return f"ExactLaplace(Secret(…), rate={self.rate:g})"
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise ParameterError("exact noise is not pickled: recreate it from its secret")
-
-
-class ExactLaplaceRates(ExactLaplace):
-    """Discrete Laplace numbers with a rate for each draw: a pseudorandom function of (secret, draw, cell, rate).
-
-    **Guarantee.** As `ExactLaplace`: the bits of a number depend on (secret, draw, cell) only and its rate is public.
-    So numbers of different (draw, cell) are independent, and each is exact for its own rate. One draw must always have
-    one rate: derive the secret from everything that decides the rates. Proof: `laplace_sampler.proof.md`, "Several
-    rates". Test: tests/noise/test_laplace_sampler.py::test_a_rate_for_each_draw.
-    """
-
-    def __init__(self, secret: Secret) -> None:
-        self.rate = math.nan
-        self._prf = Prf(check_secret(secret).derive(LABEL))
-
-    def draw_at(self, draws: npt.ArrayLike, rates: npt.ArrayLike, cells: int, first_cell: int = 0) -> IntArray:
-        """The numbers of these draws with these rates, shape (draws, cells)."""
-        rows = np.atleast_1d(np.asarray(draws, dtype=np.int64))
-        per_draw = np.broadcast_to(np.asarray(rates, dtype=np.float64), rows.shape)
-        if per_draw.size and not LEAST_RATE <= per_draw.min() <= per_draw.max() <= LARGEST_RATE:
-            raise ParameterError(
-                "the rates of Laplace noise must lie between 2^-36 and 64, got "
-                f"{float(per_draw.min())!r} to {float(per_draw.max())!r}"
-            )
-        return self._table(rows, cells, first_cell, per_draw)
-
-    def draw(self, draws: npt.ArrayLike, cells: int, first_cell: int = 0) -> NoReturn:
-        """Refused: there is no common rate."""
-        raise ParameterError("these Laplace numbers have a rate per draw: use draw_at")
 
 
 def reaches(u: int, read: int, k: int, rate: float) -> bool | None:

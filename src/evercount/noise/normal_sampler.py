@@ -10,36 +10,32 @@ Doubles decide whether an attempt is kept; within DECISION_MARGIN of the boundar
 from __future__ import annotations
 
 import math
-import struct
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import product
 from typing import ClassVar, NoReturn, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import BoolArray, FloatArray, IntArray, UIntArray
+from evercount._validate import BoolArray, FloatArray, UIntArray, check_count
 from evercount.errors import ParameterError, TooLarge
-from evercount.noise.exact_comparisons import accepts, integer_part, thresholds
-from evercount.noise.exact_normals import Normals, as_integer, check_block_size
 from evercount.noise.prf import (
     ATTEMPTS,
-    CELLS,
     DRAWS,
     SEQUENCE,
     Expansion,
     NamedPrf,
+    Normals,
     Prf,
-    counter,
+    accepts,
+    check_cells,
     counters,
+    integer_part,
     read_counter,
     set_attempt,
+    thresholds,
 )
 from evercount.noise.secret import Secret
-
-_Pending = tuple[IntArray, UIntArray]  # places in the output, and their counters
 
 DECISION_MARGIN = 2.0**-36
 """Doubles decide only where p and u differ by more; they are then right: `normal_sampler.proof.md`, lemma 3."""
@@ -47,9 +43,7 @@ DECISION_MARGIN = 2.0**-36
 LONGEST = 2**16  # a longer `NormalSequence` is refused: `ExactNoise.normals` makes many numbers faster
 
 _NUMBERS_AT_A_TIME = 1 << 14  # the working set stays in the processor's cache
-_DRAWN_SINGLY = 8  # up to this many numbers are drawn one by one: numpy's calls cost more than they save
-_SEVERAL = 1 << 9  # up to this many numbers get several attempts at once
-_AT_ONCE = 4  # the number of attempts then
+_AT_ONCE, _MOST_ATTEMPTS = 1 << 11, 8  # where fewer numbers are left, each gets several attempts at once, up to these
 _UNIT_OF_53_BITS = 2.0**-53
 
 # Constants of `NormalSequence` as arrays: numpy reads them faster than Python's numbers.
@@ -88,9 +82,9 @@ class ExactNoise:
     **Guarantee.** For bits that are uniform (see `Prf`), the numbers of all (draw, cell) are independent, and
     each is a true standard normal z* cut toward zero to 128 fractional bits: there is a z* ~ N(0, 1) with the
     same sign and 0 ≤ |z*| − |z| < 2^−128. Every (secret, draw, cell) gives the same number on every machine
-    and in every block. Proof: `normal_sampler.proof.md`. Assumption: `numpy.exp` and `math.exp` err by less than 2^−37
-    on arguments ≤ 0. Tests: `tests/noise/test_normal_sampler.py` (equality with a 200-digit reference, forced exact
-    path, blocks, known answers), `tests/noise/test_normal_distribution.py`.
+    and in every block. Proof: `normal_sampler.proof.md`. Assumption: `numpy.exp` errs by less than 2^−37 on
+    arguments ≤ 0. Tests: `tests/noise/test_normal_sampler.py` (equality with a 200-digit reference, forced exact path,
+    blocks, known answers), `tests/noise/test_normal_distribution.py`.
 
     Two streams must never share a secret: the same noise on different data would reveal the difference.
 
@@ -128,70 +122,46 @@ class ExactNoise:
         Raises:
             ParameterError: The draws or the cells are not a legal range.
         """
-        start, stop = as_integer("start", start), as_integer("stop", stop)
-        cells, first_cell = as_integer("cells", cells), as_integer("first_cell", first_cell)
-        if not 0 <= start <= stop <= DRAWS:
+        start, stop = check_count("start", start, 0), check_count("stop", stop, 0)
+        cells, first_cell = check_cells(cells, first_cell, 0)
+        if not start <= stop <= DRAWS:
             raise ParameterError(f"draws {start} to {stop} are not a range between 0 and 2^48")
-        if cells < 0 or not 0 <= first_cell <= first_cell + cells <= CELLS:
-            raise ParameterError(f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32")
-        check_block_size(stop - start, cells)
-        size = (stop - start) * cells
+        out = Normals(*(np.empty((stop - start, cells), kind) for kind in (np.int8, np.int64, np.uint64, np.uint64)))
         draws, which = range(start, stop), range(first_cell, first_cell + cells)
-        output = _Output(size)
-        if size <= _DRAWN_SINGLY:
-            for number, (draw, cell) in enumerate(product(draws, which)):
-                output.put_one(number, self._one(draw, cell, 0))
-        elif size <= _SEVERAL:
-            self._finish(np.arange(size), counters(draws, which), 0, output)
-        else:
-            self._many(draws, which, output)
-        return output.normals((stop - start, cells))
+        width = min(max(cells, 1), _NUMBERS_AT_A_TIME)
+        rows = _NUMBERS_AT_A_TIME // width
+        for draw in range(0, len(draws), rows):
+            for cell in range(0, cells, width):
+                here = slice(draw, draw + rows), slice(cell, cell + width)
+                words, k = self._kept(counters(draws[here[0]], which[here[1]]))
+                part = out[here]
+                for array, numbers in (
+                    (part.sign, 1 - 2 * (words.view(np.int8)[:, 24] & 1)),  # the lowest byte of the last word
+                    (part.integer, k),
+                    (part.fraction_hi, words[:, 0]),
+                    (part.fraction_lo, words[:, 1]),
+                ):
+                    array[:] = numbers.reshape(part.shape)
+        for array in vars(out).values():
+            array.flags.writeable = False
+        return out
 
-    def _many(self, draws: range, cells: range, output: _Output) -> None:
-        """First attempts chunk by chunk, then second attempts of those that were rejected, and so on."""
-        pending = self._first(draws, cells, output)
-        attempt = 1
-        while sum(len(numbers) for numbers, _ in pending) > _SEVERAL:
-            pending = [self._again(numbers, blocks, attempt, output) for numbers, blocks in _merge(pending)]
-            attempt += 1
-        numbers, blocks = zip(*pending, strict=True)
-        self._finish(np.concatenate(numbers), np.concatenate(blocks), attempt, output)
-
-    def _first(self, draws: range, cells: range, output: _Output) -> list[_Pending]:
-        """Attempt 0 of everything; returns what was rejected."""
-        pending = []
-        for offset, some_draws, some_cells in _rectangles(draws, cells):
-            blocks = counters(some_draws, some_cells)
-            words, k, kept = self._attempt(blocks)
-            # The rejected ones are written too, for speed, and overwritten by a later attempt.
-            output.put(slice(offset, offset + len(blocks)), words, k)
-            rejected = (~kept).nonzero()[0]
-            pending.append((rejected + offset, blocks.take(rejected, axis=0)))
-        return pending
-
-    def _again(self, numbers: IntArray, blocks: UIntArray, attempt: int, output: _Output) -> _Pending:
-        """One more attempt of these numbers; returns what was rejected."""
-        set_attempt(blocks, attempt)
+    def _kept(self, blocks: UIntArray) -> tuple[UIntArray, npt.NDArray[np.uint8]]:
+        """Words and k of the first attempt that is kept, for each row of counters."""
         words, k, kept = self._attempt(blocks)
-        hit, rejected = kept.nonzero()[0], (~kept).nonzero()[0]
-        output.put(numbers.take(hit), words.take(hit, axis=0), k.take(hit))
-        return numbers.take(rejected), blocks.take(rejected, axis=0)
-
-    def _finish(self, numbers: IntArray, blocks: UIntArray, attempt: int, output: _Output) -> None:
-        """Several attempts at once of numbers that are not many, until the few last are drawn one by one."""
-        while len(numbers) > _DRAWN_SINGLY:
-            trial = blocks.repeat(_AT_ONCE, axis=0).reshape(-1, _AT_ONCE, 4)
-            set_attempt(trial, np.arange(attempt, attempt + _AT_ONCE))
-            words, k, kept = self._attempt(trial.reshape(-1, 4))
-            table = kept.reshape(-1, _AT_ONCE)
-            first = table.argmax(axis=1) + np.arange(0, len(kept), _AT_ONCE)
+        left, attempt = (~kept).nonzero()[0], 1
+        while len(left):
+            count = min(max(1, _AT_ONCE // len(left)), _MOST_ATTEMPTS)  # numpy's calls cost more than a few attempts
+            trial = blocks.take(left, axis=0).repeat(count, axis=0).reshape(-1, count, 4)
+            set_attempt(trial, np.arange(attempt, attempt + count))
+            tried, integers, kept = self._attempt(trial.reshape(-1, 4))
+            first = kept.reshape(-1, count).argmax(axis=1) + np.arange(0, len(kept), count)
             hit = kept.take(first)
-            output.put(numbers[hit], words.take(first[hit], axis=0), k.take(first[hit]))
-            numbers, blocks = numbers[~hit], blocks[~hit]
-            attempt += _AT_ONCE
-        for number, block in zip(numbers.tolist(), blocks, strict=True):
-            draw, cell, _ = read_counter(block)
-            output.put_one(number, self._one(draw, cell, attempt))
+            words[left[hit]], k[left[hit]] = tried.take(first[hit], axis=0), integers.take(first[hit])
+            left, attempt = left[~hit], attempt + count
+            if attempt >= ATTEMPTS - _MOST_ATTEMPTS:
+                raise AssertionError("65,000 attempts were rejected: the chance of that is below 2^−100000")
+        return words, k
 
     def _attempt(self, blocks: UIntArray) -> tuple[UIntArray, npt.NDArray[np.uint8], BoolArray]:
         """One attempt for each row of counters: its words, its k, and whether it is kept."""
@@ -218,35 +188,8 @@ class ExactNoise:
                 k[number], kept[number] = _exactly(self._prf, *read_counter(blocks[number]))
         return words, k, kept
 
-    def _one(self, draw: int, cell: int, attempt: int) -> tuple[bool, int, int, int]:
-        """One number, from this attempt on, without numpy: (negative, k, halves of the fraction)."""
-        edges = thresholds()
-        while attempt < ATTEMPTS - 1:
-            tries = range(attempt, attempt + 2)
-            stream = self._prf.encrypt(b"".join(counter(draw, cell, a, i) for a in tries for i in (0, 1)))
-            for a, (hi, lo, u, v) in zip(tries, struct.iter_unpack("<4Q", stream), strict=True):
-                k = bisect_left(edges, v >> 1)
-                x = (hi >> 11) * _UNIT_OF_53_BITS
-                difference = math.exp(-0.5 * (x * (2 * k + x))) - (u >> 11) * _UNIT_OF_53_BITS
-                kept = difference > 0.0
-                if edges[k] == v >> 1 or abs(difference) <= self._margin:
-                    k, kept = _exactly(self._prf, draw, cell, a)
-                if kept:
-                    return bool(v & 1), k, hi, lo
-            attempt += 2
-        raise AssertionError("65,000 attempts were rejected: the chance of that is below 2^−100000")
-
     def __repr__(self) -> str:
         return "ExactNoise(Secret(…))"
-
-    def __copy__(self) -> ExactNoise:
-        return self
-
-    def __deepcopy__(self, memo: object) -> ExactNoise:
-        return self
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise ParameterError("exact noise is not pickled: recreate it from its secret")
 
 
 class NormalSequence:
@@ -271,9 +214,7 @@ class NormalSequence:
     """The numbers as doubles. A release that rounds them must ask `exact` wherever the error could matter."""
 
     def __init__(self, secret: Secret, count: int) -> None:
-        count = as_integer("count", count)
-        if count < 1:
-            raise ParameterError(f"a sequence has at least one number, not {count}")
+        count = check_count("count", count)
         if count > LONGEST:
             raise TooLarge(f"a sequence of {count} numbers is longer than {LONGEST}: use ExactNoise.normals")
         prf = Prf(secret, SEQUENCE)
@@ -327,64 +268,3 @@ def _exactly(prf: Prf, draw: int, cell: int, attempt: int) -> tuple[int, bool]:
     bits = Expansion(prf, draw, cell, attempt)
     k = integer_part(bits)
     return k, accepts(k, bits)
-
-
-class _Output:
-    """The arrays that fill up, flat."""
-
-    def __init__(self, size: int) -> None:
-        self.sign = np.empty(size, dtype=np.int8)
-        self.integer = np.empty(size, dtype=np.int64)
-        self.hi = np.empty(size, dtype=np.uint64)
-        self.lo = np.empty(size, dtype=np.uint64)
-
-    def put(self, where: IntArray | slice, words: UIntArray, k: npt.NDArray[np.uint8]) -> None:
-        """Write attempts into their places."""
-        self.hi[where] = words[:, 0]
-        self.lo[where] = words[:, 1]
-        self.integer[where] = k
-        self.sign[where] = 1 - 2 * (words.view(np.int8)[:, 24] & 1)  # the lowest byte of the last word
-
-    def put_one(self, where: int, number: tuple[bool, int, int, int]) -> None:
-        """Write one number into its place."""
-        negative, self.integer[where], self.hi[where], self.lo[where] = number
-        self.sign[where] = -1 if negative else 1
-
-    def normals(self, shape: tuple[int, int]) -> Normals:
-        """The finished numbers, read-only."""
-        for array in (self.sign, self.integer, self.hi, self.lo):
-            array.flags.writeable = False
-            array.shape = shape
-        return Normals(self.sign, self.integer, self.hi, self.lo)
-
-
-def _rectangles(draws: range, cells: range) -> Iterator[tuple[int, range, range]]:
-    """Split draws × cells into pieces that are contiguous in the output, with their offsets."""
-    offset = 0
-    if len(cells) <= _NUMBERS_AT_A_TIME:
-        rows = _NUMBERS_AT_A_TIME // len(cells)
-        for first in range(0, len(draws), rows):
-            some = draws[first : first + rows]
-            yield offset, some, cells
-            offset += len(some) * len(cells)
-    else:
-        pieces = -(-len(cells) // _NUMBERS_AT_A_TIME)
-        width = -(-len(cells) // pieces)
-        for draw in draws:
-            for first in range(0, len(cells), width):
-                some = cells[first : first + width]
-                yield offset, range(draw, draw + 1), some
-                offset += len(some)
-
-
-def _merge(pending: list[_Pending]) -> Iterator[_Pending]:
-    """The same numbers in pieces of about one chunk."""
-    group: list[_Pending] = []
-    size = 0
-    for piece in pending:
-        group.append(piece)
-        size += len(piece[0])
-        if size >= _NUMBERS_AT_A_TIME // 2 or piece is pending[-1]:
-            numbers, blocks = zip(*group, strict=True)
-            yield np.concatenate(numbers), np.concatenate(blocks)
-            group, size = [], 0

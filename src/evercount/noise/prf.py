@@ -1,27 +1,35 @@
-"""Random bits as a function of (secret, draw, cell, attempt): AES-256 in counter mode, seekable to any block.
+"""Random bits as a function of (secret, draw, cell, attempt), and the exact normals and decisions made of them.
 
-A counter block is 16 bytes, big-endian: draw (48 bits), attempt (16), cell (32), index (32). The key stream
-of an attempt is its encrypted blocks of index 0, 1, 2, …: what AES-256-CTR gives when it starts at index 0.
-Blocks are encrypted in ECB mode, because the counters of a request are not consecutive; each block comes out
-as in CTR mode. Words are read little-endian, so every machine reads the same numbers.
+The bits are AES-256 in counter mode, seekable to any block. A counter block is 16 bytes, big-endian: draw (48 bits),
+attempt (16), cell (32), index (32). The key stream of an attempt is its encrypted blocks of index 0, 1, 2, …: what
+AES-256-CTR gives when it starts at index 0. Blocks are encrypted in ECB mode, because the counters of a request are not
+consecutive; each block comes out as in CTR mode. Words are read little-endian, so every machine reads the same numbers.
 
     index 0        bits 1 … 128 of x: the first word holds the leading 64
     index 1        bits 1 … 64 of u; then bits 1 … 63 of v and, lowest, the sign
     index 2+3j     bits 128j+129 … 128j+256 of x, read only when fewer bits cannot decide a comparison
     index 3+3j     bits 128j+65  … 128j+192 of u
     index 4+3j     bits 128j+64  … 128j+191 of v
+
+The sampler's decisions are right for infinitely many random bits: each brackets a real number between two integers over
+a power of two, and is taken only when the bracket lies on one side; otherwise more random bits are read and the bracket
+is made narrower. `Normals` holds sign, integer part and 128 fractional bits of many numbers.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from evercount._arrays import IntArray, UIntArray
+from evercount._validate import FloatArray, IntArray, UIntArray, check_count
+from evercount.errors import ParameterError
 from evercount.noise.secret import Secret, check_secret
 
 EXACT_NOISE_LABEL = "evercount/noise/exact/1"
@@ -69,23 +77,19 @@ def read_counter(block: UIntArray) -> tuple[int, int, int]:
     return place >> 80, place >> 32 & (CELLS - 1), place >> 64 & (ATTEMPTS - 1)
 
 
-def switching_bound(numbers: int) -> float:
-    """A bound on the advantage of telling AES's permutation from a random function, for this many normals."""
-    # It is E[q²]/2^129 for q blocks. An attempt uses 2, and the number A of attempts is geometric with mean 1.4: E[A²]
-    # = 2.5, so E[q²] ≤ 4 · 2.5 · numbers² < (4 · numbers)².
-    return (4.0 * numbers) ** 2 * 2.0**-129
-
-
 class Prf:
     """The key stream. It has no state: any number of threads and processes may share it.
 
     **Guarantee.** If AES-256 is a pseudorandom permutation and keyed BLAKE2b a pseudorandom function, then
     the blocks of distinct counters are independent uniform bits to anyone who does not know the secret, up to an
-    advantage of `switching_bound`. Tests: `tests/noise/test_prf.py` (known answers, distinct counters).
+    advantage of (4·numbers)²·2^−129. Tests: `tests/noise/test_prf.py` (known answers, distinct counters).
     """
 
     def __init__(self, secret: Secret, label: str = EXACT_NOISE_LABEL) -> None:
         self._cipher = Cipher(algorithms.AES(bytes.fromhex(check_secret(secret).derive(label).hex())), modes.ECB())
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise ParameterError("exact noise is not pickled: recreate it from its secret")
 
     def encrypt(self, blocks: bytes) -> bytes:
         """The key-stream blocks of counter blocks."""
@@ -106,7 +110,7 @@ class NamedPrf(Prf):
 
     **Guarantee.** If AES-256 is a pseudorandom permutation and keyed BLAKE2b a pseudorandom function, then the blocks
     of distinct (name, draw, attempt, index) are independent uniform bits to anyone who does not know the secret, up to
-    twice `switching_bound`: blocks of one name have distinct counters, and blocks of two names meet with probability
+    twice (4·numbers)²·2^−129: blocks of one name have distinct counters, and blocks of two names meet with probability
     2^−128 each. They tell nothing of the order, the number or the places of names. Tests:
     tests/noise/test_named_prf.py::test_noise_of_a_name_is_the_same_in_every_company and
     tests/noise/test_named_prf.py::test_names_have_independent_noise.
@@ -145,7 +149,6 @@ class Expansion:
         self._place = (draw, cell, attempt)
         head = self._block(0) + self._block(1)
         words = [int.from_bytes(head[8 * i : 8 * i + 8], "little") for i in range(4)]
-        self.negative = bool(words[3] & 1)
         self._known = {"x": (words[0] << 64 | words[1], 128), "u": (words[2], 64), "v": (words[3] >> 1, 63)}
 
     def _block(self, index: int) -> bytes:
@@ -161,3 +164,186 @@ class Expansion:
             value, length = value << 128 | first << 64 | second, length + 128
         self._known[name] = (value, length)
         return value >> (length - bits)
+
+
+GUARD = 32  # bits of precision beyond the random bits that a decision has read
+
+BITS_PER_READ = 128  # how many more random bits are read when a decision is still open
+
+
+def exp_minus(numerator: int, shift: int, bits: int) -> tuple[int, int]:
+    """Integers lo ≤ 2^bits · exp(−y) ≤ hi for y = numerator / 2^shift ≥ 0. Proof: `normal_sampler.proof.md`."""
+    halvings = max(0, numerator.bit_length() - shift + 4)  # then y / 2^halvings < 1/16
+    work = bits + halvings + 16
+    scale = work - shift - halvings
+    below = numerator << scale if scale >= 0 else numerator >> -scale
+    lo, hi = _series(below + 1, work)[0], _series(below, work)[1]
+    for _ in range(halvings):
+        lo, hi = lo * lo >> work, -(-hi * hi >> work)
+    drop = work - bits
+    return lo >> drop, -(-hi >> drop)
+
+
+def _series(argument: int, work: int) -> tuple[int, int]:
+    """Integers 0 ≤ lo ≤ 2^work · exp(−argument / 2^work) ≤ hi, for 0 ≤ argument ≤ 2^work."""
+    lo = hi = low_term = high_term = 1 << work
+    number = 0
+    while high_term > 1:
+        number += 1
+        low_term = (low_term * argument >> work) // number
+        high_term = -((-high_term * argument >> work) // number)
+        if number % 2:
+            lo, hi = lo - high_term, hi - low_term
+        else:
+            lo, hi = lo + low_term, hi + high_term
+    # What follows in the alternating series is smaller than its last term, which is at most one unit.
+    return max(0, lo - 1), hi + 1
+
+
+def sums(bits: int, work: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+    """Brackets, times 2^work, of Σ_{j≤k} exp(−j²/2) for k = 0, 1, … and of the sum over all j ≥ 0."""
+    # The list stops at the first k for which exp(−k²/2) < 2^−bits.
+    lo = hi = 1 << work
+    brackets = [(lo, hi)]
+    while hi >> (work - bits):
+        lo, hi = exp_minus(len(brackets) ** 2, 1, work)
+        brackets.append((brackets[-1][0] + lo, brackets[-1][1] + hi))
+    # exp(−(j+1)²/2) < exp(−j²/2) / 2, so the tail beyond the last term is less than that term.
+    return brackets, (brackets[-1][0], brackets[-1][1] + hi)
+
+
+@lru_cache(maxsize=16)
+def cumulative(bits: int) -> tuple[tuple[int, int], ...]:
+    """Integers lo_k ≤ 2^bits · C_k ≤ hi_k, where C_k = Σ_{j≤k} exp(−j²/2) / Σ_{j≥0} exp(−j²/2)."""
+    # The table stops at the first k for which exp(−k²/2) < 2^−bits: a v beyond it needs more bits.
+    brackets, (total_lo, total_hi) = sums(bits, bits + 16)
+    return tuple(((lo << bits) // total_hi, -((-hi << bits) // total_lo)) for lo, hi in brackets)
+
+
+def integer_part(bits: Expansion) -> int:
+    """The k with C_{k−1} ≤ v < C_k, for the infinite expansion v."""
+    read = 63
+    while True:
+        v = bits.prefix("v", read)
+        for k, (lo, hi) in enumerate(cumulative(read + GUARD)):
+            if v + 1 << GUARD <= lo:
+                return k
+            if v << GUARD < hi:
+                break
+        read += BITS_PER_READ
+
+
+def accepts(k: int, bits: Expansion) -> bool:
+    """Whether u < exp(−x (2k + x) / 2), for the infinite expansions u and x."""
+    read = BITS_PER_READ
+    while True:
+        x, u = bits.prefix("x", read), bits.prefix("u", read)
+        shift, precision = 2 * read + 1, read + GUARD
+        lower = x * ((2 * k << read) + x)
+        upper = (x + 1) * ((2 * k << read) + x + 1)
+        if u + 1 << GUARD <= exp_minus(upper, shift, precision)[0]:
+            return True
+        if u << GUARD >= exp_minus(lower, shift, precision)[1]:
+            return False
+        read += BITS_PER_READ
+
+
+@lru_cache(maxsize=1)
+def thresholds() -> tuple[int, ...]:
+    """⌊2^63 · C_k⌋ for k = 0, 1, …, up to and with the first that is 2^63 − 1 (and so are all after it)."""
+    limits: list[int] = []
+    for lo, hi in cumulative(63 + 64):
+        if lo >> 64 != hi >> 64:
+            break
+        limits.append(lo >> 64)
+        if limits[-1] == 2**63 - 1:
+            return tuple(limits)
+    raise AssertionError("the bracket of a threshold holds an integer: more bits are needed")
+
+
+FRACTION_BITS = 128  # every exact normal is an integer multiple of 2^−FRACTION_BITS
+
+
+def check_cells(cells: int, first_cell: int, least: int) -> tuple[int, int]:
+    """(number of cells, number of the first one), or a ParameterError."""
+    cells, first_cell = check_count("cells", cells, least), check_count("first_cell", first_cell, 0)
+    if first_cell + cells > CELLS:
+        raise ParameterError(f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32")
+    return cells, first_cell
+
+
+@dataclass(frozen=True, eq=False)
+class Normals:
+    """Numbers z = sign · (integer + (fraction_hi · 2^64 + fraction_lo) / 2^128), in arrays of one shape.
+
+    Args:
+        sign: the parts; `ExactNoise.normals` gives them.
+        integer: the parts; `ExactNoise.normals` gives them.
+        fraction_hi: the parts; `ExactNoise.normals` gives them.
+        fraction_lo: the parts; `ExactNoise.normals` gives them.
+
+    >>> one = np.ones((1, 1))
+    >>> Normals(-one.astype(np.int8), one.astype(int), (one * 2**63).astype("u8"), 0 * one.astype("u8")).to_float()
+    array([[-1.5]])
+    """
+
+    sign: npt.NDArray[np.int8]  # +1 or −1
+    integer: npt.NDArray[np.int64]  # ⌊|z|⌋
+    fraction_hi: UIntArray  # the upper 64 fractional bits
+    fraction_lo: UIntArray  # the lower 64 fractional bits
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(draws, cells)``."""
+        return self.integer.shape
+
+    def __getitem__(self, index: Any) -> Normals:
+        """The same numbers, indexed as an array: views where numpy gives views."""
+        return Normals(*(np.asarray(part[index]) for part in vars(self).values()))
+
+    def to_float(self) -> FloatArray:
+        """The numbers as doubles, relative error ≤ 2^−51. For display and tests, never for a release.
+
+        Returns:
+            An array of the same shape.
+        """
+        magnitude = self.fraction_lo * 2.0**-128
+        magnitude += self.fraction_hi * 2.0**-64
+        magnitude += self.integer
+        magnitude *= self.sign
+        return np.asarray(magnitude, dtype=np.float64)
+
+    def to_ints(self) -> npt.NDArray[np.object_]:
+        """The exact values z · 2^128 as Python integers.
+
+        Returns:
+            An array of the same shape.
+        """
+        magnitude = (self.integer.astype(object) << 64) + self.fraction_hi.astype(object)
+        magnitude = (magnitude << 64) + self.fraction_lo.astype(object)
+        return np.asarray(magnitude * self.sign.astype(object), dtype=object)
+
+    def slices(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Three doubles each: multiples of 2^−20, multiples of 2^−40 below 2^−20, and the rest below 2^−40.
+
+        All have the sign of z. The first two are exact, the third is rounded: the sum is within 2^−92 of z.
+
+        Returns:
+            Three arrays of the same shape.
+        """
+        sign = self.sign.astype(np.float64)
+        high = self.fraction_hi
+        first = _doubles(high >> np.uint64(44), 2.0**-20)
+        first += self.integer
+        first *= sign
+        second = _doubles((high >> np.uint64(24)) & np.uint64(2**20 - 1), 2.0**-40)
+        second *= sign
+        third = _doubles(self.fraction_lo >> np.uint64(1), 2.0**-127)
+        third += _doubles(high & np.uint64(2**24 - 1), 2.0**-64)
+        third *= sign
+        return first, second, third
+
+
+def _doubles(words: UIntArray, unit: float) -> FloatArray:
+    """Words below 2^63 times a unit; numpy converts signed integers faster than unsigned ones."""
+    return np.asarray(words.view(np.int64) * unit, dtype=np.float64)

@@ -1,13 +1,23 @@
-"""The 256-bit secret of a stream: drawn by the operating system, shown only by `hex()`."""
+"""The 256-bit secret of a stream, the one live object that may publish with its noise, and randomness for simulations.
+
+A secret is drawn by the operating system and shown only by `hex()`. Its owner lives in one process and is never copied.
+Anybody can compute the randomness for simulations, so nothing that was made with it may be published.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import secrets
-from typing import NoReturn, SupportsIndex
+import threading
+import weakref
+from typing import Any, ClassVar, NoReturn, Self, SupportsIndex
 
-from evercount.errors import ParameterError
+import numpy as np
+
+from evercount._validate import check_whole
+from evercount.errors import EvercountError, ParameterError
 
 _KEY_BYTES = 32
 _DERIVE_PERSON = b"evercount.derive"  # BLAKE2b's "person" field: keeps these keys apart from any other use
@@ -165,3 +175,94 @@ def check_secret(secret: object) -> Secret:
     if not isinstance(secret, Secret):
         raise ParameterError(f"exact noise needs a Secret, not a {type(secret).__name__}: Secret.generate()")
     return secret
+
+
+def insecure_generator(seed: int | None) -> np.random.Generator:
+    """NumPy's fastest generator of normals. Its state can be guessed from its outputs, and its doubles have gaps."""
+    # Such gaps rule out neighbouring data sets (Mironov 2012, "On significance of the least significant bits for
+    # differential privacy"): releases have `ExactNoise`.
+    return np.random.Generator(np.random.SFC64(None if seed is None else check_whole("seed", seed, 0, 2**128)))
+
+
+def insecure_secret(seed: int | None) -> Secret:
+    """A secret that follows from a public seed; None for a fresh one.
+
+    >>> insecure_secret(7) == insecure_secret(7)
+    True
+    """
+    return Secret.generate() if seed is None else Secret.from_hex("0" * 64).derive(f"insecure seed {seed}")
+
+
+_lock = threading.RLock()  # a dying owner may be collected while this thread holds it
+_live: dict[str, set[weakref.ref[Any]]] = {}
+
+
+class NoiseOwner:
+    """Base of streams, counters and clients. Two owners of one key that saw different data reveal how these differ.
+
+    **Guarantee.** An owner is not copied and not pickled. After a fork it works in the process that made it and refuses
+    in the other. While an owner lives, a second one of the same key is refused in this process, unless it was restored
+    from a snapshot (a restored owner stands for the one that was lost) or only replays. Assumption: other processes
+    are not seen; the store's lock keeps them out. Tests: tests/engine/test_one_noise_owner.py.
+    """
+
+    _owner_noun: ClassVar[str]  # what an owner is called in messages
+
+    _process: int = 0
+    _closed: bool = False
+    _place: tuple[str, weakref.ref[Any]] | None = None
+
+    def _own(self, key: Secret | None = None, *, restored: bool = False) -> None:
+        """Own the noise from now on; with a key, as the only live owner of it."""
+        self._process = os.getpid()
+        self._closed = False
+        if key is None:
+            return
+        name = key.derive("evercount/live owners").hex()
+        with _lock:
+            owners = _live.setdefault(name, set())
+            if not restored and any(other() is not None for other in owners):
+                raise ParameterError(
+                    f"another {self._owner_noun} with this secret and the same declaration is live in this process: "
+                    f"both would have the same noise. Use a fresh secret, close() the other {self._owner_noun}, or "
+                    "restore() its snapshot to continue it"
+                )
+            reference = weakref.ref(self, lambda dead: _forget(name, dead))
+            owners.add(reference)
+        self._place = (name, reference)
+
+    def _check_owner(self) -> None:
+        """Refuse after `close` and in a process that is a fork of the owner's."""
+        if os.getpid() != self._process:
+            raise EvercountError(
+                f"this {self._owner_noun} belongs to another process: after a fork both would publish with the same "
+                f"noise, and the difference would reveal their data. Make the {self._owner_noun} after the fork, or "
+                "hand its newest snapshot to one process"
+            )
+        if self._closed:
+            raise EvercountError(f"this {self._owner_noun} is closed")
+
+    def close(self) -> None:
+        """Give the noise up: nothing more is released, and a snapshot or an owner of the same secret may go on."""
+        self._closed = True
+        if self._place is not None:
+            _forget(*self._place)
+
+    def __enter__(self) -> Self:
+        self._check_owner()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:  # what `copy` and `pickle` both ask
+        why = "two with one noise would reveal how their data differ"
+        raise ParameterError(f"a {self._owner_noun} is not copied or pickled: {why}")
+
+
+def _forget(name: str, owner: weakref.ref[Any]) -> None:
+    with _lock:
+        owners = _live.get(name, set())
+        owners.discard(owner)
+        if not owners:
+            _live.pop(name, None)

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import chance_outside
+from evercount._validate import FloatArray, IntArray
 from evercount.bounds import nuclear_lower
-from evercount.bounds.laplace_tails import simultaneous_radius
+from evercount.bounds.tails import simultaneous_radius
 from evercount.engine.build import choose_engine
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.engine.noise_choice import REFERENCE_TICKS, planned_errors, pure_budget
@@ -30,9 +29,9 @@ from evercount.factorizations import (
     tick_grid,
 )
 from evercount.factorizations.base import LARGEST_HORIZON
-from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, is_pure_name
-from evercount.planning.largest import error_shares, largest
+from evercount.factorizations.laplace_trees import PureFactorization
+from evercount.planning.plan_views import error_shares, largest
 from evercount.privacy import Budget, guarantee_text
 from evercount.queries import Count, Query
 
@@ -40,24 +39,23 @@ OURS = (*BUILT_IN, *PURE, *PURE_ENDLESS)
 LARGEST_OPTIMAL = 64
 """`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
 
+BETA = 0.05  # the chance that some number is farther off than the bound for all ticks
 EVERY_TICK = 2**16  # a band looks at every tick of spans up to this, and at about this number of ticks of longer ones
-SOME_TICKS = 2**12  # ticks of a longer span among which the smallest error is looked for
 
 
 @dataclass(frozen=True)
 class Row:
     """One mechanism: stds are of one published number, in the query's units; of several outputs, the largest.
-    `worst_std` is never below `std`. `least_std` is the smallest found in the second half of the ticks: far below the
-    worst one, the error jumps. `interval95` is the half-width that a stream states at the worst tick, and
-    `simultaneous` the largest one that holds for all ticks and outputs together. `mean_std` is the root of the mean
-    square over some hundred evenly spaced ticks. `delta` is 0 for pure mechanisms, whatever was asked for."""
+    `worst_std` is never below `std`. `interval95` is the half-width that a stream states at the worst tick, and
+    `simultaneous` the largest one that holds with probability 95 % for all ticks and outputs together. `mean_std` is
+    the root of the mean square over some hundred evenly spaced ticks. `delta` is 0 for pure mechanisms, whatever was
+    asked for."""
 
     name: str
     delta: float
     calibration: str
     last_std: float
     worst_std: float
-    least_std: float
     mean_std: float
     worst_tick: int
     interval95: float
@@ -84,12 +82,6 @@ class Row:
         starts = np.cumsum([0, *map(len, inside[:-1])])
         least, most = np.minimum.reduceat(std, starts), np.maximum.reduceat(std, starts)
         return edges.tolist(), least.tolist(), most.tolist()
-
-    def least_late(self) -> float:
-        """The smallest std over the second half of the ticks, where it jumps; of long spans, at some thousand ticks."""
-        last = self.ticks[-1]
-        most = EVERY_TICK if last <= EVERY_TICK else SOME_TICKS
-        return float(_largest_output(self.model, _inside(last // 2 + 1, last + 1, most)).min())
 
     def to_dict(self) -> dict[str, Any]:
         return {part.name: getattr(self, part.name) for part in fields(self) if part.name != "model"}
@@ -188,12 +180,10 @@ def plan(
     *,
     names: tuple[str, ...] | None = None,
     ticks: int | None = None,
-    level: float = 0.95,
-    points: int = 256,
 ) -> Plan:
     """Exact errors of every mechanism for this budget, horizon and query.
 
-    With δ > 0 pure mechanisms stand beside Gaussian ones, as they keep the promise too.
+    With δ > 0 pure mechanisms are shown next to Gaussian ones, as they keep the promise too.
     `ticks`: over how many ticks a stream without a horizon is compared. The lower bound holds for the worst tick of
     every factorization mechanism with tight Gaussian noise (nuclear norm of M over T): `bounds.nuclear_lower`. It is
     one of running sums, and NaN for windows and averages. An average per event is refused.
@@ -204,8 +194,6 @@ def plan(
         query: what is asked; a `Count` if left out.
         names: the mechanisms to compare; None for all that fit.
         ticks: over how many ticks a stream without a horizon is compared.
-        level: the probability that all ticks are inside the simultaneous bound.
-        points: at how many ticks errors are computed.
 
     Returns:
         The comparison, best mechanism first.
@@ -217,8 +205,7 @@ def plan(
     ['balanced', 'fresh']
     """
     query = query or Count()
-    horizon = check_horizon(horizon, unbounded=True)
-    beta = chance_outside(level)
+    horizon = check_horizon(horizon)
     if query.publishing.kept is not None and query.discovery is None:
         raise ParameterError(
             f"{query!r} publishes a ratio, whose error depends on how many events come, and that is not known before; "
@@ -237,7 +224,7 @@ def plan(
         S, by_value = S * most, None if by_value is None else by_value * most
     only_values = by_value is not None and math.isinf(S)
     S = by_value if by_value is not None and only_values else S
-    grid = tick_grid(span, points)
+    grid = tick_grid(span, 256)
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
     if not budget.pure and query.publishing.as_they_are and not only_values:  # else measured with other weights
         tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)
@@ -258,7 +245,6 @@ def plan(
         std, spread, slack = (part.max(axis=1) for part in model.errors(suspects))
         worst_tick, worst = largest(partial(_largest_output, model), suspects, std)
         std = std[np.searchsorted(suspects, grid)]
-        late = float(std[grid > span // 2].min())
         rows.append(
             Row(
                 name=label,
@@ -266,11 +252,10 @@ def plan(
                 calibration=own.calibration,
                 last_std=float(std[-1]),
                 worst_std=worst,
-                least_std=late,
                 mean_std=math.sqrt(float(np.mean(_largest_output(model, even) ** 2))),
                 worst_tick=worst_tick,
                 interval95=_half_width(model, worst_tick),
-                simultaneous=_simultaneous(model, span, beta, spread, slack, worst_tick),
+                simultaneous=_simultaneous(model, span, spread, slack, worst_tick),
                 ratio_to_lower_bound=worst / floor if floor == floor else math.nan,
                 state_bytes=engine.state_bytes,
                 numeric_delta=noise.numeric_delta,
@@ -279,7 +264,6 @@ def plan(
                 model=model,
             )
         )
-    rows = [replace(row, least_std=row.least_late()) if row.jumps else row for row in rows]
     rows.sort(key=lambda row: row.worst_std)
     return Plan(
         query=repr(query),
@@ -309,7 +293,7 @@ def compared_ticks(horizon: int | None, ticks: int | None) -> int:
 
 
 def _suspects(model: ErrorModel, span: int) -> IntArray:
-    """Ticks beside a grid at which the std may be the largest."""
+    """Ticks next to a grid at which the std may be the largest."""
     engine = model.factorization
     candidates = [*range(1, 17), *tick_grid(span).tolist(), span]
     if isinstance(engine, PureFactorization):
@@ -331,15 +315,13 @@ def _half_width(model: ErrorModel, tick: int, factor: float | None = None) -> fl
     return float((factor * spread + slack).max())
 
 
-def _simultaneous(
-    model: ErrorModel, span: int, beta: float, spread: FloatArray, slack: FloatArray, worst_tick: int
-) -> float:
+def _simultaneous(model: ErrorModel, span: int, spread: FloatArray, slack: FloatArray, worst_tick: int) -> float:
     """The half-width that holds for all ticks and outputs together; `spread` and `slack` at the ticks looked at."""
     outputs, tree = model.query.outputs, model.factorization
     if isinstance(tree, PureFactorization) and model.query.publishing.as_they_are:
-        radius = simultaneous_radius(tree, model.full_rate, beta, span, outputs) - 0.5
+        radius = simultaneous_radius(tree, model.full_rate, BETA, span, outputs) - 0.5
         return (radius + 0.5) * model.query.grid
-    every = interval_factor(1 - beta, ("monotone",), span * outputs, 1 if model.pure else None)
+    every = interval_factor(1 - BETA, ("monotone",), span * outputs, 1 if model.pure else None)
     return max(float((every * spread + slack).max()), _half_width(model, worst_tick, every))
 
 
@@ -351,15 +333,13 @@ def _candidates(
     if names is None:
         names = (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget, horizon) else ()
         if not budget.pure:
-            gaussian = ENDLESS if horizon is None else tuple(FACTORIZATIONS)
-            if query.discovery is not None:  # fresh noise is for keys of the day, which have no running totals
-                gaussian = tuple(name for name in gaussian if name != "fresh")
-            if horizon is None or horizon > LARGEST_OPTIMAL:
-                gaussian = tuple(name for name in gaussian if name != "optimal")
-            if query.squared_value_sensitivity(budget.adjacency) is None:
-                gaussian = tuple(name for name in gaussian if name != "direct")
-            elif only_values:
-                gaussian = ("direct",)
+            unfit = {
+                "fresh": query.discovery is not None,  # it is for keys of the day, which have no running totals
+                "optimal": horizon is None or horizon > LARGEST_OPTIMAL,
+                "direct": query.squared_value_sensitivity(budget.adjacency) is None,
+            }
+            fit = [name for name in (ENDLESS if horizon is None else FACTORIZATIONS) if not unfit.get(name)]
+            gaussian = ["direct"] if only_values else fit
             names = (*gaussian, *names[:2])
     candidates = [(name, name, pure if is_pure_name(name) else budget) for name in names]
     if "square-root" in names and budget.calibration == "tight" and budget.epsilon < 1 and not budget.pure:

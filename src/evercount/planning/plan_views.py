@@ -1,24 +1,99 @@
-"""plan_views: which error will each view have? The candidates for a stream's noise, and the one that is chosen."""
+"""Which error will each view have, with every noise that a stream may run on, and which noise is chosen?
+
+Also how far each mechanism is from the least error that any factorization has for the same views and unit; and what all
+plans need: where an error is largest, and how the numbers of one tick differ in it. Errors are worst stds, as a
+stream's noise is chosen by them (`engine/noise_choice.py`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from html import escape
 from typing import Any
 
-from evercount.engine.build import FITTED_TICKS
-from evercount.engine.noise_choice import MARGIN, candidates, check_noise_for, choose_noise, least_alone
+import numpy as np
+
+from evercount._validate import FloatArray, IntArray, aligned
+from evercount.engine.build import FITTED_TICKS, RUNNING, choose_engine, full_ticks, view_width
+from evercount.engine.noise_choice import (
+    MARGIN,
+    Candidate,
+    candidates,
+    check_noise_for,
+    choose_noise,
+    in_one_tick,
+    least_alone,
+    view_stds,
+)
 from evercount.engine.user_counting import enforced_by
-from evercount.engine.view_widths import RUNNING
 from evercount.engine.write_table import frame_module
-from evercount.errors import ParameterError
-from evercount.factorizations import check_horizon
-from evercount.planning.largest import error_shares, shares_sentence
+from evercount.errors import ParameterError, TooLarge
+from evercount.factorizations import BUILT_IN, FACTORIZATIONS, Dense, check_horizon
+from evercount.factorizations.base import counting_matrix
+from evercount.factorizations.best_dense import Certificate
+from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
 from evercount.privacy import Budget, counted_text, guarantee_text
 from evercount.queries import Count, Query
-from evercount.text_rules import aligned
+
+MOST_NAMED = 6  # kinds of numbers that a sentence names
+_GOLDEN = (3 - 5**0.5) / 2
+
+
+def largest(
+    values: Callable[[IntArray], FloatArray], places: IntArray, known: FloatArray | None = None
+) -> tuple[int, float]:
+    """(first place, value) of the maximum: the best of the rising `places`, then golden sections around it. Between two
+    neighbours of the best place the value must have one hill. The search ends when the place is known to one in a
+    hundred, measured from zero: the value of a hill that wide is then known to about one in 100,000. `known`: the
+    values at `places`, where they have been computed already."""
+    known_values = dict(zip(places.tolist(), (values(places) if known is None else known).tolist(), strict=True))
+
+    def look(*asked: int) -> list[float]:
+        new = [place for place in asked if place not in known_values]
+        if new:
+            known_values.update(zip(new, values(np.asarray(new)).tolist(), strict=True))
+        return [known_values[place] for place in asked]
+
+    at = int(np.argmax(list(known_values.values())))
+    low, high = int(places[max(at - 1, 0)]), int(places[min(at + 1, len(places) - 1)])
+    while high - low > max(4, high // 100):
+        step = round((high - low) * _GOLDEN)
+        left, right = look(low + step, high - step)
+        low, high = (low, high - step) if left >= right else (low + step, high)
+    if high - low <= 4:
+        look(*range(low, high + 1))
+    most = max(known_values.values())
+    return min(place for place, size in known_values.items() if size >= most - 1e-13 * abs(most)), most
+
+
+def error_shares(query: Query) -> dict[str, float]:
+    """The std of some outputs over the largest one: the first output of each size, where they differ; else nothing.
+
+    >>> from evercount import Histogram
+    >>> error_shares(Histogram(["a", "b", "c"], weights={"b": 4}))
+    {'a': 1.0, 'b': 0.25}
+    """
+    norms = np.atleast_1d(query.publishing.norms())
+    if query.discovery is not None or len(norms) < 2:
+        return {}
+    sizes, first = np.unique(np.round(norms / norms.max(), 6), return_index=True)
+    named = sorted(zip(first.tolist(), sizes.tolist(), strict=True))
+    return {query.labels[place]: size for place, size in named} if len(named) > 1 else {}
+
+
+def shares_sentence(shares: dict[str, float]) -> str:
+    """What a plan says of numbers with less error than those in its table; empty where all are alike."""
+    if not shares:
+        return ""
+    less = {label: share for label, share in shares.items() if share < 1}
+    told = "of others, as a part of it: " + ", ".join(f"{label} {share:.3g}" for label, share in less.items())
+    if len(less) > MOST_NAMED:
+        told = f"others have as little as {min(less.values()):.3g} of it"
+    return f"The table is about the number with the largest error; {told}."
+
 
 _ENDLESS = (
     f" It is fitted to the first 2^{FITTED_TICKS.bit_length() - 1} ticks; after them it is just as private, and errors "
@@ -171,7 +246,7 @@ def plan_views(
     bridge              0      5.94    10.31            2.00
     fresh (delta=0) is chosen: its std is at most 2.52 times the least that a view can have alone. Next: bridge ...
     """
-    query, horizon = query or Count(), check_horizon(horizon, unbounded=True)
+    query, horizon = query or Count(), check_horizon(horizon)
     named = dict(views) if isinstance(views, Mapping) else {view: view for view in views}
     if {"per-day", "per-week"} & set(named.values()):
         raise ParameterError(
@@ -225,3 +300,86 @@ def _reason(rows: list[ViewRow], views: tuple[str, ...]) -> str:
         f"{said} {best.kind} has {best.score:.2f} times, but Laplace noise is chosen only where it is better by more "
         f"than {MARGIN:g} times: the epsilons of two such streams over the same events add up in full."
     )
+
+
+@lru_cache(maxsize=32)
+def dense_optimum(
+    widths: tuple[int | None, ...], ticks: int, q: int = 1, period: int | None = None, worst: bool = False
+) -> Dense:
+    """The optimum for views of these widths (1: per tick, 7: the last seven, None: running).
+
+    Args:
+        widths: One for each view.
+        ticks: The horizon, at most 1024.
+        q: The most ticks that a protected unit touches.
+        period: Where these lie within so many consecutive ones.
+        worst: Whether errors are those of a view's worst tick, or root mean squares over its ticks.
+
+    Returns:
+        The factorization, with its `certificate`.
+
+    Raises:
+        TooLarge: There are more ticks.
+
+    >>> dense_optimum((1, None), 16).certificate.gap < 0.01
+    True
+    """
+    if ticks > LARGEST_OPTIMAL_HORIZON:
+        raise TooLarge(f"the optimum is computed for at most {LARGEST_OPTIMAL_HORIZON} ticks, {ticks} were asked for")
+    return Dense.optimal([_view(width, ticks) for width in widths], q, period, worst=worst)
+
+
+def _view(width: int | None, ticks: int) -> FloatArray:
+    """The matrix whose row t adds up the last `width` ticks."""
+    rows = counting_matrix(ticks)
+    return rows if width is None else np.triu(rows, 1 - width)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """One mechanism, the worst std of each view, and how far it is from the least that Gaussian noise can have."""
+
+    name: str
+    delta: float
+    stds: tuple[float, ...]
+    above: float
+    """By what part its largest ratio, of a view's std to the certified least of the view alone, is above the certified
+    least ratio."""
+    chosen: bool
+
+
+def distances(
+    budget: Budget, horizon: int | None, views: Sequence[str], query: Query | None = None, own: Sequence[str] = ()
+) -> tuple[list[Distance], Certificate, float]:
+    """Every mechanism that may be chosen for these views, and `own` ones that are registered, next to the best that
+    Gaussian noise can do: (the mechanisms, the certificate of the optimum, the std that its errors are multiples of).
+    """
+    query, names = query or Count(), tuple(views)
+    if budget.pure or horizon is None or not query.memoryless:
+        raise ParameterError("the optimum needs delta > 0, a horizon and a query without memory: omit --optimal")
+    q, widths = full_ticks(query, budget, horizon), tuple(map(view_width, names))
+    best = dense_optimum(widths, horizon, q, budget.touched(horizon).span, True).certificate
+    assert best is not None
+    one = budget.noise_multiplier() * math.sqrt(in_one_tick(query, budget))
+    chosen = choose_noise(query, budget, horizon, None, names)
+    found = []
+    engines = [choose_engine(query, budget, horizon, name, names) for name in own]
+    registered = [Candidate(budget, each, view_stds(query, budget, horizon, each, list(widths))) for each in engines]
+    for each in (*candidates(query, budget, horizon, names, margin=math.inf), *registered):
+        ratio = max(std / (one * least) for std, least in zip(each.stds, best.alone, strict=True))
+        same = (each.engine.name, each.budget.delta) == (chosen[1].name, chosen[0].delta)
+        found.append(Distance(each.engine.name, each.budget.delta, each.stds, ratio / best.least_score - 1, same))
+    return sorted(found, key=lambda each: each.above), best, one
+
+
+def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], query: Query) -> str:
+    """`distances` as a table for people, with the certified gap of the optimum itself."""
+    found, best, one = distances(budget, horizon, views, query, sorted(FACTORIZATIONS.keys() - set(BUILT_IN)))
+    found_best = [f"{one * own:.2f}" for own in best.errors]
+    rows = [["worst std", "delta", *views, "above the least"]]
+    rows.append(["best matrices found", f"{budget.delta:g}", *found_best, f"{best.gap:.1%}"])
+    for each in found:
+        name = f"{each.name} (chosen)" if each.chosen else each.name
+        rows.append([name, f"{each.delta:g}", *(f"{std:.2f}" for std in each.stds), f"{each.above:.1%}"])
+    told = "above the least: than any factorization with Gaussian noise can have, as is certified."
+    return "\n".join([*aligned(rows), told])

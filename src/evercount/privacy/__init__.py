@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from evercount.privacy.accounting import exact_privacy_profile
-from evercount.privacy.budget import Adjacency, Budget, Calibration, Unit
+from evercount.privacy.budget import Adjacency, Budget, Unit
 from evercount.privacy.composition import Cost, compose
+from evercount.privacy.gaussian import Calibration
 from evercount.privacy.guarantee_text import Enforced, GuaranteeText, counted_text, guarantee_text, successor_text
 from evercount.privacy.ledger import Entry, Ledger
 from evercount.privacy.time_range import TimeRange

@@ -7,16 +7,16 @@ from __future__ import annotations
 import importlib
 import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
 
-from evercount._arrays import FloatArray
-from evercount._validate import check_delta, check_number
+from evercount._validate import FloatArray, check_delta, check_number
 from evercount.errors import MissingExtra, ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import Cost
+from evercount.privacy.composition import Cost, Meeting, least_epsilon
 
 GRID = 4096  # values of ε at which a distribution is compared with Gaussian noise; between them its δ is bounded
 LEAST_TAIL = 1e-14  # what is below this of a distribution's δ is charged as δ: differences of its doubles say no more
@@ -108,9 +108,6 @@ def _gaussian(mu: float, epsilons: FloatArray) -> FloatArray:
     return np.asarray(np.exp(above) * -np.expm1(np.minimum(epsilons + below - above, 0.0)))
 
 
-MOST_STEPS = 200
-
-
 class Costed(Protocol):
     """A stream: it knows what it costs."""
 
@@ -152,45 +149,26 @@ def exact_privacy_profile(what: Budget | Costed, *, epsilon: float | None = None
     if (epsilon is None) == (delta is None):
         raise ParameterError("give epsilon, to learn delta, or delta, to learn epsilon: one of them")
     cost = _cost_of(what, "a privacy profile")
+    own = cost.budget.epsilon
     if epsilon is not None:
         asked = check_number("epsilon", epsilon)
         if asked < 0:
             raise ParameterError(f"epsilon must be a finite number of at least 0, got {epsilon!r}")
-        return _delta_at(cost, asked)
+        if not cost.budget.pure:
+            return min(1.0, (gaussian.delta_upper(cost.mu, asked) + cost.leak_at(asked)) * (1 + 2.0**-52))
+        # (e^ε₀ − e^ε)/(e^ε₀ + 1) without large powers
+        return min(1.0, max(0.0, -math.expm1(asked - own) / (1 + math.exp(-own))) * (1 + 2.0**-50))
     assert delta is not None
     asked = check_number("delta", delta)
     if not (0 <= asked < 1 and (asked > 0 or cost.budget.pure)):
         raise ParameterError(f"delta must lie between 0 and 1, got {delta!r}; 0 is for pure budgets")
-    return _epsilon_at(cost, asked)
-
-
-def _delta_at(cost: Cost, epsilon: float) -> float:
-    budget = cost.budget
-    if budget.pure:
-        if epsilon >= budget.epsilon:
-            return 0.0
-        # (e^ε₀ − e^ε)/(e^ε₀ + 1) without large powers
-        exact = -math.expm1(epsilon - budget.epsilon) / (1 + math.exp(-budget.epsilon))
-        return min(1.0, exact * (1 + 2.0**-50))
-    return min(1.0, (gaussian.delta_upper(cost.mu, epsilon) + cost.leak_at(epsilon)) * (1 + 2.0**-52))
-
-
-def _epsilon_at(cost: Cost, delta: float) -> float:
-    budget = cost.budget
-    if budget.pure:
-        # e^ε = e^ε₀ − δ·(e^ε₀ + 1)
-        inside = 1 - delta * (1 + math.exp(-budget.epsilon))
-        return 0.0 if inside <= 0 else max(0.0, (budget.epsilon + math.log(inside)) * (1 + 2.0**-50) + 2.0**-50)
-    epsilon = 0.0
-    for _ in range(MOST_STEPS):  # the price grows with ε, and ε with the price
-        left = delta - cost.leak_at(epsilon)
-        if left <= 0:
-            raise ParameterError(f"finite arithmetic alone costs more than delta={delta!r} here: ask for a larger one")
-        again = gaussian.epsilon_of(cost.mu, left * (1 - 2.0**-50))
-        if again <= epsilon:
-            return epsilon
-        epsilon = again * (1 + 2.0**-50)
-    raise ParameterError(f"finite arithmetic costs nearly all of delta={delta!r} here: ask for a larger one")
+    if not cost.budget.pure:
+        found = least_epsilon(cost.mu, Fraction(0), asked, Meeting((cost,), ()))
+        if found is None:
+            raise ParameterError(f"finite arithmetic alone costs nearly delta={delta!r} here: ask for a larger one")
+        return found
+    inside = 1 - asked * (1 + math.exp(-own))  # e^ε = e^ε₀ − δ·(e^ε₀ + 1)
+    return 0.0 if inside <= 0 else max(0.0, (own + math.log(inside)) * (1 + 2.0**-50) + 2.0**-50)
 
 
 def _cost_of(what: Budget | Costed, name: str) -> Cost:

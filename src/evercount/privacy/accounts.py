@@ -1,91 +1,55 @@
 """How much of a total is left, also where the next stream is chosen after seeing what the earlier ones released.
 
-A total (ε, δ) has one account or two, and what each holds of every kind is fixed before the first release. That is what
-makes the choice harmless: whoever could look at releases and then decide whether δ goes into noise, into pure streams
-or into leaks would reach up to three times the δ (`composition.proof.md`, section 7).
+A total (ε, δ) has two accounts, and what each holds is fixed before the first release. That is what makes the choice
+harmless: whoever could look at releases and then decide whether δ goes into noise, into pure streams or into leaks
+would reach up to three times the δ (`composition.proof.md`, section 7).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from evercount.errors import ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import (
-    LEAST_DELTA,
-    Cost,
-    Meeting,
-    check_same_unit,
-    largest_mu,
-    meetings_of,
-    mixed_delta_upper,
-    round_down,
-)
+from evercount.privacy.composition import LEAST_DELTA, Cost, Meeting, meetings_of, round_down
 from evercount.privacy.time_range import TimeRange
 
 _FOR_NOISE = Fraction(3, 4)
 """Of the δ of Gaussian streams; the rest pays for their leaks. A quarter costs 1 % of noise."""
 
 
-class Room(NamedTuple):
-    """What is left in an account."""
+class Account(NamedTuple):
+    """What streams of one kind may spend, or what is left of that, whatever their order. The account of noise holds
+    Gaussian streams, by μ² and what they leak; the other one holds promises of any kind, by ε and δ."""
 
-    mu_squared: Fraction
-    leak: Fraction
-    epsilon: Fraction
-    delta: Fraction
+    noise: bool
+    total_epsilon: float  # the ε of the total, at which leaks are counted
+    most: Fraction  # Σμ², or Σε
+    delta: Fraction  # Σ of leaks, or Σδ
 
-
-@dataclass(frozen=True)
-class Account:
-    """What streams may spend of each kind, whatever the order."""
-
-    epsilon: float  # the ε of the total, at which leaks are counted
-    mu: float  # √Σμ² of streams that count as their noise
-    leak: float  # σ of what those leak
-    plain_epsilon: float  # σε of streams that count as their promise
-    plain_delta: float  # σδ of those
-
-    def room_after(self, costs: Iterable[Cost], outside: Iterable[Cost] = ()) -> Room | None:
-        """What these leave, in exact arithmetic; None if one of them did not fit. A stream counts as its noise where
-        that fits, else as its promise. That is decided when its turn comes, from what was declared before it, and never
-        again. `outside` are streams over other time ranges."""
-        room = Room(Fraction(self.mu) ** 2, *map(Fraction, (self.leak, self.plain_epsilon, self.plain_delta)))
+    def room_after(self, inside: Iterable[Cost], outside: Iterable[Cost] = ()) -> Account | None:
+        """What these streams leave, in exact arithmetic; None where they do not fit. `outside` are those over other
+        time ranges."""
+        most, delta = self.most, self.delta
         for cost in outside:
-            price = Fraction(cost.outside_at(self.epsilon))
-            if cost.leak is not None and price <= room.leak:
-                room = room._replace(leak=room.leak - price)
-            elif price <= room.delta:
-                room = room._replace(delta=room.delta - price)
-            else:
+            if self.noise and cost.leak is None:
                 return None
-        for cost in costs:
-            if not cost.plain:
-                noise, leak = Fraction(cost.mu) ** 2, Fraction(cost.leak_at(self.epsilon))
-                if noise <= room.mu_squared and leak <= room.leak:
-                    room = room._replace(mu_squared=room.mu_squared - noise, leak=room.leak - leak)
-                    continue
-                if cost.chain:
-                    return None  # promises of a chain would add up
-            epsilon, delta = Fraction(cost.budget.epsilon), Fraction(cost.budget.delta)
-            if epsilon > room.epsilon or delta > room.delta:
+            delta -= Fraction(cost.outside_at(self.total_epsilon))
+        for cost in inside:
+            if cost.plain if self.noise else cost.chain and not cost.plain:  # promises of a chain would add up
                 return None
-            room = room._replace(epsilon=room.epsilon - epsilon, delta=room.delta - delta)
-        return room
+            most -= Fraction(cost.mu) ** 2 if self.noise else Fraction(cost.budget.epsilon)
+            delta -= Fraction(cost.leak_at(self.total_epsilon) if self.noise else cost.budget.delta)
+        return self._replace(most=most, delta=delta) if most >= 0 and delta >= 0 else None
 
 
 class Filter:
-    """Which streams fit into a total, in the order in which they are declared.
-
-    Args:
-        total: the promise of all of them together.
-        plain: the part of it for streams that count as their promise; the rest is for Gaussian noise. None: half of δ
-            is for noise alone and half for promises alone, which then have all of ε; the streams decide which.
+    """Which streams fit into a total, in the order in which they are declared: half of δ is for noise alone, half for
+    promises alone, which then have all of ε.
 
     **Guarantee.** Streams of which every one, when it was declared, was admitted next to all earlier ones are together
     (total.epsilon, total.delta)-DP. Number, kinds, budgets, time ranges and inputs may depend on everything released
@@ -94,56 +58,35 @@ class Filter:
     `tests/privacy/test_successors.py::test_ten_years_cost_one`.
     """
 
-    def __init__(self, total: Budget, plain: Budget | None = None) -> None:
-        self.total, self.plain = total, plain
-        half = total.delta / 2 if total.delta / 2 >= LEAST_DELTA else 0.0
-        for_plain = plain or replace(total, calibration="tight", delta=half)
-        check_same_unit(total, for_plain)
-        if for_plain.epsilon > total.epsilon or for_plain.delta > total.delta:
-            raise ParameterError(f"the plain part {for_plain!r} is more than the total {total!r}.")
-        sums = Account(total.epsilon, 0.0, 0.0, for_plain.epsilon, for_plain.delta)
-        for_noise = Fraction(total.delta) - Fraction(for_plain.delta)
-        self._delta = round_down(for_noise * _FOR_NOISE)
-        if self._delta < LEAST_DELTA:
-            self.accounts: tuple[Account, ...] = (sums,)
-            return
-        noise = replace(
-            sums,
-            mu=largest_mu(total.epsilon, Fraction(0 if plain is None else plain.epsilon), self._delta),
-            leak=round_down(for_noise * (1 - _FOR_NOISE)),
-        )
-        if plain is None:
-            self.accounts = (replace(noise, plain_epsilon=0.0, plain_delta=0.0), sums)
-        else:
-            self.accounts = (noise,)
+    def __init__(self, total: Budget) -> None:
+        self.total = total
+        half = Fraction(total.delta / 2 if total.delta / 2 >= LEAST_DELTA else 0.0)
+        self.promises = Account(False, total.epsilon, Fraction(total.epsilon), half)
+        rest = Fraction(total.delta) - half
+        self._delta = round_down(rest * _FOR_NOISE)
+        self.noise = Account(True, total.epsilon, Fraction(0), Fraction(0))
+        if self._delta >= LEAST_DELTA:
+            leak = Fraction(round_down(rest * (1 - _FOR_NOISE)))
+            self.noise = Account(True, total.epsilon, Fraction(gaussian.mu_of(total.epsilon, self._delta)) ** 2, leak)
 
     def admits(self, costs: Sequence[Cost]) -> bool:
         """Whether the last of these may be declared after the others. One alone may take everything. A person of a
         chain is in several of its streams, so one account must hold all of these."""
         meetings = meetings_of(costs)
-        if not any(cost.chain for cost in costs):
-            return all(self._holds(meeting) for meeting in meetings)
-        if all(len(one.inside) == 1 and self._keeps(one.inside[0], one) for one in meetings):
-            return True
-        return any(_least_room(account, meetings) is not None for account in self.accounts)
-
-    def _holds(self, meeting: Meeting) -> bool:
-        """Whether streams that meet are within the total: one alone by itself, several by an account."""
-        if len(meeting.inside) == 1 and self._keeps(meeting.inside[0], meeting):
-            return True
-        return any(account.room_after(meeting.inside, meeting.outside) is not None for account in self.accounts)
+        alone = [len(one.inside) == 1 and self._keeps(one.inside[0], one) for one in meetings]
+        if any(cost.chain for cost in costs):
+            return all(alone) or any(_least_room(account, meetings) for account in (self.noise, self.promises))
+        shared = [one for one, kept in zip(meetings, alone, strict=True) if not kept]
+        return all(self.noise.room_after(*one) or self.promises.room_after(*one) for one in shared)
 
     def _keeps(self, cost: Cost, meeting: Meeting) -> bool:
         """Whether one stream that no other meets is within the total, by its promise or by its profile."""
         epsilon, left = self.total.epsilon, Fraction(self.total.delta) - meeting.price_outside(self.total.epsilon)
         if cost.budget.epsilon > epsilon or left < 0:
             return False
-        if Fraction(cost.budget.delta) <= left:
-            return True
-        return (
-            not cost.plain
-            and Fraction(mixed_delta_upper(cost.mu, Fraction(0), epsilon)) + Fraction(cost.leak_at(epsilon)) <= left
-        )
+        if cost.plain or Fraction(cost.budget.delta) <= left:
+            return Fraction(cost.budget.delta) <= left
+        return Fraction(gaussian.delta_upper(cost.mu, epsilon)) + Fraction(cost.leak_at(epsilon)) <= left
 
     def remaining(self, costs: Sequence[Cost], pure: bool, during: TimeRange | None = None) -> Cost | None:
         """The largest cost of one kind that is admitted after these, for a stream over this range, or None."""
@@ -154,11 +97,13 @@ class Filter:
             whole = Cost(probe.budget if pure else self.total, 0.0, during)
             if all(self._keeps(whole, rest) for rest in rests):
                 return whole
-        rooms = [room for account in self.accounts if (room := _least_room(account, rests)) is not None]
-        if pure or self.total.pure:
-            epsilon = round_down(max((room.epsilon for room in rooms), default=Fraction(0)))
+        account = self.promises if pure or self.total.pure else self.noise
+        room = _least_room(account, rests)
+        most = Fraction(0) if room is None else room.most
+        if not account.noise:
+            epsilon = round_down(most)
             return replace(probe, budget=replace(probe.budget, epsilon=epsilon)) if epsilon > 0 else None
-        mu = _root_down(max((room.mu_squared for room in rooms), default=Fraction(0)))
+        mu = _root_down(most)
         # A small rest costs no ε at this δ; it is then stated at the smaller δ where it does.
         delta = min(self._delta, gaussian.delta_of(mu, 0.0) / 2) if mu else 0.0
         if delta < LEAST_DELTA:
@@ -168,12 +113,10 @@ class Filter:
         return Cost(budget, 0.0, during)
 
 
-def _least_room(account: Account, meetings: Sequence[Meeting]) -> Room | None:
+def _least_room(account: Account, meetings: Sequence[Meeting]) -> Account | None:
     """What is left of an account at every one of these."""
-    rooms = [account.room_after(one.inside, one.outside) for one in meetings]
-    if None in rooms:
-        return None
-    return Room(*(min(values) for values in zip(*(room for room in rooms if room is not None), strict=True)))
+    rooms = [room for one in meetings if (room := account.room_after(*one)) is not None]
+    return Account(*map(min, zip(*rooms, strict=True))) if len(rooms) == len(meetings) else None
 
 
 def _root_down(square: Fraction) -> float:

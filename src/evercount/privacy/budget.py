@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple, get_args
 from evercount._validate import check_count, check_delta, check_name, check_number, check_positive
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
+from evercount.privacy.gaussian import Calibration
 from evercount.privacy.guarantee_text import guarantee_text
 
 Adjacency = Literal["add-remove", "replace"]
-Calibration = Literal["tight", "classic", "paper"]
 Unit = Literal["event", "user"]
 CAPS = ("max_events", "max_per_tick", "max_ticks", "period", "period_ticks")
 PERIOD_TEXT = re.compile(r"[1-9][0-9]{0,3}[dw]")
@@ -97,7 +97,7 @@ class Budget:
         check_name("unit", self.unit, get_args(Unit))
         self._check_caps()
         if self.calibration != "tight":
-            _multiplier(self.calibration, self.epsilon, self.delta)  # fails now, not at the first release, if it cannot
+            self.noise_multiplier()  # fails now, not at the first release, if it cannot
 
     def _check_caps(self) -> None:
         for name, given in zip(CAPS, (*self.caps, self.period, self.period_ticks), strict=True):
@@ -120,15 +120,6 @@ class Budget:
             object.__setattr__(self, "period_ticks", self.period)
         elif self.period is None and self.period_ticks is not None:
             raise ParameterError("period_ticks says how long a period is, and there is no period: leave it out")
-        most = self.max_events
-        for name, other in (("max_per_tick", self.max_per_tick), ("max_ticks", self.max_ticks)):
-            if most is not None and other is not None and other > most:
-                raise ParameterError(
-                    f"{name}={other} never takes effect with max_events={most}: leave it out, or make it smaller"
-                )
-        if self.max_ticks is not None and self.period_ticks is not None and self.max_ticks > self.period_ticks:
-            never = f"max_ticks={self.max_ticks} never takes effect in a period of {self.period_ticks} ticks"
-            raise ParameterError(f"{never}: leave it out")
 
     @property
     def caps(self) -> tuple[int | None, int | None, int | None]:
@@ -267,48 +258,7 @@ class Budget:
         Raises:
             ParameterError: δ = 0, which Gaussian noise cannot give.
         """
-        return _multiplier(self.calibration, self.epsilon, self.delta)
-
-    def epsilon_at(self, delta: float) -> float:
-        """The ε that the same noise gives at another δ, rounded up; 0.0 when δ alone covers it.
-
-        Args:
-            delta: The other δ.
-
-        Returns:
-            The ε.
-
-        Raises:
-            ParameterError: delta is not between 0 and 1, or the budget has δ = 0.
-
-        >>> round(Budget(0.5, 1e-10).epsilon_at(1e-6), 4)
-        0.3438
-        """
-        return gaussian.epsilon_of(self.mu, check_delta(delta))
-
-    def delta_at(self, epsilon: float) -> float:
-        """The δ that the same noise gives at another ε ≥ 0, rounded up.
-
-        Args:
-            epsilon: The other ε.
-
-        Returns:
-            The δ.
-        """
-        return gaussian.delta_upper(self.mu, epsilon)
-
-    # -- changes ---------------------------------------------------------------------------------------------
-
-    def with_delta(self, delta: float) -> Budget:
-        """The same budget with another δ.
-
-        Args:
-            delta: The other δ.
-
-        Returns:
-            The new budget.
-        """
-        return replace(self, delta=delta)
+        return gaussian.multiplier(self.calibration, self.epsilon, self.delta)
 
     def reserve(self, numeric_delta: float) -> Budget:
         """The budget left for the ideal mechanism when `numeric_delta` of δ is set aside for numerical error.
@@ -339,7 +289,7 @@ class Budget:
         left = self.delta - reserved
         if Fraction(left) + Fraction(reserved) > Fraction(self.delta):
             left = math.nextafter(left, 0.0)
-        return self.with_delta(left)
+        return replace(self, delta=left)
 
     # -- words and data --------------------------------------------------------------------------------------
 
@@ -378,25 +328,11 @@ class Budget:
         Raises:
             ParameterError: Not a mapping, or with unknown or missing fields.
         """
-        if not isinstance(data, dict):
-            raise ParameterError(f"a budget is a mapping of its fields, not {type(data).__name__}.")
-        unknown = sorted(set(data) - set(cls.__dataclass_fields__))
-        missing = [name for name in ("epsilon", "delta") if name not in data]
-        if unknown or missing:
-            raise ParameterError(f"a budget's fields: unknown {unknown}, missing {missing}.")
-        return cls(**data)
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise ParameterError(f"a budget is a mapping of its fields: {error}") from None
 
 
 def _least(*numbers: int | None) -> int | None:
     return min((number for number in numbers if number is not None), default=None)
-
-
-def _multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:
-    """σ/Δ under a calibration, rounded up so that multiplier·μ ≥ 1 in exact arithmetic."""
-    if calibration == "classic":
-        return gaussian.classic_multiplier(epsilon, delta)
-    if calibration == "paper":
-        return gaussian.paper_multiplier(epsilon, delta)
-    mu = gaussian.mu_of(epsilon, delta)
-    multiplier = 1.0 / mu
-    return multiplier if Fraction(multiplier) * Fraction(mu) >= 1 else math.nextafter(multiplier, math.inf)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from evercount._validate import check_delta, check_number
 from evercount.errors import ParameterError
@@ -22,7 +22,6 @@ from evercount.privacy.guarantee_text import MANUAL
 from evercount.privacy.time_range import TimeRange, lies_in_one_range, met_at_once
 
 _ROUNDING = 2.0**-49  # relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)
-_SLACK = 1e-11  # what the largest μ leaves free of δ, which is more than the evaluation's own error
 LEAST_DELTA = 2.0**-1022
 _ROUNDS = 64  # steps of the search for ε; with numerical errors below δ/2 four are enough
 
@@ -205,12 +204,12 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
     stated = usual if delta is None else check_delta(delta, pure=True)
     sums = [_sums(meeting) for meeting in meetings]
     plain, summed = max(one for one, _ in sums), max(both for _, both in sums)
-    found = [_exact(meeting, stated, most) for meeting, (most, _) in zip(meetings, sums, strict=True)]
-    if delta is not None:  # plain addition holds as well, wherever its δ is within the asked one
-        for number, (most, both) in enumerate(sums):
-            if both <= Fraction(stated):
-                known = found[number]
-                found[number] = most if known is None else min(known, most)
+    found = []
+    for meeting, (most, both) in zip(meetings, sums, strict=True):
+        known = _exact(meeting, stated, most)
+        if delta is not None and both <= Fraction(stated):  # plain addition holds as well within the asked δ
+            known = most if known is None else min(known, most)
+        found.append(known)
     exact = None if None in found else max(one for one in found if one is not None)
     if delta is not None:
         if not exact:
@@ -225,8 +224,7 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
     return replace(first, epsilon=plain, delta=round_up(summed), calibration="tight")
 
 
-@dataclass(frozen=True)
-class Meeting:
+class Meeting(NamedTuple):
     """The streams that one instant meets, and all others; both in their order."""
 
     inside: tuple[Cost, ...]
@@ -287,10 +285,7 @@ def _least(meeting: Meeting, delta: float, promised: Sequence[bool]) -> float | 
     return least_epsilon(mu, pure, left, Meeting(tuple(noise), meeting.outside))
 
 
-NOBODY = Meeting((), ())
-
-
-def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Meeting = NOBODY) -> float | None:
+def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Meeting) -> float | None:
     """The least ε ≥ `pure` with δ_mix(ε) + Σ leaks at ε ≤ `delta`, rounded up; None where there is none.
 
     **Guarantee.** With μ and `pure` of the ideal mechanisms the whole is (result, delta)-DP. The search rises from
@@ -320,7 +315,7 @@ def numeric_at(numeric: float, own: float, epsilon: float) -> float:
 
 
 def mixed_delta_upper(mu: float, pure: Fraction, epsilon: float) -> float:
-    """An upper bound of δ(ε) of a Gaussian mechanism of that μ (0.0: none) beside a pure one of ε_p = `pure` ≤ ε.
+    """A bound of δ(ε) of a Gaussian mechanism of that μ (0.0: none) together with a pure one of ε_p = `pure` ≤ ε.
 
     **Guarantee.** Not below p·δ(μ, ε − ε_p) + (1 − p)·δ(μ, ε + ε_p), p = 1/(1 + e^−ε_p), which is the exact δ where the
     pure mechanism is randomised response (`composition.proof.md`, sections 2 and 4). Test:
@@ -353,19 +348,6 @@ def epsilon_of(mu: float, pure: Fraction, delta: float) -> float:
     return high
 
 
-def largest_mu(epsilon: float, pure: Fraction, delta: float) -> float:
-    """A μ that leaves a mixed δ of at most `delta` at ε: the largest, but for `_SLACK`."""
-    high = gaussian.mu_of(epsilon, delta)
-    if pure == 0:
-        return high
-    apart = round_down(Fraction(epsilon) - pure)
-    low = gaussian.mu_of(apart, delta) if apart > 0 else delta  # δ(μ, 0) < μ
-    while low < (middle := low + 0.5 * (high - low)) < high:
-        fits = mixed_delta_upper(middle, pure, epsilon) * (1 + _SLACK) <= delta
-        low, high = (middle, high) if fits else (low, middle)
-    return low
-
-
 def round_down(exact: Fraction) -> float:
     """The largest double that is not above."""
     near = float(exact)
@@ -377,17 +359,13 @@ def round_up(exact: Fraction) -> float:
     return -round_down(-exact)
 
 
-def check_same_unit(one: Budget, other: Budget) -> None:
-    """Refuse to add budgets which protect different things; caps may differ, since each holds for a whole unit."""
-    if one.neighbours != other.neighbours:
-        differ = f"{one.neighbours} and {other.neighbours} differ"
-        raise ParameterError(f"budgets compose only for the same adjacency, unit and period: {differ}.")
-
-
 def check_one_unit(costs: Sequence[Cost]) -> None:
-    """Refuse to add costs about different units, which persons in periods that begin at different times are, too."""
-    for cost in costs:
-        check_same_unit(costs[0].budget, cost.budget)
+    """Refuse to add costs about different units, which persons in periods that begin at different times are, too. Caps
+    may differ, since each holds for a whole unit."""
+    units = {cost.budget.neighbours: None for cost in costs}
+    if len(units) > 1:
+        differ = f"{' and '.join(map(str, units))} differ"
+        raise ParameterError(f"budgets compose only for the same adjacency, unit and period: {differ}.")
     periods = {cost.span.periods for cost in costs if cost.span is not None}
     if len(periods) > 1:
         raise ParameterError(

@@ -18,14 +18,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount._validate import check_delta, check_positive
 from evercount.errors import ParameterError
+
+Calibration = Literal["tight", "classic", "paper"]
 
 _MACHINE_EPSILON = 2.0**-52
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -161,46 +164,37 @@ def epsilon_of(mu: float, delta: float) -> float:
     return epsilon
 
 
-def classic_multiplier(epsilon: float, delta: float) -> float:
-    """σ/Δ = √(2 ln(1.25/δ))/ε of Dwork and Roth (2014, Theorem A.1), proved for ε < 1 only.
+def multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:
+    """σ/Δ under a calibration. "tight": 1/`mu_of`, rounded up. The others are proved for ε < 1 only: "classic" is
+    √(2 ln(1.25/δ))/ε (Dwork and Roth 2014, Theorem A.1), "paper" is C_{ε,δ} = (2/ε)√(4/9 + ln(√(2/π)/δ)), about 1.7
+    times larger than needed.
 
     **Guarantee.** Not smaller than the tight multiplier at the same (ε, δ): checked at every call. Test:
     `tests/privacy/test_privacy_gaussian.py::test_classic_and_paper_are_never_below_tight`.
     """
-    _below_one("classic", epsilon)
-    return _at_least_tight("classic", math.sqrt(2 * math.log(1.25 / check_delta(delta))) / epsilon, epsilon, delta)
-
-
-def paper_multiplier(epsilon: float, delta: float) -> float:
-    """σ/Δ = C_{ε,δ} = (2/ε)√(4/9 + ln(√(2/π)/δ)) of the paper; safe, about 1.7 times larger than needed.
-
-    **Guarantee.** Not smaller than the tight multiplier at the same (ε, δ): checked at every call. Test:
-    `tests/privacy/test_privacy_gaussian.py::test_classic_and_paper_are_never_below_tight`.
-    """
-    _below_one("paper", epsilon)
-    inside = 4 / 9 + math.log(math.sqrt(2 / math.pi) / check_delta(delta))
-    return _at_least_tight("paper", 2 / epsilon * math.sqrt(inside), epsilon, delta)
-
-
-def _at_least_zero(epsilon: float) -> float:
-    return 0.0 if epsilon == 0 else check_positive("epsilon", epsilon)
-
-
-def _below_one(calibration: str, epsilon: float) -> None:
-    if check_positive("epsilon", epsilon) >= 1:
+    mu = mu_of(epsilon, delta)
+    if calibration == "tight":
+        tight = 1.0 / mu
+        return tight if Fraction(tight) * Fraction(mu) >= 1 else math.nextafter(tight, math.inf)
+    if epsilon >= 1:
         raise ParameterError(
             f"calibration {calibration!r} is proved for epsilon < 1 only, and epsilon is {epsilon!r}. Use "
             "calibration='tight', which holds for every epsilon and adds less noise."
         )
-
-
-def _at_least_tight(calibration: str, multiplier: float, epsilon: float, delta: float) -> float:
-    if multiplier * mu_of(epsilon, delta) < 1:
+    if calibration == "classic":
+        found = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    else:
+        found = 2 / epsilon * math.sqrt(4 / 9 + math.log(math.sqrt(2 / math.pi) / delta))
+    if found * mu < 1:
         raise ParameterError(
             f"calibration {calibration!r} would add too little noise for epsilon={epsilon!r}, delta={delta!r}. Use "
             "calibration='tight'."
         )
-    return multiplier
+    return found
+
+
+def _at_least_zero(epsilon: float) -> float:
+    return 0.0 if epsilon == 0 else check_positive("epsilon", epsilon)
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:

@@ -161,26 +161,24 @@ def _event_words(budget: Budget) -> _Words:
 
 def _person_words(budget: Budget, enforced: Enforced, tick: str) -> _Words:
     within, cap = _within(budget, enforced, tick), _cap(budget, enforced, tick)
-    several = "Someone with several ids is protected for each of them, but less well for all of them together."
-    if within:
-        protected = f"everything counted under the id of any person {within} ({cap})"
-        that, there = "everything counted under that id there", " there"
-        unit = f"Every id of a person, with everything that is counted under it {within} ({cap}). {several}"
-        question, compared = f"was counted under a person's id {within}", f"what was counted under the id {within}"
-    else:
-        protected = f"everything under the id of any person ({cap})"
-        that, there = "everything under that id", ""
-        unit = f"Every id of a person, with everything under it ({cap}). {several}"
-        question, compared = "is under a person's id", "everything under the id"
+    counted, at, there = ("counted ", f" {within}", " there") if within else ("", "", "")
+    protected = f"everything {counted}under the id of any person{at} ({cap})"
+    unit = (
+        f"Every id of a person, with everything {'that is counted ' if within else ''}under it{at} ({cap}). Someone "
+        "with several ids is protected for each of them, but less well for all of them together."
+    )
     if budget.adjacency == "add-remove":
-        asked = "whether anything " + (question if within else "under a person's id is in the data at all")
-        return _Words(protected, f"if {that} had been left out", asked, f"with {compared} as without it", "", unit)
+        changed = f"if everything {counted}under that id{there} had been left out"
+        asked = f"was counted under a person's id{at}" if within else "under a person's id is in the data at all"
+        compared = f"with {f'what was counted under the id{at}' if within else 'everything under the id'} as without it"
+        return _Words(protected, changed, f"whether anything {asked}", compared, "", unit)
     if enforced == "query":
+        question, compared = ("was counted", "what was counted") if within else ("is", "everything")
         return _Words(
             protected,
-            f"if {that} had been anything else under one id that occurs nowhere else",
-            f"what {question}, and which id that is",
-            f"with {compared} as with anything else under one id of its own",
+            f"if everything {counted}under that id{there} had been anything else under one id that occurs nowhere else",
+            f"what {question} under a person's id{at}, and which id that is",
+            f"with {compared} under the id{at} as with anything else under one id of its own",
             "That someone was counted: this guarantee hides who it was, when and under what.",
             unit,
         )
@@ -188,7 +186,7 @@ def _person_words(budget: Budget, enforced: Enforced, tick: str) -> _Words:
         protected,
         f"if each event counted under that id{there} had been any other legal event in its place (under the same id, "
         "at the same time and in the same order)",
-        f"what the events under a person's id {within + ' ' if within else ''}were",
+        f"what the events under a person's id{at} were",
         "with the events under the id as with any others in their places",
         "That an id has events, how many and when: this guarantee hides what the events were.",
         unit,

@@ -19,7 +19,7 @@ from evercount._validate import stated
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
 from evercount.privacy.accounts import Filter
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import Cost, as_cost, check_one_unit, check_same_unit, compose
+from evercount.privacy.composition import Cost, as_cost, check_one_unit, compose
 from evercount.privacy.ledger_file import LedgerFile
 from evercount.privacy.time_range import TimeRange
 
@@ -31,8 +31,6 @@ class Entry:
     Args:
         name: the name of the stream.
         cost: what it costs.
-        note: what the user wrote about it.
-        stream: what tells this stream from every other, where `Stream(..., ledger=...)` has spent.
 
     >>> from evercount.privacy import Budget, Ledger
     >>> Ledger(Budget(1.0, 1e-6)).spend("cases", Budget(0.5, 0.0)).cost.plain
@@ -41,8 +39,6 @@ class Entry:
 
     name: str
     cost: Cost
-    note: str = ""
-    stream: str = ""
 
 
 class Ledger:
@@ -52,10 +48,6 @@ class Ledger:
         total: the budget that all entries share. For a file that exists it may be omitted, else it must be the same.
         path: the file that keeps the ledger; it is created, or continued, and locked until `close` or the end of the
             with-block. None: the ledger lives in this process only.
-        plain: the part of the total for entries that add up as (ε, δ): pure ones, and those of which nothing is known
-            but their promise. The rest is for Gaussian noise. It is fixed when the ledger starts. None: all entries
-            are Gaussian within half of δ, or their promises add up to no more than ε and half of δ; one entry alone
-            may take everything.
         key: 16 to 64 random bytes that key the chain of a file. With it nobody who lacks the key can change, remove or
             add entries unseen; without it only accidents and careless edits are seen (`ledger_file.py`).
         head: where the head of the chain is kept; default `<path>.head`.
@@ -63,8 +55,11 @@ class Ledger:
         wait: wait until another Ledger has closed the file, instead of refusing.
 
     Raises:
-        ParameterError: no total where one is needed, a plain part above it, or key, head or adopt without a path.
+        ParameterError: no total where one is needed, or key, head or adopt without a path.
         StoreError: the file is locked by another ledger, was changed, or is a copy.
+
+    All entries are Gaussian noise within half of δ, or their promises add up to no more than ε and half of δ. One entry
+    alone may take everything.
 
     **Guarantee.** The streams of all entries together are (total.epsilon, total.delta)-DP, also where they run side by
     side and where inputs, and number, kind and budget of the streams, depend on earlier releases. Assumes that each
@@ -90,58 +85,47 @@ class Ledger:
         total: Budget | None = None,
         path: str | Path | None = None,
         *,
-        plain: Budget | None = None,
         key: bytes | None = None,
         head: str | Path | None = None,
         adopt: bool = False,
         wait: bool = False,
     ) -> None:
-        for given in (total, plain):
-            if given is not None and not isinstance(given, Budget):
-                raise ParameterError(f"a ledger starts from a Budget, not {type(given).__name__}.")
-        if plain is not None and total is None:
-            raise ParameterError("the plain part is part of a total: give both or neither.")
+        if total is not None and not isinstance(total, Budget):
+            raise ParameterError(f"a ledger starts from a Budget, not {type(total).__name__}.")
         if path is None and (total is None or key is not None or head is not None or adopt):
             raise ParameterError("a ledger without a path starts from a Budget; key, head and adopt go with a path.")
-        asked = None if total is None else Filter(total, plain)
         self._entries: tuple[Entry, ...] = ()
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._file: LedgerFile | None = None
         if path is None:
-            assert asked is not None
-            self._filter = asked
+            assert total is not None
+            self._filter = Filter(total)
             return
         file = LedgerFile(path, key, head, adopt, wait)
         try:
-            self._load(file, asked)
+            self._filter = Filter(self._load(file, total))
         except BaseException:
             file.close()
             raise
         self._file = file
 
-    def _load(self, file: LedgerFile, asked: Filter | None) -> None:
-        """The entries of a file; a new one gets its first line."""
+    def _load(self, file: LedgerFile, asked: Budget | None) -> Budget:
+        """The total of a file, and its entries; a new one gets its first line."""
         if not file.records:
             if asked is None:
                 file.path.unlink()  # an empty file that this call has made
                 raise ParameterError(f"there is no ledger at {file.path}: give its total to start one.")
-            kept = None if asked.plain is None else asked.plain.to_dict()
-            file.begin({"total": asked.total.to_dict(), "plain": kept})
-            self._filter = asked
-            return
+            file.begin({"total": asked.to_dict(), "plain": None})
+            return asked
         try:
-            first = file.records[0]
-            plain = None if first["plain"] is None else Budget.from_dict(first["plain"])
-            self._filter = Filter(Budget.from_dict(first["total"]), plain)
-            self._entries = tuple(map(_from_dict, file.records[1:]))
+            total = Budget.from_dict(file.records[0]["total"])
+            self._entries = tuple(Entry(one["name"], Cost.from_dict(one["cost"])) for one in file.records[1:])
         except (EvercountError, KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the ledger {file.path} is damaged or was changed: {error}") from error
-        if asked is not None and (asked.total, asked.plain) != (self._filter.total, self._filter.plain):
-            raise ParameterError(
-                f"the ledger's total is {self._filter.total!r} with plain={self._filter.plain!r}: omit both, or give "
-                "the same."
-            )
+        if asked is not None and asked != total:
+            raise ParameterError(f"the ledger's total is {total!r}: omit it, or give the same.")
+        return total
 
     def close(self) -> None:
         """Give the file's lock back; this object spends no more."""
@@ -181,11 +165,6 @@ class Ledger:
         """The budget that all entries share."""
         return self._filter.total
 
-    @property
-    def plain(self) -> Budget | None:
-        """The part of it that was set aside for entries that add up as (ε, δ)."""
-        return self._filter.plain
-
     def sentence(self, more: Iterable[Cost] = ()) -> str:
         """What the streams of all entries promise together, in words; the total holds whatever they are.
 
@@ -214,16 +193,15 @@ class Ledger:
         """All entries, in the order in which they were spent."""
         return self._entries
 
-    def spend(self, name: str, cost: Cost | Budget, note: str = "", *, stream: str = "") -> Entry:
+    def spend(self, name: str, cost: Cost | Budget) -> Entry:
         """Record a stream and return its entry, or raise BudgetExceeded with nothing recorded.
 
         Args:
-            name: The name of the entry, used by no other.
+            name: The name of the entry, used by no other. `Stream(..., ledger=...)` takes one that tells the stream
+                (its secret and its declaration) from every other.
             cost: What the stream costs (`Stream.cost`), about the unit of the total. A Budget is its promise alone:
                 that is right for every mechanism that keeps it, and more than Gaussian noise costs. A sparse counter
                 with δ > 0 has a pure part and a Gaussian one, and takes two entries (`SparsePlan.budgets`).
-            note: A remark for readers of the ledger.
-            stream: The stream's identifier, or ""; one that has spent already is refused.
 
         Returns:
             The new entry.
@@ -233,23 +211,16 @@ class Ledger:
             BudgetExceeded: It does not fit into what is left.
         """
         self._check_may_spend()
-        if not isinstance(name, str) or not name:
-            raise ParameterError(f"an entry needs a name, not {name!r}.")
-        if not isinstance(note, str) or not isinstance(stream, str):
-            raise ParameterError(f"a note and a stream's identifier are texts, not {note!r} and {stream!r}.")
-        entry = Entry(name, as_cost(cost), note, stream)
+        entry = Entry(name, as_cost(cost))
+        record = {"name": name, "cost": entry.cost.to_dict()}
         with self._lock:
-            self._check_names(name, stream)
             self._check_fits(entry)
-            if self._file is not None:
-                before = len(self._file.records)
-                try:
-                    self._file.append({**vars(entry), "cost": entry.cost.to_dict()})
-                finally:
-                    if len(self._file.records) > before:  # it is on the disk, also where the head could not be written
-                        self._entries = (*self._entries, entry)
-            else:
-                self._entries = (*self._entries, entry)
+            try:
+                if self._file is not None:
+                    self._file.append(record)
+            finally:  # where only the head could not be written, the entry is on the disk
+                if self._file is None or self._file.records[-1] is record:
+                    self._entries = (*self._entries, entry)
         return entry
 
     def check(self, name: str, cost: Cost | Budget) -> None:
@@ -265,26 +236,21 @@ class Ledger:
         """
         self._check_may_spend()
         with self._lock:
-            self._check_names(name, "")
             self._check_fits(Entry(name, as_cost(cost)))
 
     def _check_fits(self, entry: Entry) -> None:
-        earlier = [one.cost for one in self._entries]
-        check_same_unit(self.total, entry.cost.budget)
-        check_one_unit([*earlier, entry.cost])
+        name, earlier = entry.name, [one.cost for one in self._entries]
+        if not isinstance(name, str) or not name:
+            raise ParameterError(f"an entry needs a name, not {name!r}.")
+        if any(one.name == name for one in self._entries):
+            raise ParameterError(
+                f"the ledger already has an entry {name!r}. A stream that has spent continues from its snapshot with "
+                "Stream.restore, which spends nothing; if it was lost before its first release, start again with a new "
+                "secret, which spends again. Anything else takes a name of its own."
+            )
+        check_one_unit([Cost(self.total), *earlier, entry.cost])
         if not self._filter.admits([*earlier, entry.cost]):
             raise BudgetExceeded(self._refusal(earlier, entry))
-
-    def _check_names(self, name: str, stream: str) -> None:
-        for entry in self._entries:
-            if stream and entry.stream == stream:
-                raise ParameterError(
-                    f"this stream (its secret and its declaration) has spent already, as {entry.name!r}. Continue from "
-                    "its snapshot with Stream.restore, which spends nothing. If it was lost before its first release, "
-                    "start again with a new secret, which spends again."
-                )
-            if entry.name == name:
-                raise ParameterError(f"the ledger already has an entry {name!r}: names are unique.")
 
     def remaining(self, *, pure: bool = False, during: TimeRange | None = None) -> Cost | None:
         """The largest cost that still fits in one piece: Gaussian noise, or ε of pure privacy.
@@ -306,29 +272,23 @@ class Ledger:
                 "only pure mechanisms keep. Spend Budget(epsilon, delta=0), or start the ledger with a small positive "
                 "delta."
             )
-        noise, pure = (self._filter.remaining(earlier, kind, cost.during) for kind in (total.pure, True))
-        # all digits of the pure part: sums are compared exactly
-        left = [] if pure is None else [f"epsilon={pure.budget.epsilon!r} of pure privacy"]
-        if noise is not None and not noise.plain:
-            left.append(f"Gaussian noise of epsilon={noise.budget.epsilon:.6g} at delta={noise.budget.delta:.3g}")
-        budget = cost.budget
-        kind = "of pure privacy" if budget.pure else f"and delta={budget.delta:.3g}"
-        needs = f"epsilon={budget.epsilon!r} {kind}{'' if cost.plain else ' as noise'}"
+        kinds = (True,) if total.pure else (True, False)
+        rests = (self._filter.remaining(earlier, pure, cost.during) for pure in kinds)
+        left = ", or ".join(_spoken(rest) for rest in rests if rest is not None)
+        rest = f"Left is at most {left}." if left else "Nothing is left."
         return (
-            f"{entry.name!r} needs {needs}; together with {len(earlier)} earlier "
-            f"{'entry' if len(earlier) == 1 else 'entries'} that exceeds the parts of epsilon={total.epsilon:g}, "
-            f"delta={total.delta:g}. " + (f"Left is at most {', or '.join(left)}." if left else "Nothing is left.")
+            f"{entry.name!r} needs {_spoken(cost)}; with the {len(earlier)} entries so far that exceeds the parts of "
+            f"epsilon={total.epsilon:g}, delta={total.delta:g}. {rest}"
         )
 
-    def __eq__(self, other: object) -> bool:
-        mine = (self.total, self.plain, self._entries)
-        return isinstance(other, Ledger) and mine == (other.total, other.plain, other._entries)
-
     def __repr__(self) -> str:
-        return f"Ledger({self.total!r}, plain={self.plain!r}, {len(self._entries)} entries)"
+        return f"Ledger({self.total!r}, {len(self._entries)} entries)"
 
 
-def _from_dict(data: dict[str, Any]) -> Entry:
-    if set(data) != {"name", "cost", "note", "stream"}:
-        raise ParameterError("an entry of the ledger has unknown or missing fields.")
-    return Entry(data["name"], Cost.from_dict(data["cost"]), data["note"], data["stream"])
+def _spoken(cost: Cost) -> str:
+    """A cost in words, with all digits of ε: sums are compared exactly."""
+    budget = cost.budget
+    if budget.pure:
+        return f"epsilon={budget.epsilon!r} of pure privacy"
+    kind = "a promise" if cost.plain else "Gaussian noise"
+    return f"{kind} of epsilon={budget.epsilon!r} at delta={budget.delta:.3g}"

@@ -77,8 +77,10 @@ class LedgerFile:
     def _open(self, adopt: bool, wait: bool) -> None:
         self._handle = open_private(self.path, os.O_RDWR | os.O_CREAT)
         _OPEN.add(self)
-        self._lock(self._handle, wait)
-        content = self._read()
+        self._lock(wait)
+        os.lseek(self._handle, 0, os.SEEK_SET)
+        with os.fdopen(os.dup(self._handle), "rb") as file:
+            content = file.read()
         if not content:
             if self.head.exists():
                 raise StoreError(
@@ -88,30 +90,23 @@ class LedgerFile:
             return
         self._check_head(self._load(content), adopt)
 
-    def _lock(self, handle: int, wait: bool) -> None:
+    def _lock(self, wait: bool) -> None:
         try:
-            lock_exclusively(handle, wait)
+            lock_exclusively(self._handle, wait)
         except OSError:
             raise StoreError(
                 f"another Ledger has {self.path} open, in this or another process: a ledger has one user at a time. "
                 "Use the object that is open, or close it first"
             ) from None
-        here, there = os.fstat(handle), self.path.stat()
+        here, there = os.fstat(self._handle), self.path.stat()
         if (here.st_ino, here.st_dev) != (there.st_ino, there.st_dev):
             raise StoreError(f"the ledger {self.path} was replaced at this moment: open it again")
-
-    def _read(self) -> bytes:
-        os.lseek(self._handle, 0, os.SEEK_SET)
-        with os.fdopen(os.dup(self._handle), "rb") as file:
-            return file.read()
 
     # -- the chain ---------------------------------------------------------------------------------------------------
 
     def _hash(self, *parts: bytes) -> bytes:
-        chain = hashlib.blake2b(digest_size=32, key=self._key or b"", person=b"evercount.ledger")
-        for part in parts:
-            chain.update(part)
-        return chain.digest()
+        key = self._key or b""
+        return hashlib.blake2b(b"".join(parts), digest_size=32, key=key, person=b"evercount.ledger").digest()
 
     def _load(self, content: bytes) -> list[str]:
         """Read the lines; their links."""
@@ -144,13 +139,9 @@ class LedgerFile:
                 f"{self.path} is not a ledger that this program reads (format {record.get('format')!r:.40}, version "
                 f"{record.get('version')!r:.10}; known: {FILE_VERSION}): update evercount"
             )
-        if record.get("keyed") and self._key is None:
-            raise StoreError(f"the ledger {self.path} has a key: open it with key=…")
-        if not record.get("keyed") and self._key is not None:
-            raise StoreError(
-                f"a key is given, and the ledger {self.path} was started without one: omit the key, or start a "
-                "new ledger with the rest of the budget"
-            )
+        if bool(record.get("keyed")) != (self._key is not None):
+            has = "has no key: open it without" if self._key else "has a key: open it with"
+            raise StoreError(f"the ledger {self.path} {has} key=…")
 
     # -- the head ----------------------------------------------------------------------------------------------------
 
@@ -193,13 +184,10 @@ class LedgerFile:
             self._write_head()
 
     def _read_head(self) -> dict[str, Any]:
-        """The head, if nobody has changed it."""
+        """The head, if it has the seal of this ledger."""
         try:
             body: dict[str, Any] = json.loads(self.head.read_bytes())
             seal = bytes.fromhex(body.pop("seal"))
-            if body["format"] != HEAD_FORMAT or not isinstance(body["lines"], int):
-                raise ValueError(body["format"])
-            _ = body["last"], body["inode"], body["device"], body["path"]
         except FileNotFoundError:
             raise StoreError(
                 f"the head {self.head} of the ledger is missing, so nothing shows that {self.path} is the newest copy"
@@ -220,32 +208,21 @@ class LedgerFile:
 
     def begin(self, facts: dict[str, Any]) -> None:
         """The first line of a new file."""
-        first = {
-            "format": LEDGER_FORMAT,
-            "version": FILE_VERSION,
-            "identity": random_bytes(16).hex(),
-            "keyed": self._key is not None,
-            **facts,
-        }
-        try:
-            self._write(self._line(first))
-            sync_folder(self.path)
-            self._write_head()
-        except OSError as error:
-            raise StoreError(f"the ledger {self.path} cannot be written: {error.strerror}") from None
+        sync_folder(self.path)
+        known = {"format": LEDGER_FORMAT, "version": FILE_VERSION, "keyed": self._key is not None}
+        self.append({**known, "identity": random_bytes(16).hex(), **facts})
 
     def append(self, record: dict[str, Any]) -> None:
         """One more line, on the disk when this returns."""
-        link = self._link
-        content = self._line(record)
+        link = self._hash(self._link, _canonical(record))
         try:
-            self._write(content)
+            self._write(_canonical({**record, "link": link.hex()}) + b"\n")
         except OSError as error:
-            self.records.pop()
-            self._link = link
             with contextlib.suppress(OSError):
                 self._cut()
             raise StoreError(f"the ledger {self.path} cannot be written: {error.strerror}; nothing is spent") from None
+        self._link = link
+        self.records.append(record)
         try:
             self._write_head()
         except OSError as error:
@@ -253,11 +230,6 @@ class LedgerFile:
                 f"the ledger's head {self.head} cannot be written: {error.strerror}; the entry is recorded and its "
                 "budget is spent"
             ) from None
-
-    def _line(self, record: dict[str, Any]) -> bytes:
-        self._link = self._hash(self._link, _canonical(record))
-        self.records.append(record)
-        return _canonical({**record, "link": self._link.hex()}) + b"\n"
 
     def _write(self, content: bytes) -> None:
         os.lseek(self._handle, self._length, os.SEEK_SET)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from evercount.errors import ParameterError
@@ -25,7 +26,7 @@ class TimeRange:
         periods: where persons are protected period by period, which periods these are: their length, their zone and
             where they begin. Empty elsewhere.
         chain: where each stream starts with what persons have used of their caps in the stream before it, a name for
-            all these streams together. Empty elsewhere. Only for streams that `engine/carried_caps.py` lets in.
+            all these streams together. Empty elsewhere. Only for streams that `engine/user_counting.py` lets in.
 
     Raises:
         ParameterError: a range that ends before it starts, or fields of another type.
@@ -54,10 +55,16 @@ class TimeRange:
         """What belongs to the key of the noise. With the horizon it fixes the range, whatever happens to the zone."""
         return [self.start, self.ticks]
 
-    @property
-    def instants(self) -> tuple[int, int | None]:
-        """The first instant, and the first after it."""
-        return self.start, self.end
+    def holds(self, instant: int) -> bool:
+        """Whether the stream counts the events of this instant.
+
+        Args:
+            instant: microseconds since 1970.
+
+        Returns:
+            Whether it lies in the range.
+        """
+        return self.start <= instant and (self.end is None or instant < self.end)
 
     def to_list(self) -> list[Any]:
         """JSON-serialisable; `TimeRange(*list)` is the inverse.
@@ -85,20 +92,6 @@ def met_at_once(ranges: Iterable[TimeRange | None]) -> list[frozenset[int]]:
     [frozenset({0, 2, 3}), frozenset({1, 2, 3})]
     """
     known = list(ranges)
-    edges = []
-    for number, one in enumerate(known):
-        if one is not None:
-            edges.append((one.start, 1, number))
-            edges += [] if one.end is None else [(one.end, 0, number)]
-    now = {number for number, one in enumerate(known) if one is None}
-    sets, grown = [], True
-    for _, begins, number in sorted(edges):  # at one instant ends come first
-        if begins:
-            now.add(number)
-            grown = True
-            continue
-        if grown:
-            sets.append(frozenset(now))
-        now.discard(number)
-        grown = False
-    return [*sets, frozenset(now)] if grown else sets
+    starts = sorted({one.start for one in known if one is not None}) or [0]
+    met = [frozenset(number for number, one in enumerate(known) if one is None or one.holds(at)) for at in starts]
+    return [one for one, following in pairwise([*met, frozenset()]) if not one <= following]

@@ -8,17 +8,16 @@ from inspect import Parameter, signature
 from typing import Any
 
 from evercount.errors import ParameterError, UnknownName
-from evercount.queries.base import Adjacency, Query
+from evercount.queries.base import Query
 from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.discovered_keys import DiscoveredKeys
-from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
 from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
 from evercount.queries.graphs.forests import Components, Matching, MinCut, SpanningForest
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.marginals import Marginals
-from evercount.queries.occupancy import Occupancy
+from evercount.queries.people import ActiveUsers, DistinctUsers, Occupancy
 from evercount.queries.prefix import PrefixQuery, register_encoder
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
@@ -29,31 +28,6 @@ _ALL += [DistinctUsers, ActiveUsers, Occupancy, Substrings, Episodes, Cuts, Edge
 _ALL += [DegreeSequence, HighDegree, MinCut, MinDegree, SpanningForest, Components, Matching, PrefixQuery]
 QUERIES: dict[str, type[Query]] = {kind.name: kind for kind in _ALL}
 """Every query that can be built from its name and parameters (snapshots, services, commands)."""
-
-NOT_QUERIES = {
-    "sparse-count": (
-        "'sparse-count' is a separate mechanism and not a query of a stream: what it releases is not linear in the "
-        "data, so a stream's noise, error bars and state do not fit it. Use evercount.sparse.SparseCount in Python "
-        "(step, run, snapshot, restore); `evercount plan --query sparse-count` shows its error. Here use 'count'"
-    )
-}
-"""Names that users know from the documents and that are not queries, with what to do instead."""
-
-
-def check_is_query(name: str) -> None:
-    """Refuse a name that is known but is not a query, and say where it is offered.
-
-    Args:
-        name: what a user gave as the name of a query.
-
-    Raises:
-        ParameterError: the name stands in `NOT_QUERIES`.
-
-    >>> check_is_query("count")
-    """
-    if isinstance(name, str) and name in NOT_QUERIES:
-        raise ParameterError(NOT_QUERIES[name])
-
 
 EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "histogram": {"keys": ["north", "south"]},
@@ -81,9 +55,14 @@ def query_parameters(name: str) -> Mapping[str, Parameter]:
     >>> list(query_parameters("sum"))
     ['low', 'high', 'grid']
     """
-    check_is_query(name)
+    if name == "sparse-count":
+        raise ParameterError(
+            "'sparse-count' is a separate mechanism and not a query of a stream: what it releases is not linear in the "
+            "data, so a stream's noise, error bars and state do not fit it. Use evercount.sparse.SparseCount in Python "
+            "(step, run, snapshot, restore); `evercount plan --query sparse-count` shows its error. Here use 'count'"
+        )
     if name not in QUERIES:
-        raise UnknownName("query", name, (*QUERIES, *NOT_QUERIES))
+        raise UnknownName("query", name, (*QUERIES, "sparse-count"))
     return signature(QUERIES[name]).parameters
 
 
@@ -105,8 +84,6 @@ def build_query(name: str, parameters: dict[str, Any]) -> Query:
     2
     """
     known = query_parameters(name)
-    first = {old: new for new, old in QUERIES[name].spelled_in_1_0.items()}
-    parameters = {first.get(given, given): value for given, value in parameters.items()}
     for given in parameters:
         if given not in known:
             raise UnknownName(f"parameter of {name!r}", given, known)
@@ -125,10 +102,8 @@ def build_query(name: str, parameters: dict[str, Any]) -> Query:
 
 
 __all__ = [
-    "NOT_QUERIES",
     "QUERIES",
     "ActiveUsers",
-    "Adjacency",
     "Average",
     "Components",
     "Count",
@@ -157,6 +132,5 @@ __all__ = [
     "TopK",
     "Triangles",
     "build_query",
-    "check_is_query",
     "register_encoder",
 ]

@@ -3,27 +3,24 @@
 A query turns the events of one tick into a vector of integer increments, one entry per cell (in units of the
 query's public `grid`). The engine releases the running sums of the cells with correlated noise; what is published
 from the noisy running sums is described in `publishing.py`, how much one event changes the increments in
-`sensitivities.py`, and what only some queries can do in `capabilities.py`.
+`sensitivities.py`, with what only some queries can do.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_name
+from evercount._validate import FloatArray, IntArray, check_count, check_name, check_public_text
 from evercount.errors import InputError, ParameterError
-from evercount.privacy import Budget
-from evercount.queries.capabilities import Adjacency as Adjacency
-from evercount.queries.publishing import SUMS, Publishing
+from evercount.privacy import Adjacency, Budget
+from evercount.queries.publishing import SUMS, Publishing, RankErrors, TopKey, top_keys
 from evercount.queries.sensitivities import Sensitivities
-from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
@@ -41,6 +38,9 @@ def is_replace(adjacency: Adjacency) -> bool:
     return adjacency == "replace"
 
 
+SPELLED_IN_1_0 = {"low": "lo", "high": "hi"}
+"""How version 1.0 spelled some parameters: the keys of its noise stay."""
+
 LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
 
@@ -57,6 +57,20 @@ def check_distinct(what: str, given: Sequence[Any]) -> None:
     if len(set(given)) < len(given):
         twice = Counter(given).most_common(1)[0][0]
         raise ParameterError(f"{what} must be distinct; {twice!r:.120} is there twice")
+
+
+def public_names(what: str, given: Any, legal: Collection[str] = ()) -> tuple[str, ...]:
+    """`given` as distinct public texts, at least one; `what` is one of them. Those in `legal` are not checked."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise ParameterError(f"{what}s must be a list of texts, not {given!r:.80}.")
+    names = tuple(given)
+    wrong = next((name for name in names if not isinstance(name, str)), None)
+    if not names or wrong is not None:
+        raise ParameterError(f"{what}s must be at least one, all of them texts, got {wrong!r:.80}.")
+    check_distinct(f"{what}s", names)
+    for name in (name for name in names if name not in legal):
+        check_public_text(f"the {what}", name)
+    return names
 
 
 class Query(Sensitivities, Generic[V_co]):
@@ -87,8 +101,6 @@ class Query(Sensitivities, Generic[V_co]):
     """Whether the events of a tick must be encoded together although there is no memory: users who count once."""
     refuses_by_itself: ClassVar[bool] = False
     """Whether an event that `check_events` accepts is never refused because of other events, earlier ones included."""
-    spelled_in_1_0: ClassVar[Mapping[str, str]] = {}
-    """How version 1.0 spelled parameters: its files are read, and the keys of its noise stay."""
     starts_empty: ClassVar[bool] = True
     """Whether a new stream knows nothing of events before its start. False where the first state is old data (who is
     inside already): such a stream is never charged as the successor of another one."""
@@ -182,6 +194,11 @@ class Query(Sensitivities, Generic[V_co]):
         """The encoder's memory before the first tick, JSON-serialisable; None for encoders without memory."""
         return None
 
+    @property
+    def memoryless(self) -> bool:
+        """Whether what a tick adds depends on that tick's events alone: one event then changes one tick."""
+        return self.initial_state() is None
+
     @abstractmethod
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """Increments (shape ``(cells,)``, grid units) of one tick and the encoder's next state.
@@ -207,38 +224,32 @@ class Query(Sensitivities, Generic[V_co]):
         it looks at what others have sent.
         """
 
-    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """The fast way for events that were added up elsewhere: increments of one tick, given in grid units.
+    def encode_totals(self, totals: npt.ArrayLike) -> IntArray:
+        """Increments of many ticks whose events were added up elsewhere, shape (ticks, cells), in grid units.
 
-        The caller promises that each event was legal (files and services check that while they add up). Queries whose
-        encoder has a memory refuse.
+        The caller promises that each event was legal (files and services check that while they add up): nothing in the
+        array can confirm it, and privacy depends on it. Queries whose encoder has a memory refuse.
         """
         if self.initial_state() is not None or self.whole_ticks:
             raise InputError(f"{type(self).__name__} needs the events themselves, not their totals")
-        array = np.asarray(totals)
-        if array.shape != (self.cells,) or not np.issubdtype(array.dtype, np.integer):
-            raise InputError(f"totals of a tick are {self.cells} whole numbers, not {array.shape} of {array.dtype}")
-        if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
-            raise InputError("totals must fit 63 bits")
-        return array.astype(np.int64), state
-
-    def encode_totals_run(self, state: Any, totals: npt.ArrayLike) -> IntArray:
-        """As `encode_totals`, for many ticks of shape (ticks, cells)."""
-        if not isinstance(totals, Iterable):
-            raise InputError(f"totals are a sequence of ticks, not {type(totals).__name__}")
         try:
-            array = totals if isinstance(totals, np.ndarray) else np.asarray(list(totals))
-        except ValueError as error:
-            raise InputError("totals must be rows of one length, one row for each tick") from error
+            array = totals if isinstance(totals, np.ndarray) else np.asarray(list(totals))  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise InputError("totals are a sequence of ticks, one row of numbers of one length for each") from error
         if not len(array):
             return np.empty((0, self.cells), np.int64)
-        if array.ndim != 2 or not np.issubdtype(array.dtype, np.integer):
+        if array.shape[1:] != (self.cells,) or not np.issubdtype(array.dtype, np.integer):
             raise InputError(
                 f"totals are whole numbers of the shape (ticks, {self.cells}), not {array.shape} of {array.dtype}"
             )
-        for extreme in (array.min(axis=0), array.max(axis=0)):
-            self.encode_totals(state, extreme)  # what is legal for the least and the largest is legal between
-        return array.astype(np.int64)
+        if array.dtype == np.uint64 and int(array.max()) >= 2**63:
+            raise InputError("totals must fit 63 bits")
+        array = array.astype(np.int64)
+        self.check_totals(array)
+        return array
+
+    def check_totals(self, totals: IntArray) -> None:
+        """Refuse totals, shape (ticks, cells), that no events add up to."""
 
     def dump_state(self, state: Any) -> Any:
         """The encoder's state as JSON-serialisable data."""
@@ -271,7 +282,7 @@ class Query(Sensitivities, Generic[V_co]):
 
     def named(self) -> list[Any]:
         """[name, parameters] with the spelling of version 1.0, from which keys of noise are derived."""
-        return [self.name, {self.spelled_in_1_0.get(name, name): value for name, value in self.parameters().items()}]
+        return [self.name, {SPELLED_IN_1_0.get(name, name): value for name, value in self.parameters().items()}]
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.parameters() == other.parameters()
@@ -282,3 +293,18 @@ class Query(Sensitivities, Generic[V_co]):
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.parameters().items())
         return f"{type(self).__name__}({arguments})"
+
+
+class PowerQuery(Query[V_co]):
+    """A query of which one formula gives both S and Δ₁: Σ_cells of changes to the power 2, or 1."""
+
+    @abstractmethod
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        """S for the power 2, Δ₁ for the power 1."""
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        return self._sensitivity(adjacency, 2)
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """**Guarantee.** See the class."""
+        return self._sensitivity(adjacency, 1)

@@ -1,14 +1,13 @@
-"""Least squares on a tree of noisy counts: estimates of all nodes in which children add up to their parents."""
+"""Least squares on trees of noisy counts: estimates of all nodes in which children add up to their parents."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
 
 
@@ -20,8 +19,8 @@ class ConsistentTree:
     independent noise of one variance. `estimate` is the least-squares estimate of all nodes from all cells.
 
     **Guarantee.** `estimate` is linear in the cells, leaves counts as they are where there is no noise, and adds up; no
-    other such linear map has a smaller variance at any node. `variances` and `covariance` are those of its results in
-    units of a cell's variance. Proof: `rollup.proof.md`. Test:
+    other such linear map has a smaller variance at any node. `variances` are those of its results in units of a cell's
+    variance. Proof: `rollup.proof.md`. Test:
     tests/queries/test_consistent_tree.py::test_two_passes_are_the_dense_least_squares.
     """
 
@@ -30,11 +29,8 @@ class ConsistentTree:
     weights: tuple[int, ...]  # one whole number for each level; the last is at least 1
 
     def __post_init__(self) -> None:
-        if len(self.weights) != len(self.children) + 1 or self.weights[-1] < 1 or min(self.weights) < 0:
-            raise ParameterError("a tree needs one weight for each level, none below 0 and the last at least 1")
-        for level, numbers in enumerate(self.children):
-            if len(numbers) != self.sizes[level] or min(numbers) < 1:
-                raise ParameterError(f"level {level} of a tree needs a number of children for each of its nodes")
+        if self.weights[-1] < 1:
+            raise ParameterError("the last level of a tree needs a weight of at least 1")
 
     # -- the shape -------------------------------------------------------------------------------------------------
 
@@ -47,18 +43,9 @@ class ConsistentTree:
         return self.sizes[-1]
 
     @property
-    def nodes(self) -> int:
-        return sum(self.sizes)
-
-    @property
     def cells(self) -> int:
         """The number of nodes with a cell."""
         return sum(size for size, weight in zip(self.sizes, self.weights, strict=True) if weight)
-
-    @cached_property
-    def _first_node(self) -> IntArray:
-        """The number of the first node of each level, and the number of all nodes."""
-        return np.cumsum([0, *self.sizes])
 
     @cached_property
     def _first_cell(self) -> IntArray:
@@ -86,16 +73,6 @@ class ConsistentTree:
 
     # -- from leaves to cells ----------------------------------------------------------------------------------------
 
-    def cell_totals(self, leaves: IntArray) -> IntArray:
-        """What counts of the leaves, shape (ticks, leaves), add to the cells, shape (ticks, cells)."""
-        level = np.asarray(leaves, dtype=np.int64)
-        parts = [level * self.weights[-1]]
-        for starts, weight in zip(reversed(self._starts), reversed(self.weights[:-1]), strict=True):
-            level = np.add.reduceat(level, starts, axis=1)
-            if weight:
-                parts.insert(0, level * weight)
-        return np.concatenate(parts, axis=1)
-
     def cells_of_leaves(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
         """(cells, weights) of each leaf, shape (leaves, levels with a cell): what one event in it changes."""
         used = [level for level, weight in enumerate(self.weights) if weight]
@@ -106,7 +83,7 @@ class ConsistentTree:
     # -- from noisy cells to estimates ---------------------------------------------------------------------------------
 
     @cached_property
-    def _own(self) -> list[FloatArray]:
+    def own(self) -> list[FloatArray]:
         """Variance of each node's best estimate from its own subtree, per level, in units of a cell's variance."""
         own = [np.full(self.leaves, 1.0 / self.weights[-1] ** 2)]
         for starts, weight in zip(reversed(self._starts), reversed(self.weights[:-1]), strict=True):
@@ -116,12 +93,12 @@ class ConsistentTree:
     @cached_property
     def _below(self) -> list[FloatArray]:
         """For each level but the last: variance of the sum of the children's estimates."""
-        return [np.add.reduceat(self._own[level + 1], starts) for level, starts in enumerate(self._starts)]
+        return [np.add.reduceat(self.own[level + 1], starts) for level, starts in enumerate(self._starts)]
 
     @cached_property
     def _share(self) -> list[FloatArray]:
         """For each level but the first: which part of a change of its parent a node takes over; siblings' sum to 1."""
-        return [self._own[level + 1] / self._below[level][parents] for level, parents in enumerate(self._parents)]
+        return [self.own[level + 1] / self._below[level][parents] for level, parents in enumerate(self._parents)]
 
     def estimate(self, noisy: FloatArray) -> FloatArray:
         """The estimates of all nodes, shape (ticks, nodes), from the noisy cells, shape (ticks, cells)."""
@@ -133,7 +110,7 @@ class ConsistentTree:
             sums.insert(0, below)
             weight = self.weights[level]
             if weight:  # precision weight² of the own cell, and 1/below of the children
-                own = self._own[level]
+                own = self.own[level]
                 below = own * (weight * cells[level] + below / self._below[level])
             best.insert(0, below)
         final = [best[0]]
@@ -145,10 +122,10 @@ class ConsistentTree:
     @cached_property
     def _final(self) -> list[FloatArray]:
         """Variance of each node's final estimate, per level."""
-        final = [self._own[0]]
+        final = [self.own[0]]
         for level, parents in enumerate(self._parents):
             share = self._share[level]
-            final.append(self._own[level + 1] * (1 - share) + share**2 * final[level][parents])
+            final.append(self.own[level + 1] * (1 - share) + share**2 * final[level][parents])
         return final
 
     @property
@@ -156,61 +133,24 @@ class ConsistentTree:
         """Variance of each node's estimate, in units of a cell's variance."""
         return np.concatenate(self._final)
 
-    def covariance(self, nodes: Sequence[int]) -> FloatArray:
-        """Covariance of the estimates of some nodes, in units of a cell's variance."""
-        out = np.empty((len(nodes), len(nodes)))
-        for i, one in enumerate(nodes):
-            for j in range(i + 1):
-                out[i, j] = out[j, i] = self._covariance(one, nodes[j])
-        return out
-
-    def _covariance(self, one: int, other: int) -> float:
-        """Walk up to the nearest common ancestor; each step down multiplies by the node's share."""
-        (a, i), (b, j) = self._place(one), self._place(other)
-        factor = 1.0
-        while a != b or i != j:
-            if a == b and self._parents[a - 1][i] == self._parents[b - 1][j]:
-                up = int(self._parents[a - 1][i])
-                above, below = float(self._final[a - 1][up]), float(self._below[a - 1][up])
-                return factor * float(self._share[a - 1][i] * self._share[a - 1][j]) * (above - below)
-            if a >= b:
-                factor *= float(self._share[a - 1][i])
-                a, i = a - 1, int(self._parents[a - 1][i])
-            else:
-                factor *= float(self._share[b - 1][j])
-                b, j = b - 1, int(self._parents[b - 1][j])
-        return factor * float(self._final[a][i])
-
-    def _place(self, node: int) -> tuple[int, int]:
-        level = int(np.searchsorted(self._first_node, node, side="right")) - 1
-        return level, node - int(self._first_node[level])
-
     @cached_property
-    def _own_rounding(self) -> list[FloatArray]:
+    def own_rounding(self) -> list[FloatArray]:
         """Σ|coefficients| of each node's best estimate from its own subtree, per level."""
         own = [np.full(self.leaves, 1.0 / self.weights[-1])]
         for level in range(len(self.children) - 1, -1, -1):
             below = np.add.reduceat(own[0], self._starts[level])
-            own.insert(0, self._own[level] * (self.weights[level] + below / self._below[level]))
+            own.insert(0, self.own[level] * (self.weights[level] + below / self._below[level]))
         return own
 
     @cached_property
     def rounding(self) -> FloatArray:
         """A bound of Σ|coefficients| of each estimate: what it changes if every cell changes by at most 1."""
-        final = [self._own_rounding[0]]
+        final = [self.own_rounding[0]]
         for level, parents in enumerate(self._parents):
-            share, own = self._share[level], self._own_rounding[level + 1]
+            share, own = self._share[level], self.own_rounding[level + 1]
             others = np.add.reduceat(own, self._starts[level])[parents] - own
             final.append((1 - share) * own + share * (others + final[level][parents]))
         return np.concatenate(final)
-
-    def subtree_variance(self, level: int) -> float:
-        """Variance of the best estimate of the first node of a level from its own subtree."""
-        return float(self._own[level][0])
-
-    def subtree_rounding(self, level: int) -> float:
-        """Σ|coefficients| of that estimate."""
-        return float(self._own_rounding[level][0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,10 +171,6 @@ class Forest:
     def sizes(self) -> tuple[int, ...]:
         return (2,) * len(self.weights)
 
-    @property
-    def leaves(self) -> int:
-        return sum(tree.leaves for tree in self.trees)
-
     @cached_property
     def nodes(self) -> int:
         return 1 + max(int(places.max()) for places in self.places)
@@ -244,27 +180,25 @@ class Forest:
         return sum(tree.cells for tree in self.trees)
 
     @cached_property
-    def _firsts(self) -> tuple[IntArray, IntArray]:
-        """The first leaf and the first cell of each tree, and how many there are."""
-        leaves, cells = zip(*((tree.leaves, tree.cells) for tree in self.trees), strict=True)
-        return np.cumsum([0, *leaves]), np.cumsum([0, *cells])
+    def _firsts(self) -> IntArray:
+        """The first cell of each tree, and how many there are."""
+        return np.cumsum([0, *(tree.cells for tree in self.trees)])
 
     def cells_of_leaves(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
-        first_cell = self._firsts[1]
         each = [tree.cells_of_leaves(np.arange(tree.leaves)) for tree in self.trees]
-        cells = np.concatenate([one[0] + first for one, first in zip(each, first_cell[:-1], strict=True)])
+        cells = np.concatenate([one[0] + first for one, first in zip(each, self._firsts[:-1], strict=True)])
         return cells[leaves], np.concatenate([one[1] for one in each])[leaves]
 
     def estimate(self, noisy: FloatArray) -> FloatArray:
         out = np.zeros((len(noisy), self.nodes))
-        parts = np.split(noisy, self._firsts[1][1:-1], axis=1)
+        parts = np.split(noisy, self._firsts[1:-1], axis=1)
         for tree, places, part in zip(self.trees, self.places, parts, strict=True):
             out[:, places] += tree.estimate(part)
         return out
 
     def part(self, first_cell: int) -> tuple[FloatArray, FloatArray]:
         """(norms, roundings) of the published numbers from the tree whose cells begin here alone."""
-        number = self._firsts[1].tolist().index(first_cell)
+        number = self._firsts.tolist().index(first_cell)
         norms, rounding = np.zeros(self.nodes), np.zeros(self.nodes)
         tree, places = self.trees[number], self.places[number]
         norms[places], rounding[places] = np.sqrt(tree.variances), tree.rounding
@@ -272,7 +206,7 @@ class Forest:
 
     @cached_property
     def _parts(self) -> FloatArray:
-        return np.asarray([self.part(int(first)) for first in self._firsts[1][:-1]])
+        return np.asarray([self.part(int(first)) for first in self._firsts[:-1]])
 
     @property
     def variances(self) -> FloatArray:
@@ -281,11 +215,3 @@ class Forest:
     @property
     def rounding(self) -> FloatArray:
         return np.asarray(self._parts[:, 1].sum(axis=0))
-
-    def covariance(self, nodes: Sequence[int]) -> FloatArray:
-        out = np.zeros((len(nodes), len(nodes)))
-        for tree, places in zip(self.trees, self.places, strict=True):
-            inside = {place: node for node, place in enumerate(places.tolist())}
-            here = [number for number, node in enumerate(nodes) if node in inside]
-            out[np.ix_(here, here)] += tree.covariance([inside[nodes[number]] for number in here])
-        return out

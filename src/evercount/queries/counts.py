@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sized
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable, Sized
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_name, check_number, check_positive
+from evercount._validate import FloatArray, IntArray, check_count, check_name, check_number, check_positive
 from evercount.errors import EventRefused, InputError, ParameterError
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
-from evercount.queries.capabilities import EventNumber, Groups, Rows
+from evercount.privacy import Adjacency
+from evercount.queries.base import LARGEST_TOTAL, PowerQuery
 from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, Publishing, fieller_interval
+from evercount.queries.sensitivities import EventNumber, Groups, Rows
 
 MOST_UNITS = 2**20
 """Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to be refused."""
@@ -33,25 +33,23 @@ def check_range(low: float, high: float) -> None:
         raise ParameterError(f"low must be below high, got low={low}, high={high}")
 
 
-def kind_of(array: npt.NDArray[Any]) -> str:
-    """What an array that holds no numbers holds, in words."""
-    return {"U": "text", "S": "bytes", "b": "true or false"}.get(array.dtype.kind, f"{array.dtype} data")
-
-
-def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
-    """`values` as int64, or an InputError that names the first one that is not a whole number in [low, high]."""
+def as_numbers(values: Any, what: str) -> npt.NDArray[Any]:
+    """`values` as an array of numbers, or of true and false, or an InputError."""
     try:
         array = np.asarray(values)
     except ValueError as error:
         raise InputError(f"{what} must be numbers, got rows of different lengths") from error
-    if array.dtype == np.bool_:
-        array = array.astype(np.int64)
-    if array.size == 0:
-        return np.zeros(array.shape, np.int64)
-    if array.dtype.kind not in "iuf":
-        raise InputError(f"{what} must be numbers, got {kind_of(array)}")
-    if array.dtype == np.float16:  # it could not hold the limits
-        array = array.astype(np.float64)
+    if not array.size:
+        return np.zeros(array.shape)
+    if array.dtype.kind not in "biuf":
+        kind = {"U": "text", "S": "bytes"}.get(array.dtype.kind, f"{array.dtype} data")
+        raise InputError(f"{what} must be numbers, got {kind}")
+    return array.astype(np.float64) if array.dtype.kind == "f" else array  # narrow ones could not hold the limits
+
+
+def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
+    """`values` as int64, or an InputError that names the first one that is not a whole number in [low, high]."""
+    array = as_numbers(values, what)
     with np.errstate(invalid="ignore"):
         bad = ~((array >= low) & (array <= high) & (array == np.floor(array)))
     if bad.any():
@@ -63,14 +61,9 @@ def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
 
 def values_inside(events: Any, low: float, high: float) -> FloatArray:
     """The values of a tick's events, or an InputError that names the first one outside [low, high]."""
-    if isinstance(events, list | tuple) and not {bool, str, bytes, type(None)}.isdisjoint(map(type, events)):
-        raise InputError("the events of a tick must be numbers: no text, no true or false")
-    try:
-        values = np.atleast_1d(np.asarray(events))
-    except ValueError as error:
-        raise InputError("the events of a tick must be numbers") from error
-    if values.dtype.kind not in "iuf" and values.size:
-        raise InputError(f"the events of a tick must be numbers, got {kind_of(values)}")
+    values = np.atleast_1d(as_numbers(events, "the events of a tick"))
+    if values.dtype == np.bool_ or (isinstance(events, list | tuple) and bool in map(type, events)):
+        raise InputError("the events of a tick must be numbers, got true or false")
     if values.ndim != 1:
         raise InputError(f"a tick is a sequence of values, got an array of shape {values.shape}")
     values = values.astype(np.float64)
@@ -81,7 +74,7 @@ def values_inside(events: Any, low: float, high: float) -> FloatArray:
     return values
 
 
-class Count(Query[float]):
+class Count(PowerQuery[float]):
     """How many events so far. A tick is its number of events, or a sequence of such numbers: 3, or [1, 1, 1].
 
     One event adds 1 (or 0).
@@ -114,14 +107,11 @@ class Count(Query[float]):
     def event_number(self) -> EventNumber:
         return EventNumber(self.most_per_tick)
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         return 1.0
 
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        return 1.0
-
-    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        return self.encode(state, totals)
+    def check_totals(self, totals: IntArray) -> None:
+        whole_numbers(totals, 0, self.most_per_tick or LARGEST_TOTAL, "the number of events of a tick")
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         number = whole_numbers(events, 0, self.most_per_tick or LARGEST_TOTAL, "the number of events of a tick")
@@ -143,7 +133,7 @@ class Count(Query[float]):
         return {"most_per_tick": self.most_per_tick}
 
 
-class Sum(Query[float]):
+class Sum(PowerQuery[float]):
     """The sum so far of one value per event, each in [low, high], on a public grid.
 
     A tick's input is the sequence of its events' values (a single number is one event). Values are rounded to the
@@ -171,7 +161,6 @@ class Sum(Query[float]):
     cells = 1
     grid = 1.0
     labels = ("sum",)
-    spelled_in_1_0: ClassVar[Mapping[str, str]] = {"low": "lo", "high": "hi"}
 
     def __init__(self, low: float = 0.0, high: float = 1.0, grid: float = 1.0) -> None:
         self.low, self.high = check_number("low", low), check_number("high", high)
@@ -183,15 +172,9 @@ class Sum(Query[float]):
         if max(abs(self._low), abs(self._high)) > MOST_UNITS:
             raise ParameterError(f"grid={grid} is too fine for [{low}, {high}]: an event may add at most 2^20 units")
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        return float((self._largest_change(adjacency) * self.grid) ** 2)
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        return float(self._largest_change(adjacency) * self.grid)
-
-    def _largest_change(self, adjacency: Adjacency) -> int:
-        """The most that one event changes the sum, in grid units."""
-        return max(abs(self._low), abs(self._high)) if adjacency == "add-remove" else self._high - self._low
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        change = max(abs(self._low), abs(self._high)) if adjacency == "add-remove" else self._high - self._low
+        return float((change * self.grid) ** power)
 
     @property
     def monotone(self) -> bool:
@@ -253,29 +236,23 @@ class Average(Sum):
         self._one = round(1 / self.grid)
         self.cells = 2 if per == "event" else 1
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         if self.per == "tick":
-            return super().squared_sensitivity(adjacency)
-        absent = self._farthest**2 + self._one**2
-        units = absent if adjacency == "add-remove" else max(absent, (self._high - self._low) ** 2)
-        return float(units * self.grid**2)
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        if self.per == "tick":
-            return super().l1_sensitivity(adjacency)
-        absent = self._farthest + self._one
-        return float((absent if adjacency == "add-remove" else max(absent, self._high - self._low)) * self.grid)
+            return super()._sensitivity(adjacency, power)
+        absent = self._farthest**power + self._one**power
+        units = absent if adjacency == "add-remove" else max(absent, (self._high - self._low) ** power)
+        return float(units * self.grid**power)
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         if self.per == "tick":
-            return tick, cell, units
+            return super()._totals_of_rows(tick, cell, events, units)
         both = np.stack([units - self._mid * events, events * self._one], axis=1)
         return np.repeat(tick, 2), np.tile(np.asarray([0, 1]), len(tick)), both.ravel()
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        units = self._units(events)
         if self.per == "tick":
-            return np.asarray([units.sum()], dtype=np.int64), state
+            return super().encode(state, events)
+        units = self._units(events)
         return np.asarray([(units - self._mid).sum(), len(units) * self._one], dtype=np.int64), state
 
     @property

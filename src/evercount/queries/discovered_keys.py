@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,19 +13,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_probability
+from evercount._validate import FloatArray, IntArray, check_count, check_probability, escaped, fault
 from evercount.errors import EventRefused, InputError, ParameterError
-from evercount.privacy import Budget
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, is_replace
-from evercount.queries.capabilities import Rows
-from evercount.queries.discovery_threshold import Reach, Thresholds
+from evercount.privacy import Adjacency, Budget
+from evercount.queries.base import LARGEST_TOTAL, Query, is_replace, listed_events
 from evercount.queries.histogram import OTHER
-from evercount.queries.key_counts import KeyCounts
-from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, Publishing
-from evercount.queries.sensitivities import bounded
-from evercount.queries.top_keys import TopKey
-from evercount.text_rules import escaped, fault
+from evercount.queries.key_counts import KeyCounts, Reach, Thresholds
+from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, Publishing, TopKey
+from evercount.queries.sensitivities import Rows, bounded
 
 TOTAL = "total"
 RESERVED = (TOTAL, OTHER)
@@ -33,6 +29,7 @@ PER_TICK = "per-tick"  # the only view of a stream of keys of the day
 LONGEST_KEY = 200  # characters of a key
 CLEAR = 2.0
 """A key is clearly above its threshold when its noisy count exceeds it by this many stds plus half an interval."""
+CHANCE_BELOW_CLEAR = 0.5 * math.erfc(-CLEAR / math.sqrt(2))
 
 
 class DiscoveredKeys(Query[FloatArray]):
@@ -167,7 +164,7 @@ class DiscoveredKeys(Query[FloatArray]):
             return ()
         least = self.minimum - self.minimum // 4
         more = {key: number for key, number in count_keys(events).items() if key not in RESERVED}
-        return (*state.nearly(least), *state.nearly_with(more, least))
+        return state.nearly(more, least)
 
     def dump_state(self, state: KeyCounts) -> Any:
         return state.dump()
@@ -215,7 +212,7 @@ class DiscoveredKeys(Query[FloatArray]):
 
     def _least(self, noisy: FloatArray, evidence: FloatArray, errors: CellErrors, miss: float) -> FloatArray:
         """Lower bounds of the true counts of public keys; each fails with probability at most `miss`."""
-        level = 1 - 2 * miss * _chance_below_clear()
+        level = 1 - 2 * miss * CHANCE_BELOW_CLEAR
         low = noisy - float(errors.half(level)[0, 0])
         clear = evidence >= CLEAR + errors.factor(level)
         return np.where(clear, np.maximum(low, self.minimum), float(self.minimum))
@@ -257,17 +254,16 @@ class KnownKeys(Query[FloatArray]):
 
 def count_keys(events: Any) -> dict[str, int]:
     """How many events name each key, in composed form; InputError where an event is not legal."""
-    if isinstance(events, str | bytes) or not isinstance(events, Iterable):
-        raise InputError(f"a tick is a sequence of keys, not {type(events).__name__}; for one event write [key]")
     if isinstance(events, Mapping):
         numbers = list(events.items())
     else:
-        listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
+        listed = listed_events(events)
         try:
             numbers = list(Counter(listed).items())
+            legal = all(isinstance(key, str) and _checked(key)[1] is None for key, _ in numbers)
         except TypeError:  # something that is no text, and not even hashable
-            numbers = [(None, 1)]
-        if not all(isinstance(key, str) and _checked(key)[1] is None for key, _ in numbers):
+            legal = False
+        if not legal:
             for number, key in enumerate(listed):
                 normal_key(number, key)
     more: dict[str, int] = {}
@@ -315,15 +311,8 @@ def sum_of_clear(keys: int, miss: float) -> float:
     if not keys:
         return 0.0
     rate = np.linspace(0.01, 3.0, 300)
-    growth = np.log(0.5 + np.exp(rate**2 / 2) * ndtr(rate)) - np.log(_chance_below_clear())
+    growth = np.log(0.5 + np.exp(rate**2 / 2) * ndtr(rate)) - np.log(CHANCE_BELOW_CLEAR)
     return float(np.min((keys * growth - np.log(miss)) / rate))
-
-
-@lru_cache(maxsize=1)
-def _chance_below_clear() -> float:
-    from scipy.special import ndtr
-
-    return float(ndtr(CLEAR))
 
 
 def top_discovered(
@@ -370,4 +359,4 @@ def _confidence(noisy: float, rest: float | None, evidence: float, errors: CellE
         return 1.0
     spread, slack = float(errors.spread[0, 0]), float(errors.slack_of(1.0, 1.0)[0, 0])
     apart = min((noisy - rest - 2 * slack) / (2 * spread), evidence - CLEAR)
-    return max(0.0, 1 - number * float(ndtr(-apart) / ndtr(CLEAR)))
+    return max(0.0, 1 - number * float(ndtr(-apart) / CHANCE_BELOW_CLEAR))

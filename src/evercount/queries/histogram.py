@@ -1,32 +1,28 @@
-"""Running histograms over a known public set of keys."""
+"""Running histograms over a known public set of keys, and the keys with the largest counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
+from itertools import repeat
 from numbers import Integral
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_name, require_fits
+from evercount._validate import FloatArray, IntArray, check_count, check_name, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, check_distinct, is_replace, listed_events
-from evercount.queries.capabilities import Groups, Rows
-from evercount.queries.key_weights import KeyWeights
-from evercount.queries.publishing import SUMS, Publishing
-from evercount.queries.top_keys import RankErrors, TopKey, top_keys
-from evercount.text_rules import check_public_text
+from evercount.privacy import Adjacency
+from evercount.queries.base import LARGEST_TOTAL, PowerQuery, is_replace, listed_events, public_names
+from evercount.queries.publishing import LARGEST_WEIGHT, SUMS, Publishing, RankErrors, TopKey, divided, top_keys
+from evercount.queries.sensitivities import Groups, Rows, other_last
 
 OTHER = "other"
 
 
-class Histogram(Query[FloatArray]):
+class Histogram(PowerQuery[FloatArray]):
     """How many events named each key, for every key of a public list.
 
     A tick is a sequence of events. An event is one key, or a collection of at most `max_keys_per_event` distinct
@@ -98,32 +94,36 @@ class Histogram(Query[FloatArray]):
         self._most = check_count("max_keys_per_event", max_keys_per_event)
         if self._most > self.cells:
             raise ParameterError(f"max_keys_per_event={self._most} is more than the {self.cells} cells: use fewer")
-        self._weights = None if weights is None else KeyWeights.of(weights, self.labels)
+        self._scale = None if weights is None else _scale_of(weights, self.labels)
 
     @cached_property
     def labels(self) -> Sequence[str]:
         known = tuple(map(str, range(self._known)) if self._keys is None else self._keys)
         return (*known, OTHER, *self._added) if self._unknown == OTHER else (*known, *self._added)
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S of `histogram.proof.md`: exact, not only an upper bound."""
-        return self._sensitivity(adjacency, 2)
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        return self._sensitivity(adjacency, 1)
-
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        """S is that of `histogram.proof.md`: exact, not only an upper bound.
+
+        **Guarantee.** With weights, S and Δ₁ are sums of the largest ones, squared or not. Proof: `histogram.proof.md`,
+        "Weights". Tests: tests/queries/test_every_sensitivity.py::test_claims_by_enumeration and
+        tests/queries/test_queries_histogram.py::test_planted_weights_are_caught.
+        """
         touched, factor = min(self._most, self.cells), 1
         if is_replace(adjacency):
             touched, factor = (touched, 2**power) if self._removals else (min(2 * self._most, self.cells), 1)
-        return factor * (float(touched) if self._weights is None else self._weights.largest(touched, power))
+        if self._scale is None:
+            return float(factor * touched)
+        return factor * float((np.sort(self._scale)[::-1][:touched] ** power).sum())
 
-    @property
+    @cached_property
     def publishing(self) -> Publishing:
-        return SUMS if self._weights is None else self._weights.publishing
+        return SUMS if self._scale is None else divided(self._scale)
 
     def parameters(self) -> dict[str, Any]:
-        more: dict[str, Any] = {} if self._weights is None else {"weights": self._weights.table(self.labels)}
+        more: dict[str, Any] = {}
+        if self._scale is not None:
+            weighted = zip(self.labels, self._scale.tolist(), strict=True)
+            more["weights"] = {label: weight for label, weight in weighted if weight > 1}
         if self._added:
             more["added"] = list(self._added)
         return {
@@ -148,16 +148,13 @@ class Histogram(Query[FloatArray]):
 
     @property
     def rows(self) -> Rows:
-        plain = self._weights is None and not self._added
-        rows = Rows(("key",), list_keys=self._row_keys)
-        return rows if plain else replace(rows, totals=self._totals_of_rows)
+        return Rows(("key",), list_keys=self._row_keys, totals=self._totals_of_rows)
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         """Here the cell `other` comes last."""
         if self._added and self._unknown == OTHER:
-            place = np.asarray([*range(self._known), *range(self._known + 1, self.cells), self._known])
-            cell = place[cell]
-        return tick, cell, events if self._weights is None else events * self._weights.cells[cell]
+            cell = other_last(self.cells, self._other)[cell]
+        return tick, cell, events if self._scale is None else events * self._scale[cell]
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
         keys = tuple(map(str, range(self._known))) if self._keys is None else (*self._keys, *self._added)
@@ -168,104 +165,55 @@ class Histogram(Query[FloatArray]):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         counts = self._counts(events)
-        return counts if self._weights is None else counts * self._weights.cells, state
+        return counts if self._scale is None else counts * self._scale, state
 
     def _counts(self, events: Any) -> IntArray:
-        if isinstance(events, np.ndarray) and self._keys is None and events.ndim == 1 and events.dtype.kind in "iu":
-            return self._count(self._integer_cells(events))
-        listed = listed_events(events)
+        numbers = isinstance(events, np.ndarray) and events.ndim == 1 and events.dtype.kind in "iu"
+        listed = events if numbers and self._keys is None else listed_events(events)
         cells = self._plain_cells(listed)
-        if cells is None:
-            cells = self._collected_cells(listed)
         if cells is not None:
-            return self._count(cells)
-        return self._encode_one_by_one(listed)
+            return np.bincount(cells, minlength=self.cells).astype(np.int64, copy=False)
+        row = np.zeros(self.cells, np.int64)
+        for number, event in enumerate(listed_events(listed)):
+            for cell, sign in self._change(number, event).items():
+                row[cell] += sign
+        return row
+
+    def _plain_cells(self, events: Any) -> npt.NDArray[np.intp] | None:
+        """Cells of a tick in which every event is one legal key; None when some event is not."""
+        if not isinstance(events, np.ndarray) and not set(map(type, events)) <= {int if self._keys is None else str}:
+            return None
+        if self._keys is not None:
+            cells = np.asarray(list(map(self._index.get, events, repeat(self._other))), np.intp)
+        else:
+            keys = np.asarray(events)
+            inside = (keys >= 0) & (keys < self._known)
+            cells = np.full(len(keys), self._other, np.intp)
+            cells[inside] = keys[inside]
+        return cells if cells.min(initial=0) >= 0 else None
 
     @property
     def monotone(self) -> bool:
         return not self._removals
 
-    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """The caller promises that each event changed at most `max_keys_per_event` cells by at most one (its weight).
-
-        Nothing in the array can confirm it, and privacy depends on it. Without removals a negative entry is refused.
-        """
-        array, state = super().encode_totals(state, totals)
-        least, most = int(array.min()), int(array.max())
+    def check_totals(self, totals: IntArray) -> None:
+        least, most = int(totals.min()), int(totals.max())
         if not self._removals and least < 0:
             raise InputError("counts have a negative entry; build the histogram with removals=True to allow it")
         if max(most, -least) > LARGEST_TOTAL:
             raise InputError("counts have an entry beyond 2^53 in size, which a double cannot hold exactly")
-        if self._weights is not None:
-            self._weights.check_totals(array)
-        return array, state
-
-    def _count(self, cells: npt.NDArray[np.intp]) -> IntArray:
-        return np.bincount(cells, minlength=self.cells).astype(np.int64, copy=False)
-
-    def _integer_cells(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-        if keys.dtype != np.int64:  # narrow types could not hold the number of the cell `other`
-            keys = np.minimum(keys, np.asarray(2**62, keys.dtype) if keys.dtype == np.uint64 else keys.max(initial=0))
-            keys = keys.astype(np.int64)
-        if keys.size and (keys.min() < 0 or keys.max() >= self._known):
-            outside = (keys < 0) | (keys >= self._known)
-            if self._unknown != OTHER:
-                first = int(np.argmax(outside))
-                raise self._unknown_key(first, int(keys[first]))
-            keys = np.where(outside, self._known, keys)
-        return keys.astype(np.intp, copy=False)
-
-    def _plain_cells(self, events: list[Any]) -> npt.NDArray[np.intp] | None:
-        """Cells of a tick in which every event is one key; None when some event is not."""
-        if self._keys is None:
-            with suppress(OverflowError):
-                return self._integer_cells(np.asarray(events, np.int64)) if set(map(type, events)) <= {int} else None
-            return None
-        if not set(map(type, events)) <= {str}:
-            return None
-        if self._unknown == OTHER:
-            codes = [self._index.get(key, self._other) for key in events]
-        else:
-            try:
-                codes = list(map(self._index.__getitem__, events))
-            except KeyError:
-                first = next(number for number, key in enumerate(events) if key not in self._index)
-                raise self._unknown_key(first, events[first]) from None
-        return np.asarray(codes, dtype=np.intp)
-
-    def _collected_cells(self, events: list[Any]) -> npt.NDArray[np.intp] | None:
-        """Cells of a tick in which every event is a collection of known distinct keys; None when some event is not."""
-        if not set(map(type, events)) <= {tuple, list, set, frozenset}:
-            return None
-        sizes = list(map(len, events))
-        if max(sizes, default=0) > self._most:
-            return None
-        try:
-            cells = self._plain_cells(list(chain.from_iterable(events)))
-        except InputError:
-            return None  # the reading one by one then names the event
-        if cells is None:
-            return None
-        owners = np.repeat(np.arange(len(events)), sizes)
-        # a key twice, or several unknown keys, in one event
-        return cells if len(np.unique(owners * self.cells + cells)) == len(cells) else None
+        if self._scale is not None and np.any(totals % self._scale):
+            raise InputError("the total of a key is its number of events times its weight; multiply them first")
 
     @cached_property
-    def _index(self) -> dict[str, int]:
+    def _index(self) -> dict[Any, int]:
         assert self._keys is not None  # asked for named keys only
         return {key: cell for cell, key in enumerate(self.labels) if cell != self._other}
 
-    def _encode_one_by_one(self, events: list[Any]) -> IntArray:
-        row = np.zeros(self.cells, np.int64)
-        for number, event in enumerate(events):
-            for cell, sign in self._change(number, event).items():
-                row[cell] += sign
-        return row
-
     def _change(self, number: int, event: Any) -> dict[int, int]:
         """The cells that one event changes, each by −1 or +1 (or by 0, for `other`)."""
-        named = self._signs_by_key(number, event)
-        if len(named) > self._most:
+        signs = self._signs_by_key(number, event)
+        if len(signs) > self._most:
             raise EventRefused(
                 number,
                 f"names more than {self._most} keys; split it, or raise max_keys_per_event (the noise grows with its "
@@ -273,8 +221,17 @@ class Histogram(Query[FloatArray]):
             )
         change: dict[int, int] = {}
         strangers = 0
-        for key, sign in named.items():
-            cell = self._cell(number, key)
+        for key, sign in signs.items():
+            if isinstance(key, bool) or not isinstance(key, Integral if self._keys is None else str):
+                wanted = "a whole number" if self._keys is None else "a string"
+                raise EventRefused(number, f"is not a key: a key is {wanted}, not {key!r:.80} ({type(key).__name__})")
+            if self._keys is not None:
+                cell = self._index.get(key, self._other)
+            else:
+                cell = int(key) if 0 <= int(key) < self._known else self._other
+            if cell < 0:
+                wrong = f"names the key {key!r:.80}, which is not in the public list"
+                raise EventRefused(number, f"{wrong}; add it to the list, or build the histogram with unknown='other'")
             if cell == self._other:
                 strangers += sign
             else:
@@ -291,53 +248,36 @@ class Histogram(Query[FloatArray]):
                 if isinstance(sign, bool) or not isinstance(sign, Integral) or sign not in (-1, 1):
                     raise EventRefused(number, f"has the sign {sign!r:.80}; it must be +1 or -1")
             return {key: int(sign) for key, sign in event.items()}
-        if isinstance(event, set | frozenset | list | tuple | np.ndarray):
-            keys = event.tolist() if isinstance(event, np.ndarray) else list(event)
-            try:
-                named = dict.fromkeys(keys, 1)
-            except TypeError:
-                raise EventRefused(number, "holds something that is not a key") from None
-            if len(named) < len(keys):
-                raise EventRefused(number, "names a key twice; keys must be distinct")
-            return named
-        return {event: 1} if isinstance(event, str | Integral) else self._no_key(number, event)
-
-    def _cell(self, number: int, key: Any) -> int:
-        if isinstance(key, bool) or not isinstance(key, Integral if self._keys is None else str):
-            self._no_key(number, key)
-        if self._keys is not None:
-            cell = self._index.get(key, self._other)
-        else:
-            cell = int(key) if 0 <= key < self._known else self._other
-        if cell < 0:
-            raise self._unknown_key(number, key)
-        return cell
-
-    def _no_key(self, number: int, key: Any) -> dict[Any, int]:
-        wanted = "a whole number" if self._keys is None else "a string"
-        raise EventRefused(number, f"is not a key: a key is {wanted}, not {key!r:.80} ({type(key).__name__})")
-
-    def _unknown_key(self, number: int, key: Any) -> EventRefused:
-        return EventRefused(
-            number,
-            f"names the key {key!r:.80}, which is not in the public list; add it to the list, or build the histogram "
-            "with unknown='other'",
-        )
+        keys = event.tolist() if isinstance(event, np.ndarray) else event
+        keys = list(keys) if isinstance(keys, set | frozenset | list | tuple) else [keys]
+        try:
+            signs = dict.fromkeys(keys, 1)
+        except TypeError:
+            raise EventRefused(number, "holds something that is not a key") from None
+        if len(signs) < len(keys):
+            raise EventRefused(number, "names a key twice; keys must be distinct")
+        return signs
 
 
 def _checked_keys(keys: Any, other: bool) -> tuple[str, ...]:
-    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
-        raise ParameterError(f"keys must be a list of strings or a number, not {keys!r:.80}.")
-    named = tuple(keys)
-    wrong = next((key for key in named if not isinstance(key, str)), None)
-    if not named or wrong is not None:
-        raise ParameterError(f"keys must be at least one string (or a number of keys), got {wrong!r:.80}.")
-    check_distinct("keys", named)
+    named = public_names("key", keys)
     if other and OTHER in named:
         raise ParameterError(f"the key {OTHER!r} is taken by the cell for unknown keys; rename the key.")
-    for key in named:
-        check_public_text("the key", key)
     return named
+
+
+def _scale_of(weights: Any, labels: Sequence[str]) -> IntArray | None:
+    """What an event adds to each cell, from a table from key to weight; None where all are 1."""
+    if not isinstance(weights, Mapping):
+        raise ParameterError(f'weights must be a table such as {{"north": 3}}, got {weights!r:.80}')
+    scale, place = np.ones(len(labels), np.int64), {label: cell for cell, label in enumerate(labels)}
+    for key, weight in weights.items():
+        if str(key) not in place:
+            raise ParameterError(f"weights name {key!r:.80}, which is not a key of the list")
+        scale[place[str(key)]] = number = check_count(f"the weight of {key!r:.80}", weight)
+        if number > LARGEST_WEIGHT:
+            raise ParameterError(f"weights go from 1 to {LARGEST_WEIGHT}; {key!r:.80} has {number}")
+    return scale if np.any(scale > 1) else None
 
 
 class TopK(Histogram):

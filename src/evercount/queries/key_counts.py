@@ -1,14 +1,149 @@
-"""KeyCounts: the exact counts of keys that nobody listed. Secret, but for the keys that are public already."""
+"""Keys that nobody listed: their exact counts, and which noisy count makes a key public at which tick.
+
+`KeyCounts` is secret, but for the keys that are public already; `Thresholds` are computed from public numbers only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._validate import FloatArray, IntArray
+from evercount.errors import ParameterError
+from evercount.privacy import Budget
+from evercount.queries.sensitivities import bounded
+
+MARGIN = 1e-9  # relative head-room over the rounding of norms and tails
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What one protected unit can bring into the counts that are compared with thresholds."""
+
+    events: int  # the most events of one key in one tick
+    keys: int  # the most keys in one tick
+    ticks: int  # the most ticks
+    total: int  # the most events in all of them
+
+    @classmethod
+    def of(cls, budget: Budget, horizon: int | None, own_ticks: bool) -> Reach:
+        """Of all its events in running totals, or of those of each tick."""
+        most = bounded("events", budget, horizon)
+        if not own_ticks:
+            return cls(most, most, 1, most)
+        here = budget.touched(horizon).per_tick or most
+        return cls(here, here, bounded("ticks", budget, horizon), most)
+
+    def log_chance(self, log_pass: Callable[[IntArray], FloatArray]) -> float:
+        """A bound of log P(some key of the unit passes); `log_pass` is that of one key with so many of its events.
+
+        **Guarantee.** It holds however the events are spread over keys and ticks. Proof: `discovered_keys.proof.md`,
+        Lemma 2. Test: tests/queries/test_discovery_threshold.py::test_chances_hold_for_every_spread.
+        """
+        events = np.arange(1, self.events + 1)
+        logs = log_pass(events)
+        return min(
+            float(np.max(logs)) + math.log(self.keys * self.ticks),
+            float(np.max(logs - np.log(events))) + math.log(self.total),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """The threshold of every discovery tick.
+
+    **Guarantee.** However the events of a unit are spread over keys, the probability that at some discovery tick a key
+    reaches its threshold whose count without the unit is below `minimum` is at most `delta`. Proof:
+    `discovered_keys.proof.md`, Lemmas 2 and 8. Assumption: noise is normal of this std, rounded to the nearest whole
+    number, and the std of own ticks is the same at all of them.
+    Tests: tests/queries/test_discovery_threshold.py::test_thresholds_keep_their_delta_for_every_split and
+    tests/queries/test_discovered_law.py::test_a_key_of_one_person_is_listed_with_at_most_delta_2.
+    """
+
+    minimum: int  # the true count from which a key is compared with the threshold at all
+    every: int  # discovery ticks are the multiples of this
+    horizon: int | None  # the number of ticks, or None
+    reach: Reach  # what one protected unit can have
+    delta: float  # δ₂, the probability with which all discovery ticks together may list a key because of one unit alone
+    std: Callable[[IntArray], FloatArray]  # from ticks to the std of a cell's noise before it is rounded, in events
+    # whether each tick compares its own counts, of which a unit changes those of `reach.ticks` ticks only, instead of
+    # running totals. Then every tick has the same threshold, for ever
+    own_ticks: bool = False
+    _known: dict[int, int] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.horizon is not None and self.horizon < self.every:
+            raise ParameterError(
+                f"every={self.every} is more than the horizon of {self.horizon} ticks: nothing is listed"
+            )
+
+    def discovers(self, tick: int) -> bool:
+        """Whether keys can become public at this tick."""
+        return tick % self.every == 0
+
+    def share(self, tick: int) -> float:
+        """The part of δ₂ that a discovery tick has: equal parts of a horizon, else δ₂/(j(j+1)) for the j-th. With own
+        ticks all of it: `reach` counts the ticks."""
+        if self.own_ticks:
+            return self.delta
+        if self.horizon is not None:
+            return self.delta / (self.horizon // self.every)
+        number = tick // self.every
+        return self.delta / (number * (number + 1.0))
+
+    def at(self, tick: int) -> int:
+        """The least noisy count that makes a key public at a discovery tick."""
+        known = 0 if self.own_ticks else tick
+        if known not in self._known:
+            self._known[known] = self._least(tick)
+        return self._known[known]
+
+    def _least(self, tick: int) -> int:
+        from scipy.special import ndtri_exp
+
+        log_delta = float(np.log(self.share(tick)))
+        std = self._std(tick) * (1 + MARGIN)
+        certain = self.minimum - 1 + self.reach.events
+        low = certain  # a key of the unit alone would be listed about every second time
+        high = certain + 2 + int(np.ceil(-std * float(ndtri_exp(log_delta - np.log(self.reach.total) - 1))))
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._log_chance(middle, std) <= log_delta - MARGIN else (middle, high)
+        return high
+
+    def _log_chance(self, threshold: int, std: float) -> float:
+        return self.reach.log_chance(lambda events: _log_pass_chance(self.minimum - 1 + events, threshold, std))
+
+    def _std(self, tick: int) -> float:
+        return float(self.std(np.asarray([tick]))[0])
+
+    def visible(self, count: int, tick: int) -> float:
+        """The chance that a key with this true count passes the threshold at the last discovery tick up to `tick`. A
+        key that passed earlier is public already, so the chance that it is public is at least this."""
+        last = tick // self.every * self.every
+        if last < 1 or count < self.minimum:
+            return 0.0
+        return float(np.exp(_log_pass_chance(np.asarray([count]), self.at(last), self._std(last))[0]))
+
+    def needed(self, chance: float, tick: int) -> int:
+        """The least count that is visible with this chance at a tick, and at least `minimum`."""
+        from scipy.special import ndtri
+
+        last = max(tick // self.every, 1) * self.every
+        count = self.at(last) - 0.5 + self._std(last) * float(ndtri(chance))
+        return max(self.minimum, int(np.ceil(count)))
+
+
+def _log_pass_chance(counts: IntArray, threshold: int, std: float) -> FloatArray:
+    """log P(count + noise ≥ threshold) for normal noise that is rounded to the nearest whole number, halves upwards."""
+    from scipy.special import log_ndtr
+
+    return np.asarray(log_ndtr((counts - threshold + 0.5) / std))
+
 
 ARRAYS = ("counts", "listed", "since", "evidence")
 
@@ -93,13 +228,10 @@ class KeyCounts:
             evidence=np.concatenate([self.evidence, np.zeros(len(order))]),
         )
 
-    def nearly(self, least: int) -> list[str]:
-        """Rare keys of the last ticks with at least this count."""
-        return [key for key, count in self.changed.items() if count >= least]
-
-    def nearly_with(self, more: Mapping[str, int], least: int) -> list[str]:
-        """Keys of `more` without a place that have at least this count once `more` is added; nothing is changed."""
-        return [
+    def nearly(self, more: Mapping[str, int], least: int) -> list[str]:
+        """Rare keys of the last ticks with at least this count, and keys of `more` without a place that have it once
+        `more` is added; nothing is changed."""
+        return [key for key, count in self.changed.items() if count >= least] + [
             key
             for key, number in more.items()
             if key not in self.place and self.changed.get(key, self.rare.get(key, 0)) + number >= least

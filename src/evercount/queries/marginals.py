@@ -11,15 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, require_fits
+from evercount._validate import FloatArray, IntArray, check_count, require_fits
 from evercount.errors import EventRefused, ParameterError
-from evercount.queries.base import check_distinct
-from evercount.queries.capabilities import Rows
-from evercount.queries.key_weights import check_weights
-from evercount.queries.publishing import Publishing
+from evercount.queries.base import check_distinct, public_names
+from evercount.queries.publishing import Publishing, check_weights
 from evercount.queries.rollup import SEPARATOR, TOTAL, TableQuery, path_key
-from evercount.text_rules import check_public_text
+from evercount.queries.sensitivities import Rows
 
 EVERY = "*"
 MOST_COLUMNS = 6
@@ -146,7 +143,7 @@ class Marginals(TableQuery):
 
     @cached_property
     def publishing(self) -> Publishing:
-        return Publishing(self._decode, lambda: self._norms, self._rounding, self._joint)
+        return Publishing(self._decode, lambda: self._norms, self._rounding, self._covariance)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Effects of all parts, each the average over the tables that know it, put together again."""
@@ -200,9 +197,12 @@ class Marginals(TableQuery):
         ]
         return np.repeat(each, [self._number(part) for part in self._parts])
 
-    def _joint(self, outputs: Sequence[int]) -> FloatArray:
-        places = [self._place(output) for output in outputs]
-        return np.asarray([[self._covariance(one, other) for other in places] for one in places])
+    def _leaves_in(self, output: int) -> tuple[IntArray, int]:
+        chosen = self._place(output)
+        places = np.unravel_index(np.arange(prod(self._sizes)), self._sizes)
+        inside = np.all([places[i] == value for i, value in chosen.items()], axis=0)
+        table = next(number for number, table in enumerate(self._tables) if set(chosen) <= set(table))
+        return np.flatnonzero(np.broadcast_to(inside, len(places[0]))), table
 
     def _place(self, output: int) -> dict[int, int]:
         """The value of each column of an output's table."""
@@ -212,14 +212,6 @@ class Marginals(TableQuery):
                 return dict(zip(part, map(int, inside), strict=True))
             output -= self._number(part)
         raise ParameterError(f"there is no output {output}")
-
-    def _covariance(self, one: dict[int, int], other: dict[int, int]) -> float:
-        total = 0.0
-        for inner in self._inside(tuple(sorted(set(one) & set(other)))):
-            shared = prod(float(one[i] == other[i]) - 1 / self._sizes[i] for i in inner)
-            apart = self._number(set(one) - set(inner)) * self._number(set(other) - set(inner))
-            total += shared / sum(self._precisions[inner].values()) / apart
-        return total
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -232,30 +224,22 @@ class Marginals(TableQuery):
 def _checked_columns(columns: Any) -> tuple[tuple[str, ...], ...]:
     if isinstance(columns, str | bytes | Mapping) or not isinstance(columns, Iterable):
         raise ParameterError('columns must be a list of lists such as [["north", "south"], ["young", "old"]]')
-    checked = []
-    for column in columns:
-        if not isinstance(column, list | tuple) or not column or not all(isinstance(value, str) for value in column):
-            raise ParameterError(f"a column is the list of its values, all of them texts, got {column!r:.80}")
-        check_distinct("the values of a column", column)
-        for value in column:
-            check_public_text("the value", value)
-        checked.append(tuple(column))
+    checked = tuple(public_names("value", column) for column in columns)
     if not 1 <= len(checked) <= MOST_COLUMNS:
         raise ParameterError(f"marginals have 1 to {MOST_COLUMNS} columns, got {len(checked)}")
-    return tuple(checked)
+    return checked
 
 
 def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:
     if isinstance(tables, str | bytes | Mapping) or not isinstance(tables, Iterable):
         raise ParameterError(f"tables must be lists of column numbers such as [[], [0], [0, 1]], got {tables!r:.80}")
-    parts = []
-    for table in tables:
-        if not isinstance(table, list | tuple):
-            raise ParameterError(f"a table is a list of column numbers from 0, got {table!r:.80}")
-        part = tuple(check_count("the number of a column", column, least=0) for column in table)
+    given = list(tables)
+    if not all(isinstance(table, list | tuple) for table in given):
+        raise ParameterError(f"a table is a list of column numbers from 0, got {given!r:.80}")
+    parts = [tuple(check_count("the number of a column", column, least=0) for column in table) for table in given]
+    for part in parts:
         if list(part) != sorted(set(part)) or (part and part[-1] >= depth):
             raise ParameterError(f"the columns of a table are rising numbers below {depth}, got {list(part)}")
-        parts.append(part)
     if not parts:
         raise ParameterError("there must be at least one table")
     check_distinct("tables", parts)

@@ -6,15 +6,23 @@ import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from evercount._arrays import IntArray
-from evercount._validate import check_count, check_name, check_positive, require_fits
+from evercount._validate import (
+    IntArray,
+    check_count,
+    check_name,
+    check_positive,
+    check_public_text,
+    escaped,
+    require_fits,
+)
 from evercount.errors import InputError, ParameterError
-from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Adjacency, Query
-from evercount.text_rules import check_public_text, escaped
+from evercount.privacy import Adjacency
+from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Query
+from evercount.queries.counts import whole_numbers
 
 Encoder = Callable[..., Any]
 Registered = TypeVar("Registered", bound=Encoder)
@@ -23,15 +31,7 @@ _ENCODERS: dict[str, Encoder] = {}
 """The encoders that this program has registered: the only ones that a name can stand for."""
 
 
-@overload
-def register_encoder(name: str) -> Callable[[Registered], Registered]: ...
-
-
-@overload
-def register_encoder(name: str, function: Registered) -> Registered: ...
-
-
-def register_encoder(name: str, function: Encoder | None = None) -> Encoder:
+def register_encoder(name: str) -> Callable[[Registered], Registered]:
     """Let a name stand for an encoder of `PrefixQuery`, in declarations, snapshots and stores.
 
     Register at import, before anything that names the encoder is restored or declared. A name stands for one encoder;
@@ -43,10 +43,9 @@ def register_encoder(name: str, function: Encoder | None = None) -> Encoder:
 
     Args:
         name: the name, a public text.
-        function: the encoder; without it, the result is a decorator.
 
     Returns:
-        The function itself, or the decorator.
+        What registers the encoder and returns it: a decorator, or a function to call with the encoder.
 
     Raises:
         ParameterError: the name is taken by another encoder, or the encoder is not a function.
@@ -58,18 +57,20 @@ def register_encoder(name: str, function: Encoder | None = None) -> Encoder:
     [2]
     """
     check_public_text("the encoder's name", name)
-    if function is None:
-        return lambda decorated: register_encoder(name, decorated)
-    if not callable(function):
-        raise ParameterError(f"an encoder is a function, not {function!r:.80}.")
-    known = _ENCODERS.get(name)
-    if known is not None and known is not function and (_path(known) != _path(function) or "<" in _path(function)):
-        raise ParameterError(
-            f"the name {name!r:.80} is taken by the encoder {_path(known)!r:.120}; choose another name for "
-            f"{_path(function)!r:.120}."
-        )
-    _ENCODERS[name] = function
-    return function
+
+    def register(function: Registered) -> Registered:
+        if not callable(function):
+            raise ParameterError(f"an encoder is a function, not {function!r:.80}.")
+        known = _ENCODERS.get(name)
+        if known is not None and known is not function and (_path(known) != _path(function) or "<" in _path(function)):
+            raise ParameterError(
+                f"the name {name!r:.80} is taken by the encoder {_path(known)!r:.120}; choose another name for "
+                f"{_path(function)!r:.120}."
+            )
+        _ENCODERS[name] = function
+        return function
+
+    return register
 
 
 class PrefixQuery(Query):
@@ -84,11 +85,11 @@ class PrefixQuery(Query):
     `encode` is the function itself, or the name under which the program has registered it (`register_encoder`). Only a
     registered name can be declared, stored and restored; nothing is ever imported or looked up by its path. A function
     that is not registered works too; its snapshots name it "module:name", and are restored once the program has
-    registered that function, under any name.
+    registered it under that name.
 
     Guarantee. None of its own: privacy rests on the declared S, which the engine trusts. `check` attacks it. Proof
     obligations: `prefix.proof.md`. Test:
-    tests/queries/test_queries_prefix.py::test_check_catches_a_sensitivity_that_is_too_small.
+    tests/queries/test_queries_prefix.py::test_the_audit_catches_a_sensitivity_that_is_too_small.
 
     Args:
         encode: the function, or its registered name.
@@ -172,25 +173,17 @@ class PrefixQuery(Query):
         if not isinstance(result, tuple) or len(result) != 2:
             raise InputError("an encoder with state must return (vector, next state)")
         try:
-            same = json.loads(json.dumps(result[1])) == result[1] and _strict(result[1])
+            kept = json.loads(json.dumps(result[1]))
         except (TypeError, ValueError):
-            same = False
-        if not same:  # a snapshot would bring back another state: 1 as "1", a tuple as a list
+            kept = None
+        if kept is None or kept != result[1]:  # a snapshot would bring back another state: 1 as "1", a tuple as a list
             raise InputError("the encoder's next state must be a JSON value: text keys, lists, no tuples or NaN")
-        return self._checked(result[0]), result[1]
+        return self._checked(result[0]), kept
 
     def _checked(self, vector: Any) -> IntArray:
-        array = np.asarray(vector)
-        if array.shape != (self.cells,):
-            raise InputError(f"the encoder returned shape {array.shape} where ({self.cells},) is declared")
-        if array.dtype.kind == "f":
-            if not np.isfinite(array).all() or (array != np.rint(array)).any():
-                raise InputError("the encoder returned a number that is not whole; choose a finer grid and round")
-        elif array.dtype.kind not in "iub":
-            raise InputError(f"the encoder returned {array.dtype} where whole numbers are declared")
-        if array.dtype.kind != "b" and (array.max() > LARGEST_TOTAL or array.min() < -LARGEST_TOTAL):
-            raise InputError("the encoder returned an increment beyond 2^53 in size")
-        return array.astype(np.int64)
+        if np.shape(vector) != (self.cells,):
+            raise InputError(f"the encoder returned shape {np.shape(vector)} where ({self.cells},) is declared")
+        return whole_numbers(vector, -LARGEST_TOTAL, LARGEST_TOTAL, "the numbers that the encoder returned")
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -213,29 +206,16 @@ def _path(function: Encoder) -> str:
     return f"{owner.__module__}:{owner.__qualname__}"
 
 
-def _strict(value: Any) -> bool:
-    """Whether JSON gives back the same types; it compares 1 and True, or a list and its subclass, as equal."""
-    if isinstance(value, dict):
-        return type(value) is dict and all(type(key) is str and _strict(item) for key, item in value.items())
-    if isinstance(value, list):
-        return type(value) is list and all(map(_strict, value))
-    return value is None or type(value) in (str, bool, int, float)
-
-
 def _name_of(function: Encoder) -> str:
     """The first name under which a function is registered, else its path."""
     return next((name for name, known in _ENCODERS.items() if known == function), _path(function))
 
 
 def _registered(name: str) -> Encoder:
-    """The encoder of a name: a registered one, or the one registered function that has this path."""
-    if name in _ENCODERS:
-        return _ENCODERS[name]
-    same = {id(known): known for known in _ENCODERS.values() if _path(known) == name}
-    if len(same) == 1:  # snapshots of a function that was not registered when they were made
-        return next(iter(same.values()))
-    raise ParameterError(
-        f"no encoder is registered under the name {escaped(name[:120], quote=True)}: the program must call "
-        "register_encoder(name, function) before it declares or restores a stream with it. Nothing is imported or "
-        "looked up for you."
-    )
+    if name not in _ENCODERS:
+        raise ParameterError(
+            f"no encoder is registered under the name {escaped(name[:120], quote=True)}: the program must call "
+            "register_encoder(name)(function) before it declares or restores a stream with it. Nothing is imported or "
+            "looked up for you."
+        )
+    return _ENCODERS[name]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import BoolArray, FloatArray, IntArray
-from evercount._validate import check_count, check_number
+from evercount._validate import FloatArray, IntArray, check_count, check_number
 from evercount.errors import ParameterError
-from evercount.queries.capabilities import Rows
 from evercount.queries.consistent_tree import ConsistentTree
 from evercount.queries.counts import check_range, values_inside
-from evercount.queries.key_weights import check_weights
-from evercount.queries.publishing import Publishing
+from evercount.queries.publishing import Publishing, check_weights
 from evercount.queries.rollup import TreeQuery
+from evercount.queries.sensitivities import Rows
 
 MOST_BINS = 2**16
 
@@ -54,7 +52,6 @@ class Quantiles(TreeQuery):
     """
 
     name: ClassVar[str] = "quantiles"
-    spelled_in_1_0: ClassVar[Mapping[str, str]] = {"low": "lo", "high": "hi"}
     tree: ConsistentTree
 
     def __init__(self, low: float, high: float, bins: int = 64, weights: Sequence[int] | None = None) -> None:
@@ -101,7 +98,7 @@ class Quantiles(TreeQuery):
 
     @cached_property
     def publishing(self) -> Publishing:
-        return Publishing(self._decode, lambda: self.norms_beside(0.0), self._rounding, self._joint)
+        return Publishing(self._decode, lambda: self.norms_beside(0.0), self._rounding, self._covariance)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         return np.cumsum(self.tree.estimate(noisy)[:, -self.bins :], axis=1)
@@ -114,21 +111,11 @@ class Quantiles(TreeQuery):
         edge = np.arange(1, self.bins + 1)
         rows = []
         for level in range(1, self.height + 1):
-            node, inside = self._node(edge, level)
+            size = self.bins >> level
+            node = np.minimum(edge // size, (1 << level) - 1)
+            inside = (edge - node * size) / size  # which part of the node's bins lies left of the edge
             rows.append(np.where(node % 2 == 0, inside, 1 - inside))
         return np.stack(rows)
-
-    def _node(self, edge: IntArray, level: int) -> tuple[IntArray, FloatArray]:
-        """The node of a level that holds each edge, and which part of its bins lies left of the edge."""
-        size = self.bins >> level
-        node = np.minimum(edge // size, (1 << level) - 1)
-        return node, (edge - node * size) / size
-
-    @cached_property
-    def _variance(self) -> tuple[float, FloatArray]:
-        """(variance of the total, Var r of each level below the root), in units of a cell's variance."""
-        below = [self.tree.subtree_variance(level) / 2 for level in range(1, self.height + 1)]
-        return float(self.tree.variances[0]), np.asarray(below)
 
     @property
     def quantiles(self) -> Self:
@@ -136,28 +123,17 @@ class Quantiles(TreeQuery):
 
     def norms_beside(self, q: float) -> FloatArray:
         """Std of (number below each edge) − q·(number of all), in units of a cell's std."""
-        total, each = self._variance
         left = np.arange(1, self.bins + 1) / self.bins
-        return np.asarray(np.sqrt((left - q) ** 2 * total + each @ self._parts**2))
+        below = np.asarray([self.tree.own[level][0] / 2 for level in range(1, self.height + 1)])  # Var r of each level
+        return np.asarray(np.sqrt((left - q) ** 2 * float(self.tree.own[0][0]) + below @ self._parts**2))
 
     def _rounding(self) -> FloatArray:
         left = np.arange(1, self.bins + 1) / self.bins
-        below = np.asarray([self.tree.subtree_rounding(level) for level in range(1, self.height + 1)])
+        below = np.asarray([self.tree.own_rounding[level][0] for level in range(1, self.height + 1)])
         return np.asarray(left * float(self.tree.rounding[0]) + below @ self._parts)
 
-    def _joint(self, outputs: Sequence[int]) -> FloatArray:
-        """Edges share what lies above the node where their ways part, and that node's own r."""
-        chosen = np.asarray(outputs, dtype=np.int64)
-        total, each = self._variance
-        left = (chosen + 1) / self.bins
-        out = np.multiply.outer(left, left) * total
-        together: BoolArray = np.ones(out.shape, dtype=bool)
-        for level in range(1, self.height + 1):
-            g = self._parts[level - 1, chosen]
-            out += np.where(together, np.multiply.outer(g, g) * each[level - 1], 0.0)
-            node, _ = self._node(chosen + 1, level)
-            together &= np.equal.outer(node, node)
-        return np.asarray(out)
+    def _leaves_in(self, output: int) -> tuple[IntArray, int]:
+        return np.arange(output + 1), -1
 
     # -- reading a quantile ------------------------------------------------------------------------------------------
 

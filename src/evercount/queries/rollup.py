@@ -1,32 +1,34 @@
-"""Rollup: running counts of all nodes of a public tree (nation, states, counties) that add up at every tick."""
+"""Rollup: running counts of all nodes of a public tree (nation, states, counties) that add up at every tick.
+
+`TableQuery` is what it shares with `Marginals`, `TreeQuery` what it shares with `Quantiles`.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_name, require_fits
+from evercount._validate import FloatArray, IntArray, check_name, check_public_text, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, check_distinct, is_replace, listed_events
-from evercount.queries.capabilities import Groups, Rows
+from evercount.privacy import Adjacency
+from evercount.queries.base import LARGEST_TOTAL, PowerQuery, check_distinct, is_replace, listed_events
 from evercount.queries.consistent_tree import ConsistentTree, Forest
-from evercount.queries.key_weights import check_weights
-from evercount.queries.publishing import Publishing
-from evercount.text_rules import check_public_text
+from evercount.queries.publishing import Publishing, check_weights
+from evercount.queries.sensitivities import Groups, Rows, other_last
 
 OTHER = "other"
 TOTAL = "total"
 SEPARATOR = " / "
 
 
-class TableQuery(Query):
+class TableQuery(PowerQuery):
     """What queries share whose events add to one cell each of several tables, such as the levels of a tree.
 
     Guarantee. One event adds w to one cell of each table, at one tick, w the table's weight. So S = Σ w² and Δ₁ = Σ w
@@ -52,29 +54,38 @@ class TableQuery(Query):
     def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
         """(cells, weights) that an event of each kind changes, shape (kinds, tables)."""
 
+    @abstractmethod
+    def _leaves_in(self, output: int) -> tuple[IntArray, int]:
+        """The kinds of events that a published number counts, and a table whose cells tell them from all others."""
+
+    def _covariance(self, outputs: Sequence[int]) -> FloatArray:
+        """Of some published numbers, which are least-squares estimates, in units of a cell's variance.
+
+        **Guarantee.** What is published of 1/w in the cells of weight w that a number counts is its covariance with all
+        numbers. Proof: `rollup.proof.md`, "Covariances". Test:
+        tests/queries/test_capabilities.py::test_what_is_said_of_published_numbers_is_true.
+        """
+        cells = np.zeros((len(outputs), self.cells))
+        for row, output in zip(cells, outputs, strict=True):
+            leaves, table = self._leaves_in(output)
+            changed, weights = self._cells_of(leaves)
+            row[changed[:, table]] = 1 / weights[0, table]
+        return self.decode_run(1, cells)[:, outputs]
+
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         cells, weights = self._cells_of(self.leaves_of(listed_events(events)))
         row = np.zeros(self.cells, np.int64)
         np.add.at(row, cells, weights)
         return row, state
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        return self._sensitivity(adjacency, 2)
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """**Guarantee.** See the class."""
-        return self._sensitivity(adjacency, 1)
-
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         if is_replace(adjacency):
             return float(2 * sum(weight**power for weight, cells in self._tables_of_events if cells > 1))
         return float(sum(weight**power for weight, _ in self._tables_of_events))
 
-    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        increments, state = super().encode_totals(state, totals)
-        if increments.size and (int(increments.min()) < 0 or int(increments.max()) > LARGEST_TOTAL):
+    def check_totals(self, totals: IntArray) -> None:
+        if int(totals.min()) < 0 or int(totals.max()) > LARGEST_TOTAL:
             raise InputError("totals must lie between 0 and 2^53")
-        return increments, state
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         """Here `cell` is the kind of event, which every table counts."""
@@ -153,23 +164,23 @@ class Rollup(TreeQuery):
         self._added = tuple(_checked_paths([*self._paths, *paths])[len(self._paths) :] for paths in added)
         if unknown == OTHER and any(path[0] == OTHER for path in (*self._paths, *chain.from_iterable(self._added))):
             raise ParameterError(f"the name {OTHER!r} of the first level is taken by unknown paths; rename it")
-        trees, places, place, labelled = [], [], dict[str, int](), dict[str, tuple[str, ...]]()
+        trees, places, nodes_by_label = [], [], dict[str, tuple[str, ...]]()
         self._leaf: dict[tuple[str, ...], int] = {}
         for number, paths_of_tree in enumerate([everything, *self._added]):
             nodes = _nodes(paths_of_tree)
-            labels = []
-            for path in (path for level in nodes for path in level):
-                labels.append(SEPARATOR.join(path) if path else TOTAL)
-                if labelled.setdefault(labels[-1], path) != path:
+            labels = [SEPARATOR.join(path) if path else TOTAL for path in chain.from_iterable(nodes)]
+            for label, path in zip(labels, chain.from_iterable(nodes), strict=True):
+                if nodes_by_label.setdefault(label, path) != path:
                     raise ParameterError(
-                        f"two nodes would be labelled {labels[-1]!r:.80}: rename one (the total is {TOTAL!r})"
+                        f"two nodes would be labelled {label!r:.80}: rename one (the total is {TOTAL!r})"
                     )
             if number and not set(nodes[-1]).isdisjoint(self._leaf):
                 raise ParameterError("a path that joins already exists; name new paths only")
             self._leaf |= {path: len(self._leaf) + leaf for leaf, path in enumerate(nodes[-1])}
             trees.append(ConsistentTree(_children(nodes), chosen))
-            places.append(np.asarray([place.setdefault(label, len(place)) for label in labels]))
-        self.labels = tuple(place)
+            place = {label: output for output, label in enumerate(nodes_by_label)}
+            places.append(np.asarray([place[label] for label in labels]))
+        self.labels, self._outputs = tuple(nodes_by_label), list(nodes_by_label.values())
         self.tree = trees[0] if len(trees) == 1 else Forest(tuple(trees), tuple(places))
         if trees[0].leaves < 2:
             raise ParameterError("a rollup needs at least two leaves; for one number use Count")
@@ -182,11 +193,15 @@ class Rollup(TreeQuery):
     def publishing(self) -> Publishing:
         part = self.tree.part if isinstance(self.tree, Forest) else None
         decode, norms = (lambda first_tick, noisy: self.tree.estimate(noisy)), lambda: self._norms
-        return Publishing(decode, norms, lambda: self.tree.rounding, self.tree.covariance, part=part)
+        return Publishing(decode, norms, lambda: self.tree.rounding, self._covariance, part=part)
 
     @cached_property
     def _norms(self) -> FloatArray:
         return np.sqrt(self.tree.variances)
+
+    def _leaves_in(self, output: int) -> tuple[IntArray, int]:
+        node = self._outputs[output]
+        return np.flatnonzero([path[: len(node)] == node for path in self._leaf]), -1
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
         other = None if self._other is None else self._leaf[self._other]
@@ -217,7 +232,7 @@ class Rollup(TreeQuery):
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         if self._other is not None:  # comes last here
             other = self._leaf[self._other]
-            cell = np.asarray([*(leaf for leaf in range(len(self._leaf)) if leaf != other), other])[cell]
+            cell = other_last(len(self._leaf), other)[cell]
         return super()._totals_of_rows(tick, cell, events, units)
 
     def with_keys(self, keys: Sequence[Any]) -> Rollup:
@@ -256,21 +271,14 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
 
 def _nodes(paths: Sequence[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
     """The nodes of each level as paths: those with one parent side by side, all in the order of first appearance."""
-    levels: list[list[tuple[str, ...]]] = [[()]]
-    for length in range(1, len(paths[0]) + 1):
-        below: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {parent: {} for parent in levels[-1]}
-        for path in paths:
-            below[path[: length - 1]][path[:length]] = None
-        levels.append([node for nodes in below.values() for node in nodes])
-    return levels
+    lengths = range(len(paths[0]) + 1)
+    prefixes = dict.fromkeys(path[:length] for path in paths for length in lengths)
+    place = {prefix: number for number, prefix in enumerate(prefixes)}
+    ordered = sorted(paths, key=lambda path: [place[path[:length]] for length in lengths])
+    return [list(dict.fromkeys(path[:length] for path in ordered)) for length in lengths]
 
 
 def _children(nodes: Sequence[Sequence[tuple[str, ...]]]) -> tuple[tuple[int, ...], ...]:
     """The number of children of each node, level by level."""
-    out = []
-    for upper, lower in pairwise(nodes):
-        numbers = dict.fromkeys(upper, 0)
-        for node in lower:
-            numbers[node[:-1]] += 1
-        out.append(tuple(numbers.values()))
-    return tuple(out)
+    numbers = Counter(node[:-1] for node in chain.from_iterable(nodes[1:]))
+    return tuple(tuple(numbers[node] for node in level) for level in nodes[:-1])

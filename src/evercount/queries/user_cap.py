@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evercount._arrays import IntArray
+from evercount._validate import IntArray
 from evercount.errors import EventRefused
 from evercount.privacy import Budget
 
@@ -57,15 +57,14 @@ class Caps:
         left = [most - had for most, had in ((self.events, used.events), (self.per_tick, here)) if most is not None]
         return min(left, default=None)
 
-    def after(self, used: Used, tick: int, counted: int) -> Used:
+    def after(self, used: Used, tick: int, counted: Any) -> Used:
         """The user after events came in `tick`, `counted` of them counted. What no cap looks at stays 0."""
-        same = used.tick == tick
         by_tick = self.per_tick is not None or self.ticks is not None
         return Used(
             used.events + counted if self.events is not None else 0,
-            used.ticks + (not same) if self.ticks is not None else 0,
+            used.ticks + (used.tick != tick) if self.ticks is not None else 0,
             tick if by_tick else 0,
-            (used.here if same else 0) + counted if self.per_tick is not None else 0,
+            used.here * (used.tick == tick) + counted if self.per_tick is not None else 0,
         )
 
     def rooms(self, events: IntArray, ticks: IntArray) -> IntArray:
@@ -79,16 +78,9 @@ class Caps:
 
     def afters(self, used: IntArray, tick: int, counted: IntArray) -> IntArray:
         """As `after`, for many users: one row of `Used` for each."""
-        same = used[:, 2] == tick
         after = np.zeros_like(used)
-        if self.events is not None:
-            after[:, 0] = used[:, 0] + counted
-        if self.ticks is not None:
-            after[:, 1] = used[:, 1] + ~same
-        if self.per_tick is not None or self.ticks is not None:
-            after[:, 2] = tick
-        if self.per_tick is not None:
-            after[:, 3] = np.where(same, used[:, 3], 0) + counted
+        for column, values in enumerate(self.after(Used(*used.T), tick, counted)):
+            after[:, column] = values
         return after
 
 
@@ -109,15 +101,13 @@ def cap_per_user(
     `user_cap.proof.md`, Lemma 1. Assumption: a user id belongs to one person, and each person has one. Test:
     tests/queries/test_user_cap.py::test_neighbours_differ_by_what_is_touched.
     """
-    pairs = list(events)
-    for number, (user, _) in enumerate(pairs):
+    kept = []
+    changes: UserState = {}
+    for number, (user, event) in enumerate(events):
         if not isinstance(user, str):  # 7 and "7" would be one user before a snapshot and two after it
             raise EventRefused(number, f"has a user who must be a string, not {type(user).__name__}")
         if not user:
             raise EventRefused(number, "has an empty user, which names nobody: leave it out")
-    kept = []
-    changes: UserState = {}
-    for user, event in pairs:
         used = changes.get(user) or state.get(user, NOTHING)
         room = caps.room(used, tick)
         counts = room is None or room > 0

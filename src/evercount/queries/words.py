@@ -2,34 +2,35 @@
 
 The word a_1 … a_k (letters numbered 0 … U−1) has the cell  offset_k + Σ a_i·U^(k−i),  offset_k = U + … + U^(k−1): a
 base-U numeral behind all shorter words. So no table of words is kept, and appending a letter is one multiply-add.
+
+How far counts of episodes can change comes from two tables that a search found (the tests repeat it), and from a bound
+for longer episodes. Episodes with a changed letter are sorted by the set of their other letters, and groups alike up to
+a renaming are counted, so the alphabet may be large. Longer episodes take lemma 7 of `episodes.proof.md`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property
 from itertools import product
+from math import comb
 from numbers import Integral
 from operator import gt
 from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, require_fits
-from evercount.errors import EventRefused, InputError, ParameterError
-from evercount.queries.base import Adjacency, Query, check_distinct, is_replace
-from evercount.queries.episode_sensitivity import episode_absolute, episode_sensitivity
-from evercount.queries.key_weights import check_weights
-from evercount.queries.publishing import SUMS, Publishing, divided
-from evercount.text_rules import check_public_text, shown
+from evercount._validate import FloatArray, IntArray, check_count, require_fits, shown
+from evercount.errors import EventRefused
+from evercount.privacy import Adjacency
+from evercount.queries.base import PowerQuery, is_replace, listed_events, public_names
+from evercount.queries.publishing import SUMS, Publishing, check_weights, divided
 
 HOLE = -1  # the code of None: a position that holds no letter
 LARGEST_WEIGHT = 2**16
 
 
-class WordQuery(Query[FloatArray]):
+class WordQuery(PowerQuery[FloatArray]):
     """A query with one cell for every word of at most `max_length` letters.
 
     The alphabet is a string, a list of distinct strings, or a number of letters 0 … U−1. `weights`, one whole number
@@ -49,7 +50,7 @@ class WordQuery(Query[FloatArray]):
         if isinstance(alphabet, Integral):
             self._letters, self._size = None, check_count("the number of letters", alphabet)
         else:
-            self._letters = _checked_alphabet(alphabet)
+            self._letters = public_names("letter", list(alphabet) if isinstance(alphabet, str) else alphabet, {" "})
             self._size = len(self._letters)
         self._offsets = [0]
         for length in range(1, self._longest + 1):
@@ -78,31 +79,20 @@ class WordQuery(Query[FloatArray]):
 
     def _read(self, events: Any) -> list[int]:
         """The letters of a tick as codes, None as HOLE; an InputError names the first event that is not a letter."""
-        if isinstance(events, bytes | Mapping) or not isinstance(events, Iterable):
-            raise InputError(f"a tick is a string or a sequence of letters, not {type(events).__name__}")
-        listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
-        legal: list[type] = [type(None), int if self._letters is None else str]
-        if set(map(type, listed)) <= set(legal):  # True == 1 and 1.0 == 1 would pass the lookup
-            with suppress(KeyError):
-                return list(map(self._index.__getitem__, listed))
-        for number, letter in enumerate(listed):
-            named = isinstance(letter, Integral | None if self._letters is None else str | None)
-            if not named or isinstance(letter, bool) or letter not in self._index:
+        legal = (str if self._letters is not None else Integral, type(None))
+        codes = []
+        for number, letter in enumerate(events if isinstance(events, str) else listed_events(events)):
+            if not isinstance(letter, legal) or isinstance(letter, bool) or letter not in self._index:
                 wrong = f"is {letter!r:.80}, which is not a letter of the alphabet"
                 remedy = "add it to the alphabet, or pass None for a position without a letter"
                 raise EventRefused(number, f"{wrong}; {remedy}")
-        return list(map(self._index.__getitem__, listed))
+            codes.append(self._index[letter])
+        return codes
 
     @cached_property
     def _scale(self) -> IntArray:
         """What one occurrence of the word of each cell adds to it."""
         return np.repeat(np.asarray(self.weights or (1,) * self._longest, np.int64), np.diff(self._offsets))
-
-    def _weighted(self, increments: IntArray) -> IntArray:
-        """Occurrences in the units of the cells, in place; shape (…, cells)."""
-        if self.weights is not None:
-            increments *= self._scale
-        return increments
 
     @cached_property
     def publishing(self) -> Publishing:
@@ -114,20 +104,6 @@ class WordQuery(Query[FloatArray]):
     def parameters(self) -> dict[str, Any]:
         own = {"alphabet": self._size if self._letters is None else list(self._letters), "max_length": self._longest}
         return own if self.weights is None else own | {"weights": list(self.weights)}
-
-
-def _checked_alphabet(alphabet: Any) -> tuple[str, ...]:
-    if isinstance(alphabet, bytes) or not isinstance(alphabet, Iterable):
-        raise ParameterError(f"alphabet must be a string, a list of strings or a number, not {alphabet!r:.80}.")
-    letters = tuple(alphabet)
-    wrong = [letter for letter in letters if not isinstance(letter, str) or not letter]
-    if not letters or wrong:
-        raise ParameterError(f"letters must be non-empty strings, at least one; got {wrong[:1]!r:.80}.")
-    check_distinct("letters", letters)
-    for letter in letters:
-        if letter != " ":  # texts have blanks between their words
-            check_public_text("the letter", letter)
-    return letters
 
 
 class Substrings(WordQuery):
@@ -164,22 +140,18 @@ class Substrings(WordQuery):
 
     name: ClassVar[str] = "substrings"
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S of `substrings.proof.md`; attained as soon as the stream is 2ℓ−1 letters long (replace: U ≥ 2)."""
-        replaced = is_replace(adjacency)
-        return float(sum(weight**2 * (j * j + replaced * j) for j, weight in self._by_length()))
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        """S is attained as soon as the stream is 2ℓ−1 letters long (replace: U ≥ 2). For Δ₁ each length j loses j
+        windows and gains j − 1 others (add-remove) or j (replace).
 
-    def _by_length(self) -> Iterator[tuple[int, int]]:
-        return enumerate(self.weights or (1,) * self._longest, 1)
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Of each length j, j windows are lost, and j − 1 (add-remove) or j (replace) others gained.
-
-        **Guarantee.** Proof: `substrings.proof.md`, proposition 5. Test:
+        **Guarantee.** Proof: `substrings.proof.md`, for Δ₁ proposition 5. Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
         replaced = is_replace(adjacency)
-        return float(sum(weight * (2 * j - 1 + replaced) for j, weight in self._by_length()))
+        weighted = enumerate(self.weights or (1,) * self._longest, 1)
+        if power == 1:
+            return float(sum(weight * (2 * j - 1 + replaced) for j, weight in weighted))
+        return float(sum(weight**2 * (j * j + replaced * j) for j, weight in weighted))
 
     # -- from events to increments -----------------------------------------------------------------------------
 
@@ -189,39 +161,18 @@ class Substrings(WordQuery):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         new = self._read(events)
-        increments = np.zeros(self.cells, np.int64)
-        if len(new) == 1:  # the usual tick, without the cost of small arrays
-            tail = [*state, new[0]]
+        tail, cells = list(state), []
+        for code in new:
+            tail = [*tail, code][-self._longest :]
             number, power = 0, 1
-            for length, code in enumerate(reversed(tail)):
-                if code == HOLE:
+            for offset, letter in zip(self._offsets, reversed(tail), strict=False):
+                if letter == HOLE:
                     break
-                number += code * power
+                number += letter * power
                 power *= self._size
-                increments[self._offsets[length] + number] = 1
-        else:
-            increments += np.bincount(self._cells_of(state, new), minlength=self.cells)
-        keep = self._longest - 1
-        return self._weighted(increments), [*state, *new][-keep:] if keep else []
-
-    def _cells_of(self, state: list[int], new: list[int]) -> IntArray:
-        """The cells of all substrings that end in `new`."""
-        text = np.asarray([*state, *new], dtype=np.int64)
-        before, total = len(state), len(state) + len(new)
-        number = np.zeros(total, np.int64)
-        no_hole = np.ones(total, np.bool_)
-        cells = [np.empty(0, np.int64)]
-        power = 1
-        for length in range(1, min(self._longest, total) + 1):
-            # entry i of `number`: the word of this length that ends at letter i
-            back = text[: total - length + 1]
-            number[length - 1 :] += back * power
-            no_hole[length - 1 :] &= back != HOLE
-            power *= self._size
-            first = max(before, length - 1)
-            ends = first + np.flatnonzero(no_hole[first:])
-            cells.append(self._offsets[length - 1] + number[ends])
-        return np.concatenate(cells)
+                cells.append(offset + number)
+        increments = np.bincount(np.asarray(cells, np.intp), minlength=self.cells) * self._scale
+        return increments, tail[1:] if len(tail) == self._longest else tail
 
 
 class Episodes(WordQuery):
@@ -232,9 +183,9 @@ class Episodes(WordQuery):
     string or a sequence of letters, usually one; the stream is all letters in order. None is a position without a
     letter and changes nothing. All episodes are released: to hide rare ones, apply a threshold to the noisy counts.
 
-    Guarantee. S is a sum over groups of episodes of the largest change of each group, found by an automaton when the
-    query is built. It equals the true maximum in all cases that were enumerated (ℓ ≤ 3; U = 2, ℓ = 4); longer
-    episodes are grouped less, and the longest take a bound by types of letters, which is looser. Under add-remove a
+    Guarantee. S is a sum over groups of episodes of the largest change of each group, found by an automaton. It equals
+    the true maximum in all cases that were enumerated (ℓ ≤ 3; U = 2, ℓ = 4); longer episodes are grouped less, and the
+    longest (8 letters or more) take a bound by types of letters, which is looser. Under add-remove a
     removed letter is absent: whether its place stays or not makes no difference. Under replace it becomes another
     letter or None. Proof: `episodes.proof.md`. Tests:
     tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration and
@@ -256,23 +207,8 @@ class Episodes(WordQuery):
 
     name: ClassVar[str] = "episodes"
 
-    def __init__(self, alphabet: Sequence[str] | int, max_length: int, weights: Sequence[int] | None = None) -> None:
-        super().__init__(alphabet, max_length, weights)
-        self._sensitivity = [self._largest_change(episode_sensitivity, replaced) for replaced in (False, True)]
-
-    def _largest_change(self, bound: Callable[..., int], replaced: bool) -> float:
-        return float(bound(self._size, self._longest, replaced, self.weights))
-
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        return self._sensitivity[is_replace(adjacency)]
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """By the automaton for episodes of up to 3 letters.
-
-        **Guarantee.** Proof: `episodes.proof.md`, "Pure privacy". Test:
-        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
-        """
-        return self._largest_change(episode_absolute, is_replace(adjacency))
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        return float(episode_sensitivity(self._size, self._longest, is_replace(adjacency), self.weights, power))
 
     # -- from events to increments -----------------------------------------------------------------------------
 
@@ -301,4 +237,111 @@ class Episodes(WordQuery):
                 starts[ending] = prefixes
             starts[letter] = letters
             increments[letter] += 1
-        return self._weighted(increments), {"letters": letters, "starts": starts}
+        return increments * self._scale, {"letters": letters, "starts": starts}
+
+
+Bounds = tuple[tuple[int, ...], ...]
+
+EACH_LENGTH: dict[tuple[int, int], Bounds] = {
+    (1, 1): ((1,), (1, 2), (1, 6, 7)),
+    (1, 2): ((2,), (4, 4), (10, 20, 14)),
+    (2, 1): (
+        *((1,), (1, 2), (1, 6, 7), (1, 22, 58, 31), (1, 92, 394, 504, 216)),
+        *((1, 259, 1882, 4284, 3960, 1320), (1, 700, 8178, 29496, 46656, 33960, 9360)),
+    ),
+    (2, 2): (
+        *((2,), (4, 4), (12, 22, 14), (35, 216, 236, 62), (178, 1048, 2148, 1680, 432)),
+        *((492, 4598, 14860, 20304, 12240, 2640), (1328, 18928, 90984, 192252, 199824, 99600, 18720)),
+    ),
+}
+"""From the power p and the number of changed letters to bounds of Σ(P^p + N^p): one row for each length from 1, one
+number in it for each number of unchanged letters from 0. Test:
+tests/queries/test_queries_episodes.py::test_the_tables_are_what_the_search_finds."""
+
+ALL_LENGTHS: dict[tuple[int, int], Bounds] = {
+    (1, 1): ((1,), (2, 2), (3, 8, 7)),
+    (1, 2): ((2,), (6, 4), (16, 24, 14)),
+    (2, 1): ((1,), (2, 2), (3, 8, 7), (4, 30, 65, 31)),
+    (2, 2): ((2,), (6, 4), (18, 26, 14), (53, 242, 250, 62)),
+}
+"""As `EACH_LENGTH`, over the episodes of up to that length together."""
+
+
+def episode_sensitivity(
+    letters: int, longest: int, replace: bool, weights: Sequence[int] | None = None, power: int = 2
+) -> int:
+    """An upper bound of Σ_cells (P²+N²) for all episodes of length ≤ `longest` over `letters` letters.
+
+    With power 1 that of Σ_cells (P+N), for pure privacy.
+
+    Guarantee. Theorem 6 of `episodes.proof.md`, and its section "Pure privacy". Tests:
+    tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration, ::test_known_maxima_are_met,
+    ::test_automaton_matches_single_episodes and ::test_weighted_sensitivity_by_enumeration, and
+    tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
+    """
+    # a replaced letter may also become none, and with one letter nothing else
+    numbers = (1, 2) if replace and letters > 1 else (1,)
+    return max(_largest_change(letters, longest, changed, weights, power) for changed in numbers)
+
+
+def _largest_change(letters: int, longest: int, changed: int, weights: Sequence[int] | None, power: int) -> int:
+    lengths = [one_length(letters, length, changed, power) for length in range(1, longest + 1)]
+    together = ALL_LENGTHS[power, changed][:longest]
+    total = _over_groups(letters, changed, together[-1]) + sum(lengths[len(together) :])
+    if weights is None:
+        return total
+    by_length = sum(weight**power * bound for weight, bound in zip(weights, lengths, strict=True))
+    return int(min(total * max(weights) ** power, by_length))
+
+
+def one_length(letters: int, length: int, changed: int, power: int = 2) -> int:
+    """The bound over the episodes of exactly this length."""
+    rows = EACH_LENGTH[power, changed]
+    if length <= len(rows):
+        return _over_groups(letters, changed, rows[length - 1])
+    return by_types(letters, length, changed) if power == 2 else 2 * changed * length * letters ** (length - 1)
+
+
+def _over_groups(letters: int, changed: int, row: Sequence[int]) -> int:
+    """Σ of the bounds of all groups, which differ in their unchanged letters."""
+    return sum(comb(letters - changed, free) * bound for free, bound in enumerate(row))
+
+
+# -- long episodes: Lemma 7 --------------------------------------------------------------------------------------
+
+Pairs = tuple[tuple[int, int], ...]
+Levels = tuple[Pairs, Pairs, Pairs]  # for the levels −1, 0 and 1: the largest (rises, falls) of walks that end there
+START: Levels = ((), ((0, 0),), ())
+
+
+@cache
+def by_types(letters: int, length: int, changed: int) -> int:
+    """Lemma 7, summed over all episodes of one length: letters x have level 1 or 0, y −1 or 0, all others 0."""
+    states = {(START, 0): 1}
+    for _ in range(length):
+        following: dict[tuple[Levels, int], int] = {}
+        for (levels, others), number in states.items():
+            for kind in (0, 1) if changed == 1 else (0, 1, -1):
+                key = (_visit(levels, kind), others + (kind == 0))
+                following[key] = following.get(key, 0) + number
+        states = following
+    return sum(
+        number * (letters - changed) ** others * max(up**2 + down**2 for pairs in levels for up, down in pairs)
+        for (levels, others), number in states.items()
+    )
+
+
+@cache
+def _visit(levels: Levels, kind: int) -> Levels:
+    """All walks may skip the next letter of the episode, or visit it at one of its levels."""
+    after = list(levels)
+    for target in {kind, 0}:
+        pairs = set(levels[target + 1])
+        for level in {-1, 0, 1} - {target}:
+            pairs |= {(up + (target > level), down + (target < level)) for up, down in levels[level + 1]}
+        largest: list[tuple[int, int]] = []
+        for pair in sorted(pairs, reverse=True):
+            if not largest or pair[1] > largest[-1][1]:
+                largest.append(pair)
+        after[target + 1] = tuple(largest)
+    return after[0], after[1], after[2]

@@ -1,1 +1,1 @@
-"""The paper's figures and tables, computed again beside the paper's numbers: `evercount reproduce`."""
+"""The paper's figures and tables, computed again next to the paper's numbers: `evercount reproduce`."""

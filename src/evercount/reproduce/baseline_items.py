@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray
+from evercount._validate import FloatArray
 from evercount.bounds import nuclear_lower
 from evercount.engine.stream import Stream
 from evercount.factorizations import factorization
-from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_bridge import Bridge
-from evercount.factorizations.laplace_choice import PURE_ENDLESS
+from evercount.factorizations.laplace_choice import PURE_ENDLESS, EndlessBridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
-from evercount.planning.dense_optimum import distances
+from evercount.planning.plan_views import distances
 from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.queries import Count
@@ -74,18 +73,6 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
                     "largest jump between ticks": float(np.abs(np.diff(kept)).max()),
                 }
             )
-    last = {row["mechanism"]: row for row in rows[-len(PURE_TREES) - len(GAUSSIAN) :]}
-    jumps = {name: row["largest jump between ticks"] for name, row in last.items()}
-    size = {name: row["root mean square std"] for name, row in last.items()}
-    findings = [
-        f"At {rows[-1]['T']}, epsilon {epsilon:g}: pure trees jump by up to {jumps['pure-binary']:.1f} (binary) and "
-        f"{jumps['pure-tree']:.1f} (best base) from one tick to the next; after the first ticks `square-root` and "
-        "`balanced` are smooth.",
-        f"Root mean square std: bridge {size['bridge']:.1f}, pure binary {size['pure-binary']:.1f}, best pure tree "
-        f"{size['pure-tree']:.1f}, Gaussian binary tree {size['binary-tree']:.1f}, balanced {size['balanced']:.1f}.",
-        f"Without a horizon, in the second half of the ticks: endless bridge {size['endless-bridge']:.1f}, pure hybrid "
-        f"{size['pure-hybrid']:.1f}.",
-    ]
 
     def figure() -> Figure:
         drawn, axes = panels(3, 3, 11.0, 8.0)
@@ -105,7 +92,7 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
 
     verdict = "as the paper says: trees are not smooth, its factorization is"
     paper = {"claim": "the binary mechanism's error is non-smooth and non-monotonic, the factorization's is smooth"}
-    return Result({"smoothness": rows}, findings, verdict, paper, figures={"smoothness": figure})
+    return Result({"smoothness": rows}, verdict, paper, figures={"smoothness": figure})
 
 
 @item(
@@ -121,11 +108,6 @@ def sparse(parameters: Parameters, context: Context) -> Result:
         horizons = tuple(2**e for e in parameters["exponents"])
         bounds = sparse_against_plain(parameters["epsilon"], horizons, parameters["ones"], delta)
         rows += [{"delta": delta, **row} for row in bounds]
-    wins = {delta: sum(row["wins"] for row in rows if row["delta"] == delta) for delta in (0.0, parameters["delta"])}
-    findings = [
-        f"With delta 0 the partition has the smaller bound in {wins[0.0]} of {len(rows) // 2} cases, with delta "
-        f"{parameters['delta']:g} in {wins[parameters['delta']]}."
-    ]
 
     def figure() -> Figure:
         drawn, axes = panels(1, 2, 11.0, 4.6)
@@ -144,7 +126,7 @@ def sparse(parameters: Parameters, context: Context) -> Result:
 
     verdict = "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"
     paper = {"claim": "C(5 log T + Psi(n) sqrt(ln 6n)) on streams with n ones"}
-    return Result({"sparse": rows}, findings, verdict, paper, figures={"sparse-against-plain": figure})
+    return Result({"sparse": rows}, verdict, paper, figures={"sparse-against-plain": figure})
 
 
 PUBLISHED = {"subtraction tree, k = 13, T = 1024": 324.0, "dense optimum, T = 1024": 103.6}
@@ -168,7 +150,7 @@ def _bridge_row(T: int) -> Row:
 
 
 def _endless_row(T: int) -> Row:
-    """The largest std so far without a horizon, beside the worst std of the bridge told T = t."""
+    """The largest std so far without a horizon, next to the worst std of the bridge told T = t."""
     told = Bridge(T).worst_row()[1]
     tree, hybrid = EndlessBridge(), HybridTree()
     mine, other = (float(engine.row_norms(engine.suspects(T)).max()) for engine in (tree, hybrid))
@@ -196,7 +178,7 @@ def _winner_row(epsilon: float, delta: float, T: int) -> Row:
 @item(
     "bridges",
     "Pure privacy with less error than Gaussian noise",
-    "Tree noise that reaches each tick from both sides, beside published mechanisms with delta 0 and Gaussian noise.",
+    "Tree noise that reaches each tick from both sides, next to published mechanisms with delta 0 and Gaussian noise.",
     {
         "epsilon": 0.5,
         "deltas": (1e-4, 1e-6, 1e-8, 1e-10, 1e-14),
@@ -211,22 +193,6 @@ def bridges(parameters: Parameters, context: Context) -> Result:
     epsilon = parameters["epsilon"]
     winners = [_winner_row(epsilon, delta, T) for delta in parameters["deltas"] for T in horizons]
     endless = [_endless_row(T) for T in parameters["endless"]]
-    known = next((row for row in rows if row["T"] == 1024), None)
-    ratios = [row["endless over told"] for row in endless]
-    hybrids = [row["hybrid over told"] for row in endless]
-    findings = [
-        f"At epsilon {epsilon:g} the bridge has the least worst std in "
-        f"{sum(row['least'] == 'bridge' for row in winners)} of {len(winners)} cases (delta, T).",
-        f"Without a horizon, largest std so far over the worst std of the bridge told T = t, t = 2^4 to 2^32: "
-        f"{min(ratios):.2f} to {max(ratios):.2f} (endless bridge), {min(hybrids):.2f} to {max(hybrids):.2f} (hybrid).",
-    ]
-    if known is not None:
-        findings.append(
-            f"T = 1024: largest variance times epsilon squared {known['bridge, worst variance']:.1f} (bridge), "
-            f"{known['pure-tree, worst variance']:.1f} (best digit tree here); published: "
-            + ", ".join(f"{value:g} ({name})" for name, value in PUBLISHED.items())
-            + ". The dense optimum is for T up to 1024 and does not stream in small memory."
-        )
 
     def figure() -> Figure:
         drawn, axes = panels(1, 2, 11.0)
@@ -246,7 +212,6 @@ def bridges(parameters: Parameters, context: Context) -> Result:
 
     return Result(
         {"bridges": rows, "endless-bridge": endless, "bridge-against-gaussian": winners},
-        findings,
         "not in the paper: with delta 0 the bridge has less error than published trees, and for small delta less than "
         "every Gaussian factorization",
         {"published": PUBLISHED},
@@ -262,7 +227,6 @@ UNITS: dict[str, dict[str, Any]] = {
     "person, 30 ticks": {"unit": "user", "max_per_tick": 1, "max_ticks": 30},
     "person and week": {"unit": "user", "max_per_tick": 1, "period": 7},
 }
-GOAL = 0.05
 
 
 def _listed(stds: Iterable[float]) -> str:
@@ -271,7 +235,7 @@ def _listed(stds: Iterable[float]) -> str:
 
 @item(
     "yardstick",
-    "Defaults beside the dense optimum",
+    "Defaults next to the dense optimum",
     "Not in the paper: the least worst std that any factorization has for the same views and unit, with a certificate.",
     {"horizon": 365, "units": list(UNITS), "registered": []},
     {"horizon": 24, "units": ["event"]},
@@ -300,15 +264,5 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
                 **{f"{each.name} above the least, %": round(100 * each.above, 1) for each in own},
             }
         )
-    findings = []
-    for kind in ("event", "person"):
-        if some := [row for row in rows if row["unit"].startswith(kind)]:
-            within = sum(row["above the least, %"] <= 100 * GOAL for row in some)
-            worst = max(some, key=lambda row: row["above the least, %"])
-            findings.append(
-                f"Of {kind}s: {within} of {len(some)} cases are within {GOAL:.0%} of the certified least; the farthest "
-                f"is {worst['above the least, %']} % above it ({worst['unit']}: {worst['views']})."
-            )
-    return Result(
-        {"distances": rows}, findings, "ours: how far the Gaussian defaults are from what no factorization can beat"
-    )
+    verdict = "ours: how far the Gaussian defaults are from what no factorization can beat"
+    return Result({"distances": rows}, verdict)

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray
+from evercount._validate import FloatArray
 from evercount.factorizations import factorization
-from evercount.plotting import panels
+from evercount.plotting import panels, thin
 from evercount.privacy import Budget
-from evercount.privacy.gaussian import paper_multiplier
+from evercount.privacy.gaussian import multiplier
 from evercount.queries import TopK
-from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item, thin
-from evercount.reproduce.simulate import Simulation, batch_seed, one_batch, simulate
+from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item
+from evercount.reproduce.simulator import Simulation, batch_seed, one_batch, simulate
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")
 HALF_NORMAL = float(np.sqrt(2 / np.pi))  # mean of |N(0, 1)|
@@ -38,26 +38,11 @@ def error_over_time(parameters: Parameters, context: Context) -> Result:
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     simulations = simulate(MECHANISMS, horizon, repetitions, context.seed, context.progress)
-    paper, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()
+    paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
     scale = {name: factorization(name, horizon).column_norm * paper for name in MECHANISMS}
     summary = [_summary(simulations[name], scale[name], tight / paper) for name in MECHANISMS]
-    by_name = {row["mechanism"]: row for row in summary}
-    ratio = by_name["binary-tree"]["worst std, exact"] / by_name["square-root"]["worst std, exact"]
-    gain = by_name["square-root"]["worst std, exact"] / by_name["balanced"]["worst std, exact"]
-    agrees = max(abs(row["agreement in standard errors"]) for row in summary)
-    over = simulations["balanced"].std * scale["balanced"] / (simulations["square-root"].std * scale["square-root"])
-    worst = [f"{name} {by_name[name]['worst std, exact']:.1f}" for name in MECHANISMS]
-    findings = [
-        f"balanced has a smaller std than the square root from tick {int(np.argmax(over < 1)) + 1} of {horizon} on, "
-        f"and one that is at most {over.max():.2f} times larger before.",
-        f"Worst std over time, paper's C: {', '.join(worst)}: the square root is {ratio:.2f} times better than the "
-        f"binary mechanism, balanced {gain:.3f} times better again.",
-        f"The tight calibration needs {tight:.2f} where the paper's C is {paper:.2f}.",
-        f"Simulation and exact std agree: mean |error|/std is within {agrees:.1f} standard errors of √(2/π).",
-    ]
     return Result(
         {"summary": summary, "curve": _curve(simulations, scale)},
-        findings,
         "agrees: the binary mechanism's error is jagged and 3.6 times larger at its worst; the square root's is smooth",
         {"figure": "no numbers are printed in the figure; the text says the improvement is roughly 4 at t = 2^i − 1"},
         {"error-over-time": lambda: _draw_error(simulations, scale, epsilon, delta)},
@@ -123,7 +108,7 @@ def _draw_error(
 def sparse_streams(parameters: Parameters, context: Context) -> Result:
     horizon, epsilon, delta = parameters["horizon"], parameters["epsilon"], parameters["delta"]
     exponents = parameters["exponents"]
-    paper, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()
+    paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
     engines = {name: factorization(name, horizon) for name in MECHANISMS}
     ticks = np.arange(1, horizon + 1)
     norms = {name: engine.row_norms(ticks) * engine.column_norm for name, engine in engines.items()}
@@ -156,22 +141,11 @@ def sparse_streams(parameters: Parameters, context: Context) -> Result:
         }
         for name in MECHANISMS
     ]
-    binary, root, balanced = (row["ours, paper's C"] for row in crossings)
-    findings = [
-        f"Ratio square root to binary: ours {root / binary:.2f}, the paper's table {14.50 / 4.72:.2f}, the text "
-        f"'about three'. Balanced is {balanced / root:.3f} times the square root.",
-        f"SNR falls below 1 at p = 1/{binary:.0f} (binary) and 1/{root:.0f} (square root); the paper says about 1/80 "
-        f"and 1/250. With tight calibration and balanced: 1/{crossings[2]['ours, tight']:.0f}.",
-    ]
     return Result(
         {"snr": rows, "crossings": crossings},
-        findings,
         "same ordering and proportionality; absolute SNR differs because the paper's definition is not stated",
         {"snr": PAPER_SNR, "crossing 1/p": PAPER_CROSSING},
-        {
-            "sparse-streams": lambda: _draw_streams(engines, horizon, exponents, paper, context.seed),
-            "snr": lambda: _draw_snr(rows, exponents),
-        },
+        {"sparse-streams": lambda: _draw_streams(engines, horizon, exponents, paper, context.seed)},
     )
 
 
@@ -206,18 +180,6 @@ def _draw_streams(engines: Mapping[str, Any], horizon: int, exponents: Any, scal
     return figure
 
 
-def _draw_snr(rows: list[Row], exponents: Any) -> Figure:
-    figure, axes = panels(1, 1, 7.0, 4.2)
-    for name in MECHANISMS:
-        ours = [row["expected, paper's C"] for row in rows if row["mechanism"] == name]
-        axes[0].semilogy(exponents, ours, "-o", markersize=4, color=COLOURS[name], label=f"{name}, ours")
-        if name in PAPER_SNR:
-            axes[0].semilogy(range(4, 11), PAPER_SNR[name], "x", color=COLOURS[name], label=f"{name}, the paper's")
-    axes[0].axhline(1.0, color="black", linewidth=0.8, linestyle="--")
-    finish(axes[0], "x, for p = 2^−x", "average SNR", "mean over ticks of true count / std, paper's C")
-    return figure
-
-
 PAPER_TOP1_SNR = {"binary-tree": 0.52, "square-root": 1.47}  # the average SNR that the paper prints
 RUNS_PER_BATCH = 32
 
@@ -245,7 +207,7 @@ def histogram(items: int, ticks: int, exponent: float, seed: int) -> FloatArray:
 def top_one(parameters: Parameters, context: Context) -> Result:
     ticks, items = parameters["ticks"], parameters["items"]
     epsilon, delta, repetitions = parameters["epsilon"], parameters["delta"], parameters["repetitions"]
-    paper, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()
+    paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
     sensitivity = float(np.sqrt(TopK(items).squared_sensitivity("add-remove")))
     rows: list[Row] = []
     shown: dict[str, FloatArray] = {}
@@ -280,21 +242,10 @@ def top_one(parameters: Parameters, context: Context) -> Result:
                 "true top count, last tick": float(top[-1]),
             }
         )
-    first = {row["mechanism"]: row for row in rows if row["Zipf exponent"] == parameters["exponents"][0]}
-    binary, root, best = (first[name]["SNR, paper's C"] for name in MECHANISMS)
-    findings = [
-        f"Exponent {parameters['exponents'][0]:g}: average SNR (true top count / std of a cell) binary {binary:.2f}, "
-        f"square root {root:.2f}, balanced {best:.2f}; ratio {root / binary:.2f}. The paper prints 0.52 and 1.47, "
-        f"ratio {1.47 / 0.52:.2f}, without its Zipf exponent or its definition of SNR.",
-        "What is published is the largest of 20 noisy counts. At this ε its choice depends on the noise, so it is "
-        "biased upwards (mean error of the square root in the last quarter: "
-        f"{first['square-root']['published maximum: mean error, last quarter']:.0f}); the std of a cell does not show "
-        "that. TopK therefore states the simultaneous bound over all cells.",
-    ]
     return Result(
         {"snr": rows},
-        findings,
-        "same ordering and a similar ratio; absolute SNR depends on the Zipf exponent, which the paper does not state",
+        "same ordering and a similar ratio; absolute SNR depends on the Zipf exponent, which the paper does not state. "
+        "The largest of 20 noisy counts, which is published, is biased upwards: the std of a cell does not show that",
         {"snr": PAPER_TOP1_SNR, "ratio": "about 3"},
         {"top-1": lambda: _draw_top_one(shown, truth_shown, zipf(items, parameters["exponents"][0]), epsilon)},
     )

@@ -1,4 +1,4 @@
-"""An item of the reproduction: parameters, the context it runs in, its result, and what all figures share."""
+"""An item of the reproduction: parameters, the context that it runs in, its result, and the looks of figures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import numpy as np
-
 from evercount.factorizations import BUILT_IN, FACTORIZATIONS
 from evercount.plotting import COLOURS as PALETTE
-from evercount.plotting import MOST_PLOTTED_TICKS, label_lines
+from evercount.plotting import label_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure
@@ -27,7 +25,7 @@ Row: TypeAlias = dict[str, Any]  # one line of a table: column → a number, a s
 Progress: TypeAlias = Callable[[int, int], None]  # called with (steps done, all steps)
 
 
-def silent(done: int, total: int) -> None:
+def silent(*told: Any) -> None:
     """The progress callback when nobody watches."""
 
 
@@ -45,10 +43,9 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an item returns: tables, figures, the paper's own numbers, findings and a one-line verdict."""
+    """What an item returns: tables, a verdict in one line, the paper's own numbers and figures."""
 
     tables: Mapping[str, Sequence[Row]]
-    findings: Sequence[str]
     verdict: str
     paper: Mapping[str, Any] = field(default_factory=dict)
     figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
@@ -117,8 +114,3 @@ def plain_marks(axis: Any, marks: Sequence[float]) -> None:
     """Label these places of a logarithmic axis with plain numbers, and no others."""
     axis.set_ticks(marks, [f"{mark:g}" for mark in marks])
     axis.set_ticks([], minor=True)
-
-
-def thin(count: int, points: int = MOST_PLOTTED_TICKS) -> Any:
-    """Indices of at most `points` of `count` points, evenly spaced, with the first and the last."""
-    return np.unique(np.linspace(0, count - 1, min(count, points)).astype(np.int64))

@@ -10,12 +10,11 @@ import numpy as np
 from evercount import bounds
 from evercount.bounds.norms import BINARY_FACTOR
 from evercount.factorizations import factorization
-from evercount.factorizations.anytime_bound import anytime_lower_bound
 from evercount.factorizations.dense import LARGEST_OWN_HORIZON
-from evercount.noise.simulation import insecure_generator
+from evercount.factorizations.optimal import anytime_lower_bound
 from evercount.plotting import panels
 from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item, powers
-from evercount.reproduce.simulate import simulate
+from evercount.reproduce.simulator import one_batch, simulate
 
 
 def norm(name: str, horizon: int) -> float:
@@ -49,24 +48,8 @@ def gaps(parameters: Parameters, context: Context) -> Result:
             row[f"{label} − Mathias"] = value - mathias
             row[f"{label} − nuclear"] = value - nuclear
         rows.append(row)
-    true = [row["square root, true norm − Mathias"] for row in rows]
-    claimed = [row["paper's Ψ (no upper bound) − Mathias"] for row in rows]
-    best = [row["balanced − nuclear"] for row in rows]
-    false = sum(row["paper's Ψ (no upper bound)"] < row["square root, true norm"] for row in rows)
-    above = rows[-1]["Haagerup, Kraus − nuclear"]
-    below = all(row["balanced"] <= row["Haagerup, Kraus"] for row in rows)
-    findings = [
-        f"The paper's Ψ less Mathias' bound is at most {max(claimed):.3f}, as the paper says (less than 0.5). But Ψ "
-        f"is below the true norm of the paper's own factorization at {false} of {len(rows)} horizons: it is not an "
-        "upper bound.",
-        f"The true gap of the square root to Mathias' bound is {min(true):.3f} to {max(true):.3f}, not below 0.5.",
-        f"The bound of Haagerup and Kraus, 1 + ln T/π, is {above:.3f} above the nuclear norm at {rows[-1]['T']}; "
-        f"balanced, which is lower triangular, is {'' if below else 'NOT '}below it at every horizon shown.",
-        f"Against the better nuclear-norm lower bound, balanced is within {max(best):.3f} at every horizon.",
-    ]
     return Result(
         {"gaps": rows},
-        findings,
         "the claim 'less than 0.5 apart' holds for Ψ only, and Ψ is not an upper bound; the true gap is about 0.58",
         {"claim": "upper and lower bound are less than 0.5 apart for 2^5 ≤ T ≤ 2^44"},
         {"gaps": lambda: _draw_gaps(rows, exponents)},
@@ -127,17 +110,8 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
                 "standard error": binary / root * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
             }
         )
-    last = rows[-1]
-    findings = [
-        f"The ratio of norms is {rows[0]['ratio']:.2f} at {rows[0]['T']} and {last['ratio']:.2f} at {last['T']}; its "
-        f"limit is π·log₂e = {BINARY_FACTOR:.2f}, approached like 1/ln T.",
-        f"At t = 2^i − 1 and T = {horizon} the square root's error is up to "
-        f"{max(r['ratio, exact'] for r in at_worst_ticks):.2f} times smaller "
-        f"({at_worst_ticks[-1]['ratio, exact']:.2f} at the last such tick); the paper says roughly 4.",
-    ]
     return Result(
         {"norms": rows, "error at t = 2^i − 1": at_worst_ticks},
-        findings,
         "agrees in the limit; at the paper's T = 2^16 the exact factor is 3.59, not 4.53",
         {"factor": BINARY_FACTOR, "improvement at t = 2^i − 1": "roughly 4"},
         {"binary-suboptimality": lambda: _draw_binary(rows, at_worst_ticks, parameters["exponents"])},
@@ -223,21 +197,8 @@ def constants(parameters: Parameters, context: Context) -> Result:
         {"T": T, "no endless factorization below": anytime_lower_bound(T)}
         for T in context.steps(parameters["endless up to"])
     ]
-    with_optimum = [row for row in rows if row["optimal"] is not None]
-    findings = [
-        f"At {rows[-1]['T']}: square root {rows[-1]['square-root']:.4f}, normalized {rows[-1]['normalized']:.4f}, "
-        f"balanced {rows[-1]['balanced']:.4f}, lower bound {rows[-1]['lower bound (nuclear)']:.4f}.",
-        f"balanced is {min(r['balanced above optimum, %'] for r in with_optimum):.2f} to "
-        f"{max(r['balanced above optimum, %'] for r in with_optimum):.2f} % above the certified optimum where that is "
-        f"computed (up to {with_optimum[-1]['T']}).",
-        f"unbounded, which is told no horizon, costs {endless[0]['ratio']:.3f} (t = {endless[0]['t']}) to "
-        f"{endless[-1]['ratio']:.3f} (t = {endless[-1]['t']}) times the error of the paper's mechanism told T = t.",
-        f"Certified: no factorization without a horizon stays below {least[-1]['no endless factorization below']:.4f} "
-        f"times the optimum told T = t at every t up to {least[-1]['T']}.",
-    ]
     return Result(
         {"constants": rows, "unbounded": endless, "endless-lower-bound": least},
-        findings,
         "beyond the paper: its constant 1.066 can be lowered to about 0.75; no factorization goes below 0.70",
         {"square root": "1 + ln((4T−3)/5)/π − ln T/π → 0.929, which its factorization does not reach: 1.0663"},
         {"constants": lambda: _draw_constants(rows, endless, exponents, parameters["unbounded exponents"])},
@@ -288,7 +249,7 @@ def honaker(parameters: Parameters, context: Context) -> Result:
                     "mechanism": name,
                     "worst std": float(norms.max()),
                     "root mean square": float(np.sqrt(np.mean(norms**2))),
-                    "seconds for a stream": _seconds(engine, T),
+                    "seconds for a stream": _seconds(engine),
                 }
             )
     size = 2 ** parameters["simulated"]
@@ -299,23 +260,8 @@ def honaker(parameters: Parameters, context: Context) -> Result:
         simulated.append(
             {"T": size, "mechanism": name, "mean l-infinity error": mean * scale, "standard error": error * scale}
         )
-    last = {row["mechanism"]: row for row in rows[-len(TREES) :]}
-    drawn = {row["mechanism"]: row["mean l-infinity error"] for row in simulated}
-    slow = max(row["seconds for a stream"] for row in rows if row["mechanism"].startswith("honaker"))
-    worst, squares = (
-        ", ".join(f"{name} {last[name][column]:.2f}" for name in TREES) for column in ("worst std", "root mean square")
-    )
-    findings = [
-        f"At {rows[-1]['T']}, noise multiplier 1: worst std {worst}; root mean square {squares}.",
-        f"Simulated at T = {size}, mean of max |error|: binary {drawn['binary-tree']:.2f}, Honaker online "
-        f"{drawn['honaker']:.2f}, full {drawn['honaker-full']:.2f}. It is the best linear estimate from the same tree, "
-        "so its std is at most the binary mechanism's at every tick.",
-        f"A stream of {rows[-1]['T']} ticks took {slow:.2f} s; the authors' code did not finish above T = 512 in 5 "
-        "hours. O(log T) per tick suffice.",
-    ]
     return Result(
         {"errors": rows, "simulated": simulated},
-        findings,
         "differs: Honaker's variant is better than the binary mechanism in both norms, and fast; still worse than "
         "the square root",
         {"claim": "largest T within 5 hours: 512; there its ℓ∞ error was worse than the binary mechanism's"},
@@ -323,10 +269,9 @@ def honaker(parameters: Parameters, context: Context) -> Result:
     )
 
 
-def _seconds(engine: Any, ticks: int) -> float:
+def _seconds(engine: Any) -> float:
     start = time.perf_counter()
-    z = insecure_generator(0).standard_normal((engine.draws(0, ticks), 1))
-    engine.block(engine.initial(1), z, ticks)
+    one_batch(engine, 1, 0)
     return time.perf_counter() - start
 
 

@@ -1,20 +1,28 @@
-"""Who may do what, how often, and how much at once."""
+"""Who may do what, how often, and how much at once; and where the first admin token comes from."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from hmac import compare_digest
+from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Scope
 
-from evercount.errors import Problem
+from evercount._safe_files import open_private, read_secret_file
+from evercount.declarations.fields import table
+from evercount.errors import ParameterError, Problem
+from evercount.noise import random_token
+from evercount.store import Store
 from evercount.store.reader import Reading
-from evercount.store.tokens import Token, check_token, read_tokens, token_digest
+from evercount.store.sealing import Role, check_token, read_tokens, token_digest
 
 
 @dataclass(frozen=True)
@@ -35,13 +43,20 @@ class Limits:
     numbers: int = 200_000  # published numbers of one answer
 
 
+@table("a token")
+class NewToken:
+    """A token as an admin asks for it."""
+
+    role: Role
+    label: Annotated[str, Field(max_length=200, description="a text of at most 200 characters")] = ""
+
+
 class Access:
     """Tokens and their roles. An admin may do everything; write and read may do what their name says."""
 
     def __init__(self, store: Reading, admin: str | None = None) -> None:
         self._store = store
         self._given = token_digest(check_token(admin)) if admin else None
-        self._tokens: list[Token] = []
         self.reload()
 
     def reload(self) -> None:
@@ -65,7 +80,7 @@ class Access:
     def _role_of(self, digest: bytes) -> str | None:
         role = "admin" if self._given is not None and compare_digest(digest, self._given) else None
         for known in self._tokens:
-            if compare_digest(digest, known.digest):
+            if compare_digest(digest, bytes(known.digest)):
                 role = role or known.role
         return role
 
@@ -151,3 +166,56 @@ async def read_body(request: Request, most: int) -> bytes:
         if len(body) > most:
             raise too_long
     return bytes(body)
+
+
+VARIABLE = "EVERCOUNT_ADMIN_TOKEN"
+
+
+def default_file(store: Store) -> Path:
+    """`<db>.admin-token` next to an SQLite file; for PostgreSQL `<head>.admin-token` next to the head file."""
+    place = store.database.file or store.head.path
+    return place.with_name(f"{place.name}.admin-token")
+
+
+def admin_token(store: Store, named: Path | None = None, *, read_only: bool = False) -> tuple[str | None, Path | None]:
+    """The admin token that is not stored, and the file that holds it; None where there is none.
+
+    It is that of EVERCOUNT_ADMIN_TOKEN, else that of the named file, else that of the file in the default place. A file
+    that is missing is written, readable by its owner only; in the default place only if nobody could administer the
+    store otherwise. A service that is `read_only` does without where no file can be written: stored tokens are enough.
+    """
+    if given := os.environ.get(VARIABLE):
+        return given, None
+    place = named or default_file(store)
+    if not os.path.lexists(place):
+        if named is None and any(token.role == "admin" for token in read_tokens(store)):
+            return None, None
+        try:
+            return write_token_file(place), place
+        except ParameterError:
+            if read_only and named is None:
+                return None, None
+            raise
+    text = read_secret_file("the admin token file", place, links=False)
+    try:
+        return check_token(text), place
+    except ParameterError:
+        raise ParameterError(
+            f"the admin token file {place} holds no token: remove it and a new one is written"
+        ) from None
+
+
+def write_token_file(path: Path) -> str:
+    token = f"evc_admin_{random_token()}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as content:
+            content.write(token + "\n")
+            content.flush()
+            os.fsync(content.fileno())
+    except OSError as error:
+        raise ParameterError(
+            f"the admin token file {path} cannot be written: {error.strerror}. "
+            f"Name another with --admin-token-file, or set {VARIABLE}"
+        ) from None
+    return token

@@ -1,4 +1,9 @@
-"""CatchUp: closes the ticks that have ended, in slices that end soon, so that stopping and requests never wait long."""
+"""When ticks close: the clock of the service, the guard that waits where the clock jumps, and the closing in slices.
+
+A slice ends soon, so that stopping and requests never wait long. Released ticks cannot be taken back, and a clock that
+is set to the wrong year would end millions of them, empty: the guard compares the time of day with a clock that nobody
+sets (time since the machine started, sleep included), and the operator must agree to a jump.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,74 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import wait
-from typing import Any
 
-from evercount.service.sse import RECENT
-from evercount.service.wall_clock import Clock
 from evercount.store import LiveStream, Store
+
+
+class Clock:
+    """Seconds since 1970. With `speed` and `origin` it starts at `origin` and runs `speed` times as fast."""
+
+    def __init__(self, speed: float = 1.0, origin: float | None = None) -> None:
+        self.speed = speed
+        self._began = time.time()
+        self._origin = self._began if origin is None else origin
+
+    def now(self) -> float:
+        return self._origin + (time.time() - self._began) * self.speed
+
+    def seconds_until(self, moment: float) -> float:
+        return max(0.0, (moment - self.now()) / self.speed)
+
+
+def steady_seconds() -> float:
+    """Seconds of a clock that nobody sets; it goes on while the machine sleeps, where the system has such a clock."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)
+
+
+class ClockGuard:
+    """Says whether ticks may be closed by the clock as it is now. The writer asks; any thread may look at `drift` and
+    `holding`.
+
+    The clock may be `limit` seconds ahead of what was expected (None: it is always believed). `last_seen` is the time
+    of the last release before this start. A service that was off for longer than `limit` waits for the operator as
+    well, if a stream missed more than one tick: nothing tells a long pause from a wrong clock.
+    """
+
+    def __init__(self, clock: Clock, limit: float | None = None, last_seen: float | None = None) -> None:
+        self.clock, self.limit = clock, limit
+        self._believed = clock.now() if last_seen is None else last_seen
+        self._steady = steady_seconds()
+        self._began = (clock.now(), self._steady)
+        self._starting = last_seen is not None
+        self.holding = False
+
+    def skew(self, now: float) -> float:
+        """By how many seconds the clock is ahead of what was expected; below 0 if it was set back."""
+        return now - self._believed - (steady_seconds() - self._steady) * self.clock.speed
+
+    def drift(self, now: float) -> float:
+        """By how many seconds the clock was set ahead since the service started or the operator accepted it."""
+        wall, steady = self._began
+        return now - wall - (steady_seconds() - steady) * self.clock.speed
+
+    def allows(self, now: float, most_due: int) -> bool:
+        """Whether ticks that have ended by `now` may be closed. `most_due`: of the stream that missed the most."""
+        jumped = self.limit is not None and self.skew(now) > self.limit
+        if jumped and not (self._starting and most_due < 2):
+            self.holding = True
+            return False
+        self._believe(now)
+        return True
+
+    def accept(self, now: float) -> None:
+        self._believe(now)
+        self._began = (now, self._steady)
+
+    def _believe(self, now: float) -> None:
+        self._believed, self._steady = now, steady_seconds()
+        self._starting = self.holding = False
+
 
 log = logging.getLogger("evercount.service")
 
@@ -20,7 +88,7 @@ LARGEST_SLICE_TICKS = 1 << 15
 CELLS_PER_PAGE = 1000  # cells of a release that one answer and one live event hold, unless a reader asks for others
 LOG_SECONDS = 10.0  # between two lines of progress about one stream
 
-Publish = Callable[[str, list[dict[str, Any]]], None]
+Publish = Callable[[str], None]  # told the name of a stream that has released something
 
 
 class CatchUp:
@@ -44,7 +112,8 @@ class CatchUp:
                 return due
         size = min(due, self._sizes.get(live.name, FIRST_SLICE_TICKS), due if most is None else most)
         before, began = live.closed, time.perf_counter()
-        self.publish(live.name, self.store.close_ticks(live, size, now, RECENT, CELLS_PER_PAGE))
+        self.store.close_ticks(live, size, now, describe=0)
+        self.publish(live.name)
         took, closed = time.perf_counter() - began, live.closed - before
         if closed == size < due:  # a short last slice says nothing about the speed
             wanted = round(size * min(4.0, SLICE_SECONDS / max(took, 1e-3)))

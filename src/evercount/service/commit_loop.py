@@ -1,4 +1,7 @@
-"""The one writer thread: it closes ticks on the clock and commits batches in groups."""
+"""The threads that touch the store: the writer, which closes ticks and commits batches, and the keeper of SQLite's log.
+
+In a service that only shows a store, a watcher takes the writer's place.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,40 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import groupby
 from typing import Any
 
+from evercount import errors
 from evercount.declarations.schedule import instant_of
 from evercount.errors import AlreadyReleased, Busy, CatchingUp, EvercountError, InputError, Problem, StoreError
-from evercount.service.catch_up import CELLS_PER_PAGE, SLICE_SECONDS, CatchUp, Publish, ticks_left
-from evercount.service.clock_guard import ClockGuard
-from evercount.service.wall_clock import Clock
-from evercount.store import Accepted, Batch, Conflict, LiveStream, Store
-from evercount.store.watched_store import WatchedStore
+from evercount.service.catch_up import CELLS_PER_PAGE, SLICE_SECONDS, CatchUp, Clock, ClockGuard, Publish, ticks_left
+from evercount.store import Accepted, Batch, LiveStream, Store
+from evercount.store.database import Database
+from evercount.store.writer import WatchedStore
+
+PAUSE_SECONDS = 0.5
+"""Between two moves. SQLite itself moves the log within a commit once it has 1,000 pages. There is little left to move
+then, and the log starts again from its beginning."""
+
+
+class LogKeeper(threading.Thread):
+    """A thread that moves the log now and then. PostgreSQL does this by itself: the thread then ends at once. What is
+    committed is durable before and after: the log and the file together are the database, and SQLite's own locks keep
+    the mover, the writer and readers apart. Test: `tests/service/test_log_keeper.py`."""
+
+    def __init__(self, database: Database, pause: float = PAUSE_SECONDS) -> None:
+        super().__init__(name="evercount-log", daemon=True)
+        self._database, self._pause = database, pause
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        self._database.move_log(lambda: self._over.wait(self._pause))
+
+    def stop(self) -> None:
+        self._over.set()
+        if self.is_alive():
+            self.join()
+
 
 log = logging.getLogger("evercount.service")
 
@@ -99,7 +127,7 @@ class Writer(threading.Thread):
                 raise AlreadyReleased(f"tick {tick} is released already")
             return earlier
         releases = self.store.close_ticks(live, 1, self.clock.now(), cells=CELLS_PER_PAGE)
-        self.publish(live.name, releases)
+        self.publish(live.name)
         return releases
 
     def stop(self) -> None:
@@ -111,21 +139,19 @@ class Writer(threading.Thread):
     # -- the thread ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        while True:
+        while not self._stopping or not self._queue.empty():
             try:
-                first = self._queue.get(timeout=self._wait())
+                work = [self._queue.get(timeout=self._wait())]
             except queue.Empty:
                 self.close_due()
                 continue
-            work = [first]
             while len(work) < MOST_PER_COMMIT and not self._queue.empty():
                 work.append(self._queue.get())
             now = self.clock.now() if self._stopping else self.close_due()
-            work = [item for item in work if not self._must_wait(item, now)]
+            asked = [item for item in work if item is not None and not self._must_wait(*item, now)]
             # requests whose client went away are left out; from here on nobody can withdraw
-            if not self._serve([item for item in work if item is None or item[1].set_running_or_notify_cancel()], now):
-                self._refuse_waiting(Busy(STOPPING))
-                return
+            self._serve([(one, future) for one, future in asked if future.set_running_or_notify_cancel()], now)
+        self._refuse_waiting(Busy(STOPPING))
 
     def _wait(self) -> float:
         if self.failing:
@@ -137,11 +163,10 @@ class Writer(threading.Thread):
         moments = [moment for live in list(self.store.streams.values()) if (moment := live.next_end()) is not None]
         return min([self.clock.seconds_until(moment) for moment in moments] + [LONGEST_WAIT])
 
-    def _must_wait(self, item: tuple[Any, Future[Any]] | None, now: float) -> bool:
+    def _must_wait(self, batch: Any, future: Future[Any], now: float) -> bool:
         """Whether a batch waits for a tick that has ended and whose new keys may need time; then it is kept."""
-        if item is None or not isinstance(item[0], Batch) or self._stopping or self.failing or self.guard.holding:
+        if not isinstance(batch, Batch) or self._stopping or self.failing or self.guard.holding:
             return False
-        batch, future = item
         live = self.store.streams.get(batch.stream)
         if live is None or live.declaration.query.discovery is None or not live.due(now):
             return False
@@ -169,19 +194,14 @@ class Writer(threading.Thread):
             if future.set_running_or_notify_cancel():
                 future.set_exception(refusal)
 
-    def _serve(self, work: list[tuple[Any, Future[Any]] | None], now: float) -> bool:
-        batches: list[tuple[Batch, Future[Any]]] = []
-        for item in work:
-            if item is not None and isinstance(item[0], Batch):
-                batches.append((item[0], item[1]))
+    def _serve(self, work: list[tuple[Any, Future[Any]]], now: float) -> None:
+        """Do what was asked for, in its order; batches that follow each other are committed together."""
+        for batches, group in groupby(work, lambda item: isinstance(item[0], Batch)):
+            if batches:
+                self._commit(list(group), now)
                 continue
-            self._commit(batches, now)
-            batches = []
-            if item is None:
-                return False
-            self._call(*item)
-        self._commit(batches, now)
-        return True
+            for call, future in group:
+                self._call(call, future)
 
     def _call(self, work: Callable[[], Any], future: Future[Any]) -> None:
         try:
@@ -189,7 +209,7 @@ class Writer(threading.Thread):
             future.set_result(work())
         except Exception as error:  # noqa: BLE001 - it belongs to the caller
             if not isinstance(error, EvercountError) or (
-                isinstance(error, StoreError) and not isinstance(error, Conflict)
+                isinstance(error, StoreError) and not isinstance(error, errors.Conflict)
             ):
                 self._failed(error)
             future.set_exception(error)
@@ -327,8 +347,8 @@ class Watcher(Writer):
     def close_due(self) -> float:
         """Publish what was released since the last look; the process that writes to the store closes the ticks."""
         try:
-            for name, releases in self.watched.look(range(CELLS_PER_PAGE)):
-                self.publish(name, releases)
+            for name in self.watched.look():
+                self.publish(name)
             self.failing = None
         except StoreError as error:
             self._failed(error)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
 
 import numpy as np
 
-from evercount._arrays import IntArray
+from evercount._validate import IntArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.close_ticks import TickTotals
 from evercount.errors import EvercountError
 from evercount.examples import flu
+from evercount.service.catch_up import Clock
 from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
-from evercount.service.wall_clock import Clock
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
 
@@ -26,7 +27,6 @@ HOUR = 3600.0
 TICK_SECONDS = 1.0  # real seconds of one demonstration hour
 YEAR = 52 * 7 * 24  # hours that are published before the first page is shown; then the same winter comes again
 SEED = 20261001
-PIECES = 4  # batches per hour, so that the open tick fills up little by little
 
 DECLARATION = {
     "name": NAME,
@@ -44,9 +44,9 @@ DECLARATION = {
 }
 
 
-def reports(hour: int, seed: int = SEED) -> IntArray:
-    """The reports of one hour (from 0) per region: Poisson, the same for the same seed."""
-    generator = np.random.default_rng([seed, hour])
+def reports(hour: int) -> IntArray:
+    """The reports of one hour (from 0) per region: Poisson, the same whenever it is asked."""
+    generator = np.random.default_rng([SEED, hour])
     return np.asarray(generator.poisson(flu.rates(np.asarray([hour % YEAR]))[0]), dtype=np.int64)
 
 
@@ -73,34 +73,27 @@ def demo_declaration() -> StreamDeclaration:
 
 
 class Feeder(threading.Thread):
-    """Sends the synthetic reports as they fall due, by the same way as any batch, with idempotency keys."""
+    """Sends the synthetic reports in the middle of their hour, by the same way as any batch, with idempotency keys."""
 
-    def __init__(self, service: Service, seed: int = SEED) -> None:
+    def __init__(self, service: Service) -> None:
         super().__init__(name="evercount-demo", daemon=True)
-        self.service, self.seed = service, seed
+        self.service = service
         self.ended = threading.Event()
 
     def run(self) -> None:
         live = self.service.store.find(NAME)
-        hour, piece = live.closed, 0
-        while not self.ended.is_set() and not live.finished:
-            due = (live.declaration.schedule.begin / SECOND) + (hour + (piece + 0.5) / PIECES) * HOUR
-            if self.ended.wait(self.service.clock.seconds_until(due)):
+        for hour in itertools.count(live.closed):
+            due = live.declaration.schedule.begin / SECOND + (hour + 0.5) * HOUR
+            if self.ended.wait(self.service.clock.seconds_until(due)) or live.finished:
                 return
-            self._send(live.declaration, hour, piece)
-            hour, piece = (hour, piece + 1) if piece + 1 < PIECES else (hour + 1, 0)
-
-    def _send(self, declaration: StreamDeclaration, hour: int, piece: int) -> None:
-        numbers = reports(hour, self.seed)
-        events = [name for name, number in zip(flu.REGIONS, numbers.tolist(), strict=True) for _ in range(number)]
-        body = json.dumps(events[piece::PIECES]).encode()
-        batch = read_batch(declaration, body, key=f"{self.seed}-{hour}-{piece}")
-        while not self.ended.is_set():
-            try:
-                self.service.writer.submit(batch).result()
-                return
-            except EvercountError:  # the store fails for the moment: the key makes the retry safe
-                time.sleep(0.2)
+            body = json.dumps(np.repeat(flu.REGIONS, reports(hour)).tolist()).encode()
+            batch = read_batch(live.declaration, body, key=f"{SEED}-{hour}")
+            while not self.ended.is_set():
+                try:
+                    self.service.writer.submit(batch).result()
+                    break
+                except EvercountError:  # the store fails for the moment: the key makes the retry safe
+                    time.sleep(0.2)
 
     def stop(self) -> None:
         self.ended.set()

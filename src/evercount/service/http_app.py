@@ -1,27 +1,33 @@
-"""The HTTP application: its routes together, and what happens around every request."""
+"""The HTTP application: its routes and pages together, and what happens around every request.
+
+The pages are the dashboard's files, the chart library of an installed package, and a list of the API.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import html
+import json
 import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.responses import FileResponse, HTMLResponse
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import evercount
-from evercount.service import http_errors, openapi
-from evercount.service.http_errors import Json, describe
+from evercount.service import openapi
 from evercount.service.log_format import CLIENTS
-from evercount.service.pages import add_pages
-from evercount.service.routes.administration import add_administration
-from evercount.service.routes.releases import add_releases
-from evercount.service.routes.streams import add_streams
+from evercount.service.openapi import Json, describe, examples
+from evercount.service.routes import add_administration, add_releases, add_streams
 from evercount.service.runtime import Service
 from evercount.service.sse import HEAD_ONLY
 
@@ -56,7 +62,7 @@ def create_app(service: Service) -> FastAPI:
         responses=openapi.ERRORS,
         default_response_class=Json,
     )
-    http_errors.install(app)
+    openapi.install(app)
     app.add_middleware(Watch, service=service)
     add_streams(app, service)
     add_releases(app, service)
@@ -84,18 +90,13 @@ class Watch:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status, ended = time.perf_counter(), 0, False
+        began, status = time.perf_counter(), 0
         head = scope["method"] == "HEAD"
-        # HEAD is GET without the body: the routes know GET only
+        # the routes know GET only: the server leaves out the body of an answer to HEAD
         routed = {**scope, "method": "GET", HEAD_ONLY: True} if head else scope
 
         async def watched(message: Message) -> None:
-            nonlocal status, ended
-            if head and message["type"] == "http.response.body":
-                if not ended:
-                    ended = True
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
-                return
+            nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
@@ -120,3 +121,56 @@ class Watch:
 def route_of(scope: Scope) -> str:
     """The route's pattern, without the names that were asked for."""
     return str(getattr(scope.get("route"), "path", "other"))
+
+
+EMBED_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors *"
+DOCS_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>evercount API</title>
+<link rel="icon" type="image/svg+xml" href="static/icon.svg">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
+:root{{color-scheme:light dark}}
+code{{font-weight:600}}dt{{margin-top:1rem}}pre{{overflow-x:auto;margin:.3rem 0}}</style>
+<h1>The API of evercount {version}</h1>
+<p>Tokens are sent as <code>Authorization: Bearer TOKEN</code>. Every error has one shape:
+<code>{{"error": {{"type", "message", "remedy"}}}}</code>. The full description for tools is
+<a href="openapi.json">openapi.json</a>.</p><dl>{items}</dl></html>"""
+
+
+STATIC = Path(__file__).with_name("static")
+
+
+class Files(StaticFiles):
+    """Files that a browser keeps, and asks about before it shows them again."""
+
+    def file_response(self, *arguments: Any, **named: Any) -> Response:
+        answer = super().file_response(*arguments, **named)
+        answer.headers["Cache-Control"] = "no-cache"
+        return answer
+
+
+def add_pages(app: FastAPI) -> None:
+    app.mount("/static", Files(directory=STATIC))
+    app.mount("/vendor/uplot", Files(packages=[("uplot", "static")]))  # the chart library, of its own package
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
+
+    @app.get("/embed", include_in_schema=False)
+    async def embed() -> Response:
+        """One chart of a public stream, which any site may show in a frame: it sends no token and has no controls."""
+        headers = {"Cache-Control": "no-cache", "Content-Security-Policy": EMBED_POLICY}
+        return FileResponse(STATIC / "embed.html", headers=headers)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        known, items = examples(), []
+        for path, operations in app.openapi()["paths"].items():
+            for method, operation in operations.items():
+                name = f"{method.upper()} {path}"
+                text = html.escape(operation.get("description", operation.get("summary", "")))
+                command, answer = html.escape(known[name]["command"]), known[name]["answer"]
+                shown = html.escape(json.dumps(answer, indent=1, ensure_ascii=False))
+                shown = f"<details><summary>answer</summary><pre>{shown}</pre></details>" * (answer is not None)
+                items.append(f"<dt><code>{html.escape(name)}</code></dt><dd>{text}<pre>{command}</pre>{shown}</dd>")
+        return HTMLResponse(DOCS_PAGE.format(version=html.escape(app.version), items="".join(items)))

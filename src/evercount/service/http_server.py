@@ -68,10 +68,9 @@ def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H1
 
         _peer: str | None = None
         _phase: object = None
-        _deadline: asyncio.TimerHandle | None = None
-        _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            self._timers: dict[str, asyncio.TimerHandle] = {}
             super().connection_made(transport)
             self.conn = StrictConnection(h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES)
             host = self.client[0] if self.client else "local"
@@ -84,9 +83,8 @@ def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H1
             self._watch()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            for timer in (self._deadline, self._unread):
-                if timer is not None:
-                    timer.cancel()
+            self._limit("request")
+            self._limit("answer")
             if self._peer is not None:
                 opened[self._peer] -= 1
                 if not opened[self._peer]:
@@ -109,22 +107,22 @@ def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H1
             if phase == self._phase:
                 return
             self._phase = phase
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
-            seconds = {h11.IDLE: limits.header_seconds, h11.SEND_BODY: limits.body_seconds}.get(state)
-            if seconds is not None:
-                self._deadline = self.loop.call_later(seconds, self.transport.abort)
+            self._limit("request", {h11.IDLE: limits.header_seconds, h11.SEND_BODY: limits.body_seconds}.get(state))
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self._unread = self.loop.call_later(limits.write_seconds, self.transport.abort)
+            self._limit("answer", limits.write_seconds)
 
         def resume_writing(self) -> None:
-            if self._unread is not None:
-                self._unread.cancel()
-                self._unread = None
+            self._limit("answer")
             super().resume_writing()
+
+        def _limit(self, what: str, seconds: float | None = None) -> None:
+            """End the connection after so many seconds, unless this is called for the same thing before."""
+            if (timer := self._timers.pop(what, None)) is not None:
+                timer.cancel()
+            if seconds is not None:
+                self._timers[what] = self.loop.call_later(seconds, self.transport.abort)
 
     return Guarded
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
+from typing import Literal
 
-from evercount.errors import UnknownName
-
-FORMATS = ("text", "json")
 LINES_PER_MINUTE = 10
 CLIENTS = "evercount.service.clients"  # the logger of what clients do wrong
 
@@ -58,9 +56,7 @@ def limit_lines() -> None:
         logger.filters[:] = [*(kept for kept in logger.filters if not isinstance(kept, Repeated)), Repeated()]
 
 
-def log_to_stderr(form: str) -> logging.Logger:
-    if form not in FORMATS:
-        raise UnknownName("log format", form, FORMATS)
+def log_to_stderr(form: Literal["text", "json"]) -> logging.Logger:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     for name in ("evercount", "uvicorn"):

@@ -6,17 +6,15 @@ import json
 from datetime import tzinfo
 from typing import Any
 
-from evercount._validate import strict_json
+from evercount._validate import check_public_text, strict_json
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import parse_instant, parse_plain_instants, zone_named
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.queries import Query
 from evercount.store import Batch
 from evercount.store.open_stream import read_request
-from evercount.text_rules import check_public_text
 
 PAYLOADS = ("key", "keys", "value", "path", "values", "edge", "letter", "event")  # where an event's content may be
-LONGEST_KEY = 200
 LONGEST_USER = 256
 
 
@@ -52,8 +50,6 @@ def read_batch(
 ) -> Batch:
     """The batch of a request, with every event checked by the stream's query, whatever the open tick holds."""
     if key is not None:
-        if not (0 < len(key) <= LONGEST_KEY):
-            raise InputError(f"Idempotency-Key must have 1 to {LONGEST_KEY} characters")
         check_public_text("Idempotency-Key", key)
     items = read_items(body, ndjson, most)
     payloads = [item for item in items if type(item) is not dict]
@@ -64,29 +60,8 @@ def read_batch(
     if named:
         items = [_named_user(declaration.query, number, item) for number, item in enumerate(items)]
     if len(payloads) < len(items) or (per_user and items):
-        plain = None if per_user or named else _read_columns(items)
-        payloads, users, times = plain or _read_objects(declaration, items, per_user)
+        payloads, users, times = _read_objects(declaration, items, per_user)
     return Batch(declaration.name, payloads, read_request(declaration, payloads), users, times, key, body, sender)
-
-
-def _read_columns(items: list[Any]) -> tuple[list[Any], None, list[int | None] | None] | None:
-    """Contents and times of events that are objects of one and the same plain form, column by column.
-
-    None where an event differs from the first, or a time is not in one of the plain forms: `_read_objects` then reads
-    each event by itself, with the same result, and says which one is wrong. Test:
-    `tests/service/test_read_events.py::test_columns_are_read_as_single_events_are`.
-    """
-    names = items[0].keys() if type(items[0]) is dict else ()
-    content = [name for name in names if name != "time"]
-    if len(content) != 1 or content[0] not in PAYLOADS:
-        return None
-    if any(type(item) is not dict or item.keys() != names for item in items):
-        return None
-    name = content[0]
-    times = parse_plain_instants([item["time"] for item in items]) if "time" in names else None
-    if times is None and "time" in names:
-        return None
-    return [item[name] for item in items], None, times
 
 
 def _read_objects(
@@ -95,7 +70,7 @@ def _read_objects(
     """Contents, users and times of events of which some are objects."""
     payloads: list[Any] = []
     users: list[str] = []
-    times: list[int | None] = []
+    moments: list[Any] = []
     zone = zone_named(declaration.schedule.zone)
     counting = declaration.query.event_number is not None
     levels = () if declaration.columns is None else declaration.columns.levels
@@ -114,10 +89,16 @@ def _read_objects(
         payloads.extend(fields.values())
         if per_user:
             users.append(_user(number, user))
-        times.append(None if moment is None else _moment(number, moment, zone))
-    if all(moment is None for moment in times):
-        return payloads, users if per_user else None, None
-    return payloads, users if per_user else None, times
+        moments.append(moment)
+    return payloads, users if per_user else None, _instants(moments, zone)
+
+
+def _instants(moments: list[Any], zone: tzinfo) -> list[int | None] | None:
+    """The times of events, None for those without one; None where no event has a time."""
+    if all(moment is None for moment in moments):
+        return None
+    plain = parse_plain_instants(moments)  # together, which is much quicker
+    return plain or [None if moment is None else _moment(place, moment, zone) for place, moment in enumerate(moments)]
 
 
 def _named_user(query: Query, number: int, item: Any) -> dict[str, Any]:

@@ -7,41 +7,39 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 import evercount
-from evercount.declarations.cautions import declared_text, published_line
-from evercount.declarations.field_types import declared_budget
+from evercount.declarations.cautions import published_line
+from evercount.declarations.fields import declared_budget
 from evercount.declarations.schedule import format_utc, instant_of
-from evercount.declarations.tick_marks import NewMark
-from evercount.declarations.view_names import offered_views
+from evercount.declarations.view_names import NewMark, offered_views
+from evercount.engine.release_table import Exports
 from evercount.engine.user_counting import enforced_by
-from evercount.errors import Problem, StoreError
+from evercount.errors import ParameterError, Problem, StoreError
 from evercount.privacy import counted_text
 from evercount.service.access import Access, Buckets, Limits, read_body
-from evercount.service.catch_up import CELLS_PER_PAGE, ticks_left
-from evercount.service.commit_loop import Watcher, Writer
-from evercount.service.log_keeper import LogKeeper
+from evercount.service.answers import PlanQueue
+from evercount.service.catch_up import CELLS_PER_PAGE, Clock, ticks_left
+from evercount.service.commit_loop import LogKeeper, Watcher, Writer
 from evercount.service.metrics import Requests, StreamMetrics, admin_metrics, exposition, public_metrics
-from evercount.service.plans import PlanQueue
 from evercount.service.read_events import load_json
 from evercount.service.sse import Hub
-from evercount.service.wall_clock import Clock
 from evercount.store import AnyStream, EndedStream, LiveStream, Store, StreamDeclaration, retire_stream
 from evercount.store.open_stream import HISTORY
-from evercount.store.tick_marks import mark_ticks
-from evercount.store.watched_store import WatchedStore
+from evercount.store.stream_life import mark_ticks
+from evercount.store.writer import WatchedStore
 
 T = TypeVar("T")
 S = TypeVar("S", bound=AnyStream)
 
 log = logging.getLogger("evercount.service")
 
-READERS, PLANNERS, BUILDERS, ENCODERS = 8, 2, 2, 2  # threads; encoders read bodies of requests
+READERS, PLANNERS, PREPARERS = 8, 2, 4  # threads
+DECLARED = ("description", "tick", "horizon", "late", "wait", "revise_for", "public", "shown")  # facts as declared
 BEHIND_SECONDS = 0.5  # a stream with several ticks to close is called catching up once the oldest is this late
 MOST_GAUGES = 100  # cells of a public stream whose released numbers are metrics; wider streams have an API of their own
 
@@ -74,9 +72,8 @@ class Service:
         self._log_keeper = LogKeeper(store.database)
         # threads of their own: many requests for plans or pages keep nobody from declaring or from sending events
         self._readers = ThreadPoolExecutor(READERS, "evercount-read")
-        self._builders = ThreadPoolExecutor(BUILDERS, "evercount-build")
+        self._preparers = ThreadPoolExecutor(PREPARERS, "evercount-prepare")
         self._plans = PlanQueue(PLANNERS, self.limits.plans, self.limits.plans_per_client)
-        self._encoders = ThreadPoolExecutor(ENCODERS, "evercount-encode")
 
     def declare(self, declarations: list[StreamDeclaration]) -> None:
         for declaration in declarations:
@@ -113,7 +110,7 @@ class Service:
             self.writer.stop()
         self._log_keeper.stop()
         self._plans.close()
-        for pool in (self._readers, self._builders, self._encoders):
+        for pool in (self._readers, self._preparers):
             pool.shutdown(wait=False, cancel_futures=True)
         self.store.close()
 
@@ -121,7 +118,7 @@ class Service:
         return await asyncio.wrap_future(self.writer.submit(work))
 
     async def finish_noise(self, name: str) -> None:
-        """Wait for the noise of a stream beside the writer, which serves others meanwhile."""
+        """Wait for the noise of a stream outside the writer, which serves others meanwhile."""
         live = self.find(name)
         if live.declaration.query.discovery is None and (live.ahead is None or live.ahead.done()):
             return  # no event brings new noise: the writer need not be asked
@@ -129,23 +126,21 @@ class Service:
             noise = await self.write(lambda: self.store.noise_ahead.under_way(self.find(name)))
             if noise is None:
                 return
-            drawn = asyncio.wrap_future(noise)
-            await asyncio.wait([drawn])
-            if not drawn.cancelled():
-                drawn.exception()  # what went wrong there goes wrong again when the tick closes
+            # what goes wrong there goes wrong again when the tick closes
+            await asyncio.gather(asyncio.wrap_future(noise), return_exceptions=True)
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, partial(function, *arguments))
 
-    async def encode(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Have a thread read a body that was sent, so that a large one keeps nobody else waiting."""
-        return await asyncio.get_running_loop().run_in_executor(self._encoders, partial(function, *arguments, **named))
+    async def prepare(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Have a thread work on what was sent, so that a large body or declaration keeps nobody else waiting."""
+        return await asyncio.get_running_loop().run_in_executor(self._preparers, partial(function, *arguments))
 
-    async def read_json(self, request: Request) -> Any:
-        return await self.encode(load_json, await read_body(request, self.limits.body), "the body")
-
-    async def build(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._builders, partial(function, *arguments))
+    async def read_json(self, request: Request) -> dict[str, Any]:
+        data = await self.prepare(load_json, await read_body(request, self.limits.body), "the body")
+        if not isinstance(data, dict):
+            raise ParameterError("the body must be a JSON object")
+        return data
 
     async def compute(self, request: Request, function: Callable[..., T], *arguments: Any) -> T:
         """Have a thread compute a plan, after those that others asked for, while the client waits for it."""
@@ -271,11 +266,10 @@ class Service:
 
     def facts(self, live: AnyStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events, but for keys that were released."""
-        declaration, closed = live.declaration, live.closed
-        horizon, schedule = declaration.horizon, declaration.schedule
+        declaration, schedule, closed = live.declaration, live.declaration.schedule, live.closed
+        horizon = declaration.horizon
         facts = {
             "name": live.name,
-            "description": declaration.description,
             "query": {
                 "name": declaration.query.name,
                 **short_parameters(declaration.query.parameters()),
@@ -288,39 +282,29 @@ class Service:
             "counted": counted_text(
                 declaration.budget, enforced_by(declaration.released_query, None), declaration.tick
             ),
-            "tick": schedule.tick,
+            **{name: getattr(declaration, name) for name in DECLARED},
             "start": format_utc(schedule.begin),
             "zone": schedule.zone,
-            "horizon": horizon,
-            "late": declaration.late,
-            "wait": declaration.wait,
-            "revise_for": declaration.revise_for,
-            "public": declaration.public,
             "postprocess": list(declaration.postprocess),
-            "shown": declaration.shown,
             "views": list(offered_views(declaration.query, schedule, declaration.stream_postprocess)),
             "released": closed,
             "ticks_left": None if horizon is None else horizon - closed,
             "open_tick": None,
             "open_since": None,
             "closes": None,
+            "successor": live.successor,
             "level": 0.95,
             "notes": [mark.facts(schedule) for mark in live.marks if mark.hides is None],
-            "noise": live.noise,
+            "noise": Exports.noise,
         }
         if isinstance(live, EndedStream):
-            state = {"state": live.ending, "reason": live.reason, "successor": live.successor, "ticks_left": 0}
-            return facts | state
-        begin, end = None if schedule.manual else schedule.start_of(closed + 1), live.next_end()
+            return facts | {"state": live.ending, "reason": live.reason, "ticks_left": 0}
         if not live.finished:
-            facts |= {"open_tick": closed + 1, "open_since": None if begin is None else format_utc(begin)}
-        closes = None if end is None else format_utc(instant_of(end))
-        return facts | {"closes": closes, "state": self._state(live), "successor": live.successor}
-
-    @staticmethod
-    def explained(live: AnyStream) -> dict[str, Any]:
-        """The guarantee in plain words; the sentence is a fact of its own. The service itself keeps to the cap."""
-        return {name: text for name, text in asdict(declared_text(live.declaration)).items() if name != "sentence"}
+            since = None if schedule.manual else format_utc(schedule.start_of(closed + 1))
+            facts |= {"open_tick": closed + 1, "open_since": since}
+        if (end := live.next_end()) is not None:
+            facts["closes"] = format_utc(instant_of(end))
+        return facts | {"state": self._state(live)}
 
     def _state(self, live: LiveStream) -> str:
         if live.stopped or live.finished:
@@ -346,14 +330,6 @@ class Service:
         """Refuse to show a history that is not the published one."""
         if not live.readable:
             raise Problem(410, "StreamEnded", "the history in this database is not the one that was published")
-
-    def cells(self, live: AnyStream) -> list[dict[str, Any]]:
-        """The cells of a stream in order; `since` is the tick at which a key became public, null for declared ones."""
-        keys = self.store.public_keys(live.id) if live.readable else []
-        declared: list[tuple[str, int | None]] = [(label, None) for label in live.declaration.query.labels]
-        return [
-            {"cell": cell, "label": label, "since": since} for cell, (label, since) in enumerate([*declared, *keys])
-        ]
 
 
 def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:

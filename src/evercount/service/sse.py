@@ -1,12 +1,13 @@
-"""Hub: tells every listener of a stream about its new releases (server-sent events)."""
+"""Live releases as server-sent events: the hub that wakes the listeners of a stream, and what each of them gets."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -14,10 +15,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from evercount.errors import Problem
-from evercount.service.http_errors import describe
+from evercount.service.openapi import describe
 
-RECENT = 64  # releases of each stream that are kept ready for listeners
-CHARACTERS_AT_ONCE = 1 << 16  # of events that are sent in one piece: each piece is a system call and a turn of the loop
+AT_ONCE = 64  # releases that a listener gets from the store at a time
 HEARTBEAT_SECONDS = 15.0
 HEAD_ONLY = "evercount.head"  # in the scope of a HEAD request, which is answered as GET without its body
 
@@ -37,44 +37,15 @@ def by_tick(releases: list[dict[str, Any]]) -> list[tuple[int, str]]:
     return [(tick, "".join(map(sse, group))) for tick, group in groups]
 
 
-class Topic:
-    """The latest releases of one stream, and the event that its listeners wait for."""
-
-    def __init__(self) -> None:
-        self.recent: deque[tuple[int, str]] = deque(maxlen=RECENT)
-        self.news = asyncio.Event()
-        self.listeners = 0
-
-    @contextmanager
-    def listener(self) -> Iterator[None]:
-        self.listeners += 1
-        try:
-            yield
-        finally:
-            self.listeners -= 1
-
-    def tell(self, releases: list[dict[str, Any]]) -> None:
-        """Keep new releases and wake the listeners. While nobody listens nothing is kept: who comes asks the store."""
-        if not self.listeners:
-            self.recent.clear()
-            return
-        self.recent.extend(by_tick(releases))
-        self.wake()
-
-    def wake(self) -> None:
-        self.news.set()
-        self.news = asyncio.Event()
-
-
 class Hub:
-    """All topics. Lives in the event loop; other threads come in by `publish`."""
+    """Who listens to which stream. Lives in the event loop; other threads come in by `publish`."""
 
     def __init__(self, most: int = 256, most_per_client: int = 32) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
         self.most, self.most_per_client = most, most_per_client
         self._clients: Counter[str] = Counter()
-        self._topics: dict[str, Topic] = {}
+        self._news: dict[str, asyncio.Event] = {}  # of streams whose listeners wait
 
     @property
     def listeners(self) -> int:
@@ -94,25 +65,24 @@ class Hub:
             if not self._clients[client]:
                 del self._clients[client]
 
-    def publish(self, name: str, releases: list[dict[str, Any]]) -> None:
-        self.in_loop(lambda: self.topic(name).tell(releases))
+    def publish(self, name: str) -> None:
+        """Wake the listeners of a stream: it has released something."""
+        self.in_loop(partial(self._wake, name))
 
     def in_loop(self, work: Callable[[], None]) -> None:
         """Have the event loop do something; from any thread, and from a signal handler."""
         if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(work)
 
-    def topic(self, name: str) -> Topic:
-        return self._topics.setdefault(name, Topic())
-
     def close(self) -> None:
         """End every open connection; safe to call from a signal handler."""
         self.closing = True
-        self.in_loop(self._wake_all)
+        self.in_loop(lambda: self._wake(*self._news))
 
-    def _wake_all(self) -> None:
-        for topic in self._topics.values():
-            topic.wake()
+    def _wake(self, *names: str) -> None:
+        for name in names:
+            if (news := self._news.pop(name, None)) is not None:
+                news.set()
 
     async def events(
         self,
@@ -123,46 +93,24 @@ class Hub:
         heartbeat: float = HEARTBEAT_SECONDS,
     ) -> AsyncIterator[str]:
         """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed. The
-        store is asked where the kept releases do not continue after the tick, and again at every heartbeat: a release
-        that is committed but was never published (the commit's answer was lost) is then sent, too."""
-        topic = self.topic(name)
-        with topic.listener():
-            yield "retry: 2000\n: evercount\n\n"
-            ask = True
-            while not self.closing and allowed():
-                news = topic.news
-                ready = [(tick, text) for tick, text in topic.recent if tick > after]
-                gap = bool(ready) and ready[0][0] != after + 1
-                if gap or (ask and not ready):
-                    ready = by_tick(await read(after, RECENT))
-                    ask = bool(ready)
-                for part in _parts(ready):
-                    if not allowed():
-                        return
-                    yield "".join(text for _, text in part)
-                    after = part[-1][0]
-                    await asyncio.sleep(0)  # let the loop notice a listener that went away
-                if ready:
-                    continue
-                try:
-                    await asyncio.wait_for(news.wait(), heartbeat)
-                except TimeoutError:
-                    ask = True
-                    yield ": heartbeat\n\n"
-
-
-def _parts(events: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """The events in groups that are sent together: about CHARACTERS_AT_ONCE each."""
-    part: list[tuple[int, str]] = []
-    size = 0
-    for tick, text in events:
-        part.append((tick, text))
-        size += len(text)
-        if size >= CHARACTERS_AT_ONCE:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
+        store is asked after every waking and every heartbeat: a release that is committed but was never published (the
+        commit's answer was lost) is sent, too."""
+        yield "retry: 2000\n: evercount\n\n"
+        while not self.closing and allowed():
+            news = self._news.setdefault(name, asyncio.Event())
+            releases = await read(after, AT_ONCE)
+            for tick, text in by_tick(releases):
+                if not allowed():
+                    return
+                yield text
+                after = tick
+                await asyncio.sleep(0)  # let the loop notice a listener that went away
+            if releases:
+                continue
+            try:
+                await asyncio.wait_for(news.wait(), heartbeat)
+            except TimeoutError:
+                yield ": heartbeat\n\n"
 
 
 class LiveResponse(StreamingResponse):

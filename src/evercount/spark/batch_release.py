@@ -14,25 +14,28 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from evercount._arrays import IntArray
 from evercount.declarations.cautions import declared_text
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
 from evercount.declarations.view_names import shown_tables
-from evercount.engine.close_ticks import close_ticks
-from evercount.engine.derived_query import can_be_cut, cut_cells
+from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.release_table import LEVEL
-from evercount.engine.tick_totals import TickEvents, TickTotals
+from evercount.engine.revisions import can_be_cut, cut_cells
 from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modules
 from evercount.errors import InputError, ParameterError, StoreError
-from evercount.noise import Secret
+from evercount.noise import Secret, random_bytes
 from evercount.privacy import Ledger
-from evercount.queries.capabilities import rows_of
+from evercount.queries.sensitivities import rows_of
 from evercount.spark import count_events as counting
-from evercount.spark.check_source import check_parquet_times, check_source
-from evercount.spark.place_rows import BAD
-from evercount.spark.run_secret import new_run, proof_of, run_secret
-from evercount.spark.session import check_pandas, first_line
+from evercount.spark.session import (
+    check_declaration,
+    check_pandas,
+    check_parquet_times,
+    check_source,
+    first_line,
+    proof_of,
+    run_secret,
+)
 from evercount.store.named_events import Part, as_tick, by_tick
 
 SCHEMA = "tick bigint, start string, cell string, value double, std double, low double, high double"
@@ -74,7 +77,6 @@ class ShardJob:
     shards: int
     run: str
     proof: str
-    level: float
 
 
 def release_batch(
@@ -88,7 +90,6 @@ def release_batch(
     until: int | None = None,
     shards: int | None = None,
     skip_bad: bool = False,
-    level: float = LEVEL,
     run: str | None = None,
     ledger: Ledger | None = None,
 ) -> BatchOutcome:
@@ -105,7 +106,6 @@ def release_batch(
         until: ticks that have ended by this instant (microseconds since 1970) are released; None for now.
         shards: into how many ranges the cells are cut; each is one task. The numbers are the same for any.
         skip_bad: whether rows that are not events are left out instead of refused.
-        level: the level of the intervals.
         run: the name of the run; None for a random one. For audits and tests: a name serves one table of events only.
         ledger: where the run is entered before it releases anything; a run that does not fit is refused before it
             counts.
@@ -115,7 +115,7 @@ def release_batch(
 
     **Guarantee.** What one run publishes is what one `Stream` of the declaration publishes, so its guarantee holds.
     Ticks are chosen by the clock, not by the data. A repeated or speculative task computes the same bits, and Spark
-    commits one of them. Every run is a release of its own with independent noise (`run_secret.py`): the budgets of
+    commits one of them. Every run is a release of its own with independent noise (`session.py`): the budgets of
     several runs over the same events add up (`ledger`). Tests:
     tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table and
     tests/spark/test_batch_release.py::test_shards_do_not_change_a_bit.
@@ -126,7 +126,7 @@ def release_batch(
         StoreError: `out` exists, with mode "error", or cannot be written.
         BudgetExceeded: the ledger has not enough left.
     """
-    counting.check_declaration(declaration)
+    check_declaration(declaration)
     if declaration.revise_for is not None:
         raise ParameterError("a batch publishes each tick once: late = 'revise' is for release_stream")
     check_pandas()
@@ -139,9 +139,12 @@ def release_batch(
         raise ParameterError("release_batch needs the start of the stream: declare it")
     if events.isStreaming:
         raise ParameterError("release_batch takes a table; a streaming DataFrame goes to release_stream")
-    ticks = _ticks(declaration, round(time() * SECOND) if until is None else until)
+    ticks = declaration.ended(round(time() * SECOND) if until is None else until)
+    if ticks < 1:
+        first = declaration.schedule.show(declaration.closes(1))
+        raise ParameterError(f"no tick has ended: the first one ends at {first}")
     shards = _shards(declaration, shards)
-    run = run or new_run()
+    run = run or random_bytes(16).hex()
     check_source(events, declaration)
     check_parquet_times(events, declaration)
     if out is not None and mode.startswith("error"):
@@ -150,19 +153,19 @@ def release_batch(
     cost = declaration.build(secret=run_secret(run), replay=True).cost
     if ledger is not None:
         ledger.check(entry, cost)
-    job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)), level)
-    named = counting.has_names(declaration) or declaration.query.discovery is not None
+    job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)))
+    named = declaration.query.people is not None or declaration.query.discovery is not None
     guarantee = declared_text(declaration).sentence
     capped = counting.capped_groups if declaration.budget.unit == "user" else counting.group_events
     grouped = counting.named_history if named else capped
     groups = grouped(events, declaration, ticks, ticks).persist()
     try:
         unread = groups.where("place < 0").groupBy("place").agg(fn.sum("events").alias("events")).collect()
-        bad = {BAD[-row["place"]]: row["events"] for row in unread}
+        bad = {counting.BAD[-row["place"]]: row["events"] for row in unread}
         if not skip_bad:
             counting.refuse_bad(bad)
         if ledger is not None:
-            ledger.spend(entry, cost, "release_batch")
+            ledger.spend(entry, cost)
         if named:
             released = _one_task(groups).mapInArrow(partial(_release_named, job), SCHEMA)
         else:
@@ -190,14 +193,6 @@ def _refuse_existing(session: SparkSession, out: str) -> None:
     except AnalysisException:  # nothing is there
         return
     raise StoreError(f"{out} cannot be written: it exists. Name another folder, or choose what happens to it (mode)")
-
-
-def _ticks(declaration: StreamDeclaration, until: int) -> int:
-    """How many ticks have ended, and waited as long as is declared."""
-    schedule, ended = declaration.schedule, declaration.ended(until)
-    if ended < 1:
-        raise ParameterError(f"no tick has ended: the first one ends at {schedule.show(declaration.closes(1))}")
-    return ended
 
 
 def _shards(declaration: StreamDeclaration, shards: int | None) -> int:
@@ -285,10 +280,8 @@ def _released(
     stream, schedule = declaration.build(secret=secret, part=part), declaration.schedule
     before, made = np.empty((0, len(stream.labels))), declaration.view_postprocess
     try:
-        closed = (
-            table for block in blocks for table in close_ticks(stream, block, schedule.starts_of, level=job.level)
-        )
-        for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level, made):
+        closed = (table for block in blocks for table in close_ticks(stream, block, schedule.starts_of))
+        for table in shown_tables(stream, closed, declaration.shown, schedule, before, LEVEL, made):
             yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
     finally:
         stream.close()
@@ -305,15 +298,10 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     groups = [np.asarray(rows[name].fill_null(0).to_numpy(), np.int64) for name in counting.GROUP_COLUMNS]
     declaration, secret = _of(job)
     for number in np.unique(shard).tolist():
-        chosen = counted & (shard == number)
-        yield from _release_shard(job, declaration, secret, number, [column[chosen] for column in groups])
-
-
-def _release_shard(
-    job: ShardJob, declaration: StreamDeclaration, secret: Secret, number: int, groups: list[IntArray]
-) -> Iterator[Any]:
-    order = np.lexsort((groups[1], groups[0]))
-    tick, cell, total = rows_of(declaration.query).totals(*(column[order] for column in groups))
-    part = cut_cells(declaration.query.cells, job.shards)[number] if job.shards > 1 else None
-    cells, first = (declaration.query.cells, 0) if part is None else (len(part), part.start)
-    return _released(job, declaration, secret, [TickTotals(1, job.ticks, cells, tick, cell - first, total)], part)
+        chosen = np.flatnonzero(counted & (shard == number))
+        chosen = chosen[np.lexsort((groups[1][chosen], groups[0][chosen]))]
+        tick, cell, total = rows_of(declaration.query).totals(*(column[chosen] for column in groups))
+        part = cut_cells(declaration.query.cells, job.shards)[number] if job.shards > 1 else None
+        cells, first = (declaration.query.cells, 0) if part is None else (len(part), part.start)
+        totals = TickTotals(1, job.ticks, cells, tick, cell - first, total)
+        yield from _released(job, declaration, secret, [totals], part)

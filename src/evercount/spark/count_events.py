@@ -1,28 +1,60 @@
-"""Counting in Spark: rows of a DataFrame → what each tick adds to each cell, as one aggregation in the JVM."""
+"""Counting in Spark: rows of a DataFrame → events → what each tick adds to each cell, in the JVM.
+
+What an event is, and which rows are none and why, is the rule of files (`files/event_sql.py`), most of it by the same
+SQL. What Spark writes otherwise is here: how a column becomes a text, a number or an instant. No expression depends on
+the session's time zone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame, Observation, Window
+from pyspark.sql import Column, DataFrame, Observation, Window, types
 from pyspark.sql import functions as fn
+from pyspark.sql.pandas.functions import arrow_udf
 
-from evercount._arrays import IntArray
+from evercount._validate import IntArray
+from evercount.declarations import schedule as times
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.unit_periods import sql_period
-from evercount.engine.tick_totals import TickTotals
-from evercount.errors import InputError, ParameterError
-from evercount.files.event_sql import columns_of
-from evercount.queries.capabilities import rows_of
-from evercount.spark.place_rows import BAD, event_rows, place_events, with_legal_keys
-from evercount.store.accept_totals import Counted, check_fed
+from evercount.engine.close_ticks import TickTotals
+from evercount.engine.write_table import parquet_modules
+from evercount.errors import InputError
+from evercount.files.event_sql import (
+    FARTHEST,
+    LONGEST_UNLISTED,
+    NO_ORDER,
+    ORDER_PATTERN,
+    REASONS,
+    cell_sql,
+    columns_of,
+    epoch_sql,
+    is_keyed,
+    is_valued,
+    key_sql,
+    reason_sql,
+    units_sql,
+)
+from evercount.queries.sensitivities import rows_of
+from evercount.spark.session import check_columns
+from evercount.store.accept_totals import Counted, brings
 from evercount.store.named_events import NamedEvents, UserEvents
 
 GROUP_COLUMNS = ("place", "cell", "events", "units")
 NAMES_AT_A_TIME = 1_000_000  # rows with names that the driver reads together; at least one tick
+TOO_FAR = NO_ORDER + 1
+BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
+VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
+USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"  # keys that are legal by their looks: `queries.discovered_keys`
+WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
+NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
+KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+VALUES = ("double", VALUE_TEXT, [types.NumericType], "a value is a number")
+ORDERS = ("long", ORDER_PATTERN, KEY_TYPES, "an order is a whole number")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,23 +70,6 @@ class CountedEvents(Counted):
             self.kept.unpersist()
 
 
-def check_declaration(declaration: StreamDeclaration) -> None:
-    """ParameterError for what Spark cannot serve; it needs no session."""
-    columns, people, name = columns_of(declaration), declaration.query.people, declaration.query.name
-    check_fed(declaration, "Spark")
-    needs, instead = "", ""
-    if people is not None and people.order_matters:
-        needs, instead = f"{name!r} counts each user under the first keys", "count users under all keys (max_keys), "
-    elif people is None and declaration.budget.unit == "user":
-        needs = "a budget of unit 'user' keeps the first events of each user"
-    if needs and columns.order is None:
-        raise ParameterError(
-            f"{needs}, and Spark's rows have no order: name a column of whole numbers that orders the events of "
-            f"one user at one time (columns.order), {instead}or use `evercount release`, which takes rows in the order "
-            "of the file"
-        )
-
-
 def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
     """Add up rows of `place_events`, which may be a micro-batch of a stream of them.
 
@@ -62,10 +77,11 @@ def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     `files.count_rows.count`, with the same rules. Test:
     tests/spark/test_count_events.py::test_spark_and_the_file_door_agree_row_by_row.
     """
-    if has_names(declaration):
+    users, names = brings(declaration)
+    if names:
         return _count_named(named_groups(rows, declaration), declaration)
-    if declaration.budget.unit == "user":
-        return _count_users(event_rows(rows, declaration), declaration)
+    if users:
+        return _count_users(with_legal_keys(rows, declaration), declaration)
     groups = group_placed(rows, declaration).toArrow()
     place, cell, events, units = (_numbers(groups, name) for name in GROUP_COLUMNS)
     bad = {BAD[-int(reason)]: int(events[place == reason].sum()) for reason in np.unique(place[place < 0])}
@@ -81,7 +97,7 @@ def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     sizes, place = Observation(), fn.col("place")
     reasons = [fn.count_if(place == -reason).alias(str(reason)) for reason in BAD]
     rows = rows.observe(sizes, fn.count(fn.lit(1)).alias("rows"), *reasons)
-    if "value" not in rows_of(declaration.query).columns:
+    if not is_valued(declaration):
         rows = rows.drop("units")
     events = rows.where(place > 0).toArrow()
     found = sizes.get
@@ -153,15 +169,9 @@ def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 
 def group_placed(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    valued = "value" in rows_of(declaration.query).columns
+    valued = is_valued(declaration)
     units = fn.coalesce(fn.sum("units"), fn.lit(0)) if valued else fn.lit(0)
     return rows.groupBy("place", "cell").agg(fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units"))
-
-
-def has_names(declaration: StreamDeclaration) -> bool:
-    """Whether Spark hands over rows with names: keys that nobody listed, without caps of users, or counted users."""
-    query = declaration.query
-    return query.people is not None or (query.discovery is not None and declaration.budget.unit != "user")
 
 
 def named_groups(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
@@ -171,7 +181,7 @@ def named_groups(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
     if declaration.query.people is None:
         groups = with_legal_keys(rows.groupBy("place", "k").agg(number), declaration)
         return groups.select("place", fn.col("k").alias("name"), fn.col("events").alias("number"), "events")
-    rows, good = event_rows(rows, declaration), fn.col("place") > 0
+    good = fn.col("place") > 0
     if columns_of(declaration).order is None:  # then it does not matter
         rows = rows.withColumns({"us": fn.lit(0).cast("long"), "o": fn.lit(0).cast("long")})
     name, cell = (fn.when(good, fn.col(column)).alias(alias) for column, alias in (("who", "name"), ("cell", "cell")))
@@ -208,7 +218,7 @@ def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, 
     """
     budget, schedule = declaration.budget, declaration.schedule
     most, each, ticks = budget.caps
-    rows = event_rows(place_events(events, declaration, last, horizon), declaration)
+    rows = with_legal_keys(place_events(events, declaration, last, horizon), declaration)
     until = schedule.start_of(min(last, horizon or last) + 1)
     rows = rows.withColumn("good", fn.col("place") > 0).withColumn(
         "period", fn.expr(sql_period(budget, schedule, "greatest(place, 1)", "div", until))
@@ -231,3 +241,154 @@ def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, 
     cell = "cell" if declaration.query.discovery is None else "k"
     place_cell = ("place", fn.when(fn.col("place") > 0, fn.col(cell)).alias(cell))
     return kept.groupBy(*place_cell).agg(fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units"))
+
+
+# -- from rows to events -----------------------------------------------------------------------------------------------
+
+
+def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+    """One row for each row of a table or of a stream: place, cell, units, and where users are named who, us and o.
+
+    place is a tick, −reason for rows that are not events, NULL after the horizon. A row finds its cell by a join that
+    every task does by itself: what is shuffled later has numbers, not texts. Keys that nobody listed are in k instead
+    of cell. Nothing is filtered here: Spark would copy the expressions into the condition once for each use, which
+    grows beyond all bounds for calendars with many clock changes.
+    """
+    columns, schedule, query = columns_of(declaration), declaration.schedule, declaration.query
+    # two days more than the last tick: wall times differ from instants by less, and Spark is slow with long expressions
+    until = schedule.start_of(min(last, horizon or last) + 1) + 2 * times.UNITS["d"]
+    kind, time = check_columns(events, declaration), _column(columns.time)
+    keys = [_key(events, name) for name in columns.levels or columns.key_columns]
+    rows = events.select(
+        time.alias("t"),
+        *instants(time, kind, columns.time),
+        fn.expr(key_sql(columns, keys, "octet_length") or "CAST(NULL AS STRING)").alias("k"),
+        (_number(events, columns.value, *VALUES) if columns.value else fn.lit(None).cast("double")).alias("v"),
+        fn.expr(_key(events, columns.user) if columns.user else "CAST(NULL AS STRING)").alias("who"),
+        (_number(events, columns.order, *ORDERS) if columns.order else fn.lit(None).cast("long")).alias("o"),
+    )
+    unlisted = query.discovery is not None
+    if is_keyed(declaration) and not unlisted:
+        rows = rows.join(fn.broadcast(_listed(rows, rows_of(query).keys[0])), "k", "left")
+    rows = rows.withColumn("cell", fn.expr("0" if unlisted else cell_sql(declaration, "listed")).cast("long"))
+    # step by step, so that Spark works each out once for each row and not for each use
+    rows = rows.withColumns({name: within(fn.col(name)) for name in ("wall", "exact")})
+    # the zone's clock changes are a long expression: it is left out where no time can be a wall time
+    us = f"coalesce(exact, {schedule.sql_instant('wall', until)})" if isinstance(kind, WALL_TYPES) else "exact"
+    rows = rows.withColumns({"us": fn.expr(us), "units": fn.expr(units_sql(declaration, "rint({})")).cast("long")})
+    rows = rows.withColumn("reason", fn.expr(reason_sql(declaration, "false", "NOT is_valid_utf8(who)")))
+    place = fn.when(fn.col("reason") > 0, -fn.col("reason"))
+    if horizon is not None:
+        place = place.when(fn.col("us") >= schedule.start_of(horizon + 1), None)
+    if horizon is None or last < horizon:
+        place = place.when(fn.col("us") >= schedule.start_of(last + 1), -TOO_FAR)
+    place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
+    more = ["k" if unlisted else "cell", "units", *(["who", "us", "o"] * bool(columns.user))]
+    return rows.select(place.cast("long").alias("place"), *more)
+
+
+def _listed(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    pa, _ = parquet_modules()
+    table = pa.table({"k": pa.array(list(keys), pa.string()), "listed": np.arange(len(keys))})
+    return rows.sparkSession.createDataFrame(table)
+
+
+def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
+    """Rows whose k is the key as it is counted; a row whose key is not legal is no event. The usual keys are told from
+    others in the JVM. Others go through the rule itself in Python, on the executors: Java's Unicode has another
+    version, and a key must be legal in every door or in none."""
+    found, k = declaration.query.discovery, fn.col("k")
+    if found is None:
+        return rows
+    pa, _ = parquet_modules()
+
+    def legal(keys: Any) -> Any:
+        return pa.array(found.check_keys(keys.to_pylist()), pa.string())
+
+    legal.__annotations__ = dict.fromkeys(("keys", "return"), pa.Array)  # Spark reads them as types
+    check = arrow_udf(legal, "string")  # type: ignore[call-overload]
+    short = fn.octet_length(k).between(1, LONGEST_UNLISTED) & fn.is_valid_utf8(k)
+    rows = rows.withColumn("k", fn.when(short, k)).withColumn("usual", matches(k, USUAL_KEY))
+    other = check(fn.when(~fn.col("usual"), k))
+    rows = rows.withColumn("k", fn.when(fn.col("usual"), k).otherwise(other))
+    place = fn.col("place")
+    bad = fn.when((place > 0) & fn.col("k").isNull(), fn.lit(-10).cast("long")).otherwise(place)
+    return rows.withColumn("place", bad).drop("usual")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _column(name: str) -> Column:
+    return fn.col(_quoted(name))
+
+
+def _is_text(events: DataFrame, name: str, legal: Any, what: str) -> bool:
+    """Whether a column has texts; InputError where its type is not legal."""
+    kind = events.schema[name].dataType
+    if not isinstance(kind, (types.StringType, *legal)):
+        raise InputError(f"the column {name!r} is of type {kind.simpleString()}; {what}")
+    return isinstance(kind, types.StringType)
+
+
+def _key(events: DataFrame, name: str) -> str:
+    """SQL: a key or a user as a text."""
+    _is_text(events, name, KEY_TYPES, "a key is a text or a whole number")
+    return f"CAST({_quoted(name)} AS STRING)"
+
+
+def _number(events: DataFrame, name: str, kind: str, pattern: str, legal: Any, what: str) -> Column:
+    """A column as numbers of a kind; of texts those that fit the pattern."""
+    column = _column(name)
+    if _is_text(events, name, legal, what):
+        return fn.when(matches(column, pattern), column.try_cast(kind))
+    return column.cast(kind)
+
+
+# -- times ------------------------------------------------------------------------------------------------------------
+
+
+def instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Column]:
+    """`wall` for a time without an offset, `exact` for one with it, in microseconds; NULL for what is not a time."""
+    wall = exact = fn.lit(None).cast("long")
+    seconds = fn.expr(epoch_sql(_quoted(name), "rint({})"))
+    if isinstance(kind, types.StringType):
+        wall = fn.when(matches(time, times.WALL_PATTERN), _wall(time.try_cast("timestamp_ntz")))
+        exact = fn.when(matches(time, times.INSTANT_PATTERN), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
+        exact = exact.when(matches(time, times.NUMBER_PATTERN), seconds)
+    elif isinstance(kind, types.TimestampType):
+        exact = fn.unix_micros(time)
+    elif isinstance(kind, types.TimestampNTZType):
+        wall = _wall(time)
+    elif isinstance(kind, types.DateType):
+        wall = fn.unix_date(time).cast("long") * times.UNITS["d"]
+    elif isinstance(kind, NUMBER_TYPES):
+        exact = seconds
+    else:
+        raise InputError(
+            f"the column {name!r} is of type {kind.simpleString()}; a time is a TIMESTAMP, a DATE, a text in ISO 8601 "
+            "or a number of seconds since 1970"
+        )
+    return wall.alias("wall"), exact.alias("exact")
+
+
+def matches(text: Column, pattern: str) -> Column:
+    return text.rlike(rf"\A(?:{pattern})\z")
+
+
+def within(instant: Column) -> Column:
+    """The instant, or NULL where it is farther away than any tick may be."""
+    return fn.when(instant.between(-FARTHEST, FARTHEST), instant)
+
+
+def _spelled_out(time: Column) -> Column:
+    """The text with seconds and `Z`, which Spark's cast needs."""
+    zulu = fn.regexp_replace(time, " UTC$", "Z")
+    return fn.regexp_replace(zulu, r"^(.{10}[T ]\d\d:\d\d)(Z|[+-].*)$", "$1:00$2")
+
+
+def _wall(moment: Column) -> Column:
+    """Microseconds of a wall time. The difference of two times without a zone is the same in every session's zone."""
+    epoch = fn.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")  # a literal from Python would be a time of the session's zone
+    return fn.call_function("div", moment - epoch, fn.lit(timedelta(microseconds=1)))

@@ -28,14 +28,12 @@ from pyspark.util import inheritable_thread_target
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
 from evercount.errors import Conflict, EvercountError, InputError, ParameterError, StoreError
-from evercount.files.lake_table import append_new, open_lake
-from evercount.spark.check_source import check_parquet_times, check_source
-from evercount.spark.count_events import check_declaration, count_placed, refuse_bad
-from evercount.spark.place_rows import place_events
-from evercount.spark.session import check_pandas, first_line
+from evercount.files.published import append_new, open_lake
+from evercount.spark.count_events import count_placed, place_events, refuse_bad
+from evercount.spark.session import check_declaration, check_pandas, check_parquet_times, check_source, first_line
 from evercount.store import Store, key_from_environment
 from evercount.store.accept_totals import FedStream
-from evercount.store.close_shards import Run, ShardWork, close_shard
+from evercount.store.closing_ticks import Run, ShardWork, close_shard
 
 Clock = Callable[[], int]  # the instant now, in microseconds since 1970
 
@@ -60,22 +58,8 @@ class StreamOutcome:
     bad: dict[str, int] = field(default_factory=dict)  # for each reason; for the operator only
 
 
-class Progress:
-    """Says what a round does. Row counts are raw: the lines are for the operator, not for publication."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-
-    def counted(self, batch: int, rows: int, seconds: float) -> None:
-        self._say(f"micro-batch {batch}: {rows} rows, {rows / seconds:.0f} rows/s")
-
-    def closed(self, ticks: range, behind: int) -> None:
-        released = f"ticks {ticks[0]} to {ticks[-1]} released" if ticks else "no tick had ended"
-        self._say(f"{released}; {behind} behind the clock")
-
-
 def append_released(store: Store, name: str, lake: str) -> int:
-    """Append what a stream shows to a Delta or Iceberg table that lacks it: `files/lake_table.py`."""
+    """Append what a stream shows to a Delta or Iceberg table that lacks it: `files/published.py`."""
     stored, tables = store.tables_of(name)
     return append_new(lake, name, tables, stored.declaration.schedule, store.streams[name].guarantee)
 
@@ -91,12 +75,11 @@ def release_stream(
     checkpoint: str,
     *,
     clock: Clock = wall_clock,
-    wait: int = 0,
     shards: int | None = None,
     skip_bad: bool = False,
     new_checkpoint: bool = False,
     lake: str | None = None,
-    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> StreamOutcome:
     """Count all that the source has now, then release the ticks that have ended.
 
@@ -107,8 +90,6 @@ def release_stream(
         store: an open store, or its place: an SQLite file or a PostgreSQL URL.
         checkpoint: the folder in which Spark keeps what it has read. One checkpoint serves one stream.
         clock: the instant now.
-        wait: how many microseconds after its end a tick is closed at the earliest, for sources that deliver late; the
-            declaration may say more (`wait`).
         shards: into how many ranges the cells of a new stream are cut; executors then close them, each by itself. The
             numbers are the same for any. None: the driver closes the ticks, or what the store knows of the stream.
         skip_bad: whether rows that are not events are left out instead of refused.
@@ -116,7 +97,8 @@ def release_stream(
             only if the source holds no event that was counted already.
         lake: a Delta or Iceberg table, delta:FOLDER or iceberg:FOLDER/namespace.table, that gets every released tick
             once: what it lacks is appended after the round, also what an earlier round could not append.
-        progress: is told what happens.
+        say: called with a line for each micro-batch and for the round. They count rows exactly, so they are for the
+            operator and not for publication.
 
     Returns:
         What was released.
@@ -138,8 +120,6 @@ def release_stream(
     check_declaration(declaration)
     if not events.isStreaming:
         raise ParameterError("release_stream takes a streaming DataFrame; a table goes to release_batch")
-    if isinstance(wait, bool) or not isinstance(wait, int) or wait < 0:
-        raise ParameterError(f"wait must be a number of microseconds of at least 0, got {wait!r}")
     if type(events).__module__.startswith("pyspark.sql.connect"):
         raise ParameterError(
             "a session of Spark Connect runs the function for each micro-batch on its server, and the store is open "
@@ -153,15 +133,15 @@ def release_stream(
         fed = FedStream(opened, declaration, now, shards)
         if fed.live.cut is not None:
             fed.run = executors_of(events.sparkSession, opened)
-        round_ = _Round(fed, checkpoint, skip_bad, new_checkpoint, progress)
+        round_ = _Round(fed, checkpoint, skip_bad, new_checkpoint, say)
         if not fed.finished:
             round_.check_checkpoint(events.sparkSession)
             round_.read(events)
-        ticks = fed.close_due(now, wait)
+        ticks = fed.close_due(now)
         if lake is not None:
             append_released(opened, declaration.name, lake)
-        if progress is not None:
-            progress.closed(ticks, fed.due(clock()))
+        what = f"ticks {ticks[0]} to {ticks[-1]} released" if ticks else "no tick had ended"
+        say(f"{what}; {fed.due(clock())} behind the clock")
         return StreamOutcome(ticks, round_.batches, fed.finished, round_.bad)
 
 
@@ -169,10 +149,10 @@ class _Round:
     """One streaming query that reads all there is."""
 
     def __init__(
-        self, fed: FedStream, checkpoint: str, skip_bad: bool, new_checkpoint: bool, progress: Progress | None
+        self, fed: FedStream, checkpoint: str, skip_bad: bool, new_checkpoint: bool, say: Callable[[str], None]
     ) -> None:
         self.fed, self.checkpoint = fed, checkpoint.rstrip("/")
-        self.skip_bad, self.new_checkpoint, self.progress = skip_bad, new_checkpoint, progress
+        self.skip_bad, self.new_checkpoint, self.say = skip_bad, new_checkpoint, say
         self.batches = 0
         self.bad: dict[str, int] = {}
         self.query: Future[str] = Future()  # the id that the checkpoint gives its query
@@ -255,8 +235,8 @@ class _Round:
                         self.bad[reason] = self.bad.get(reason, 0) + rows
         finally:
             counted.forget()
-        if self.progress is not None:
-            self.progress.counted(number, counted.rows, perf_counter() - begin)
+        speed = counted.rows / (perf_counter() - begin)
+        self.say(f"micro-batch {number}: {counted.rows} rows, {speed:.0f} rows/s")
 
 
 def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int]:

@@ -6,9 +6,9 @@ Nothing here is random except the noise of `make_counter`, and nothing sees data
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,18 @@ import numpy as np
 from evercount._validate import check_count, check_delta, check_number, check_positive
 from evercount.errors import ParameterError
 from evercount.factorizations import check_horizon, factorization
-from evercount.factorizations.laplace_base import LARGEST_TICKS
 from evercount.factorizations.laplace_choice import pure_factorization
+from evercount.factorizations.laplace_trees import LARGEST_TICKS
 from evercount.mechanisms.calibrate import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
 from evercount.privacy import Budget
+from evercount.privacy.composition import round_down
 from evercount.sparse.sparse_plan import (
     SparsePlan,
     endless_spread,
     fixed_spread,
     gaussian_radius,
-    named_radius,
     unit_radius,
     up_to_power,
 )
@@ -57,7 +57,7 @@ def plan_sparse(
         'plain'
     """
     epsilon = check_positive("epsilon", epsilon)
-    T = check_horizon(horizon, unbounded=True)
+    T = check_horizon(horizon)
     delta = check_delta(delta, pure=True)
     beta = check_number("beta", beta)
     if not 0 < beta < 1:
@@ -101,20 +101,22 @@ def _counter(served: int | None, delta: float) -> str:
 
 
 def _plan_partition(epsilon: float, T: int | None, delta: float, s: int | None, beta: float) -> SparsePlan:
-    def plan(parts: tuple[float, float], segments: int | None, gap: int | None) -> SparsePlan:
+    def plan(share: float, segments: int | None, gap: int | None) -> SparsePlan:
+        parts = (epsilon_part(epsilon, share),) * 2  # of thresholds and ticks: equal rates cost as much as the larger
         if T is None:
             spread = endless_spread(*parts, segments, 1, beta)
         else:
             spread = fixed_spread(*parts, T if segments is None else segments + 1, T, beta)
-        rest, threshold = epsilon_rest(epsilon, max(parts)), spread + (spread if gap is None else gap)
+        rest, threshold = round_down(Fraction(epsilon) - Fraction(parts[0])), spread + (spread if gap is None else gap)
         counter = _counter(segments, delta)
         return SparsePlan(epsilon, delta, T, s, beta, *parts, rest, threshold, spread, segments, "partition", counter)
 
     if s is None:
-        return plan((epsilon_part(epsilon, 0.5), epsilon_part(epsilon, 0.5)), None, None)
+        return plan(0.5, None, None)
     best: tuple[float, SparsePlan] | None = None
-    for gap, parts in equal_splits(epsilon, s):
-        tried = plan(parts, max(1, s // gap), gap)
+    gaps = sorted({max(1, round(g)) for g in np.geomspace(1, s + 1, 16)})
+    for gap, share in product(gaps, SHARES):
+        tried = plan(share, max(1, s // gap), gap)
         offset = tried.offset(REFERENCE_TICKS if T is None else T)
         if best is not None and offset >= best[0]:
             continue  # worse even if its counter had no error
@@ -134,32 +136,10 @@ def _planned_bound(epsilon: float, delta: float, segments: int, beta: float) -> 
     return unit_radius(up_to_power(segments), beta, False) / epsilon + 0.5
 
 
-def equal_splits(epsilon: float, ones: int) -> Iterator[tuple[int, tuple[float, float]]]:
-    """(gap, (ε of thresholds, ε of ticks)) of all splits that are tried: equal rates cost as much as the larger one."""
-    for gap in sorted({max(1, round(g)) for g in np.geomspace(1, ones + 1, 16)}):
-        for share in SHARES:
-            yield gap, (epsilon_part(epsilon, share), epsilon_part(epsilon, share))
-
-
 def epsilon_part(epsilon: float, share: float) -> float:
     """A share of ε cut to 20 bits, so that the parts add up without rounding."""
     mantissa, exponent = math.frexp(epsilon)
     return math.ldexp(math.floor(mantissa * share * 2**20), exponent - 20)
-
-
-def epsilon_rest(epsilon: float, part: float) -> float:
-    """ε minus the part, never more than what is left in exact arithmetic."""
-    exact = Fraction(epsilon) - Fraction(part)
-    rest = float(exact)
-    return rest if Fraction(rest) <= exact else math.nextafter(rest, 0.0)
-
-
-def plain_bound(epsilon: float, horizon: int, delta: float = 0.0, beta: float = 0.05, name: str | None = None) -> float:
-    """The simultaneous bound of the counter without partition, by the same tails: what a sparse counter must beat."""
-    # `name` is the pure mechanism where δ = 0; by default the one of a new stream.
-    if delta > 0:
-        return gaussian_radius(epsilon, delta, horizon, beta)
-    return named_radius("bridge" if name is None else name, horizon, epsilon, beta)
 
 
 def sparse_against_plain(
@@ -173,7 +153,7 @@ def sparse_against_plain(
     # `constant` is the error of publishing ones/2 for ever, which needs no data: a counter must beat that too.
     rows = []
     for T in horizons:
-        plain = plain_bound(epsilon, T, delta, beta)
+        plain = plan_sparse(epsilon, T, delta, None, beta, "plain").bound_without_promise(0)
         for s in (s for s in ones if s <= T):
             sparse = plan_sparse(epsilon, T, delta, s, beta, "partition").bound_without_promise()
             wins = sparse < min(plain, s / 2)

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from evercount._validate import chance_outside
-from evercount.engine.snapshot_format import pack, unpack
+from evercount.engine.build_parameters import pack, unpack
 from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
 from evercount.mechanisms.calibrate import Noise
 from evercount.noise import NoiseOwner, Secret
@@ -111,11 +110,10 @@ class SparseCount(NoiseOwner):
         self._secret = secret
         self._noise: Noise | None = None
         if self.plan.method == "partition":
-            self._thresholds = ExactLaplace(secret.derive("sparse thresholds"), self.plan.threshold_epsilon)
-            self._ticks = ExactLaplace(secret.derive("sparse ticks"), self.plan.tick_epsilon)
+            self._thresholds = ExactLaplace(secret.derive("sparse thresholds"))
+            self._ticks = ExactLaplace(secret.derive("sparse ticks"))
         if self.plan.method != "constant":
             self._noise = make_counter(self.plan, secret.derive("sparse counter"), dumped)
-        self._radius: dict[int, float] = {}
         self.tick = 0
         self.segments = 0
         self._torn = False
@@ -144,7 +142,9 @@ class SparseCount(NoiseOwner):
 
     def _draw_level(self) -> int:
         """The noise of the threshold of the segment that begins."""
-        return int(self._thresholds.draw([self.segments], 1)[0, 0]) if self.plan.method == "partition" else 0
+        if self.plan.method != "partition":
+            return 0
+        return int(self._thresholds.draw([self.segments], self.plan.threshold_epsilon, 1)[0, 0])
 
     def step(self, events: int) -> SparseRelease:
         """Release the next tick.
@@ -179,18 +179,13 @@ class SparseCount(NoiseOwner):
     def _read_counts(self, counts: Iterable[int]) -> list[int]:
         if isinstance(counts, str | bytes) or not isinstance(counts, Iterable):
             raise InputError(f"the events of ticks must be a sequence, got {type(counts).__name__}; use step for one")
-        values: npt.NDArray[Any]
-        try:
-            values = np.asarray(counts if isinstance(counts, np.ndarray | list | tuple) else list(counts))
-        except ValueError:  # a list inside the list
-            values = np.empty((0, 0))
-        if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
-            raise InputError("the events of ticks must be whole numbers, one for each tick")
-        if values.size and int(values.min()) < 0:
-            raise InputError("the number of events of a tick must not be negative")
+        values = list(counts)
+        whole = (isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values)
+        if not all(whole) or min(values, default=0) < 0:
+            raise InputError("the events of ticks must be whole numbers of at least 0, one for each tick")
         if self.plan.horizon is not None and self.tick + len(values) > self.plan.horizon:
             raise HorizonReached(self.plan.horizon)
-        numbers: list[int] = values.tolist()
+        numbers = [int(value) for value in values]
         if self._total + self._open + sum(numbers) >= LARGEST_COUNT:
             raise InputError("the running count would pass 2^53")
         return numbers
@@ -212,7 +207,8 @@ class SparseCount(NoiseOwner):
         """The noise of the next ticks: of their comparisons with the threshold, or of the plain counter."""
         drawn: list[float] = [0.0] * ticks
         if self.plan.method == "partition":
-            drawn = self._ticks.draw(np.arange(self.tick, self.tick + ticks), 1)[:, 0].tolist()
+            numbers = np.arange(self.tick, self.tick + ticks)
+            drawn = self._ticks.draw(numbers, self.plan.tick_epsilon, 1)[:, 0].tolist()
         elif self._noise is not None:
             drawn = self._noise.stream.take(ticks)[:, 0].tolist()
         return drawn
@@ -250,9 +246,7 @@ class SparseCount(NoiseOwner):
         if plan.method == "constant":
             return SparseRelease(self.tick, most / 2, 0.0, most, False, 0, False)
         releases = up_to_power(self.tick) if plan.method == "plain" else self.segments
-        if releases not in self._radius:
-            self._radius = {releases: plan.counter_bound(releases)}
-        off, offset = self._radius[releases], plan.offset(self.tick)
+        off, offset = plan.counter_bound(releases), plan.offset(self.tick)
         low = max(0.0, self._estimate - off)
         high = self._estimate + 2 * offset + off
         value = self._estimate + offset

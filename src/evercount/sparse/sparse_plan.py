@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from evercount._validate import check_count, stated
 from evercount.bounds import simultaneous_quantile
-from evercount.bounds.laplace_tails import simultaneous_radius
+from evercount.bounds.tails import simultaneous_radius
 from evercount.errors import ParameterError
 from evercount.factorizations import factorization
 from evercount.factorizations.laplace_choice import pure_factorization

@@ -10,12 +10,11 @@ if importlib.util.find_spec("sqlalchemy") is None:
     raise MissingExtra("The durable store", "store")
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.errors import Conflict, StreamStopped, TooEarly
 from evercount.store.open_stream import Accepted, AnyStream, Batch, EndedStream, LiveStream
 from evercount.store.reader import Reading
-from evercount.store.retire import retire_stream
 from evercount.store.sealing import key_from_environment
 from evercount.store.spending import Cap, set_cap
+from evercount.store.stream_life import retire_stream
 from evercount.store.writer import Store
 
 __all__ = [
@@ -23,14 +22,11 @@ __all__ = [
     "AnyStream",
     "Batch",
     "Cap",
-    "Conflict",
     "EndedStream",
     "LiveStream",
     "Reading",
     "Store",
     "StreamDeclaration",
-    "StreamStopped",
-    "TooEarly",
     "key_from_environment",
     "retire_stream",
     "set_cap",

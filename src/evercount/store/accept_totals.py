@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlalchemy import Connection, func, insert, select
 
-from evercount._arrays import AnyArray, BoolArray, IntArray
+from evercount._validate import AnyArray, BoolArray, IntArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, UNITS
-from evercount.engine.tick_totals import TickTotals
-from evercount.errors import Conflict, ParameterError, StreamStopped
-from evercount.queries.capabilities import rows_of
+from evercount.engine.close_ticks import TickTotals
+from evercount.errors import Conflict, ParameterError
+from evercount.queries.sensitivities import rows_of
 from evercount.store import named_events as events
-from evercount.store.early_events import add_totals, stored_totals
+from evercount.store.commit_batches import add_totals, stored_totals
 from evercount.store.known_users import ManyUsers
 from evercount.store.named_events import NamedEvents, Part, UserEvents, by_tick
 from evercount.store.open_stream import LiveStream
@@ -29,7 +29,7 @@ from evercount.store.saturation import Totals
 from evercount.store.schema import counted_batches, counted_events, counted_totals, find, read_fact, remove, write_fact
 
 if TYPE_CHECKING:
-    from evercount.store.close_shards import Run
+    from evercount.store.closing_ticks import Run
     from evercount.store.writer import Store
 
 REMEMBERED = 10_000  # batches of a query whose digests are kept
@@ -67,7 +67,7 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
     `fresh`, another query after the first: its checkpoint was deleted, and it would count all events again. Totals of
     closed ticks follow the declared rule for late events. Tests: tests/store/test_accept_totals.py.
     """
-    if (one.users is not None, one.named is not None) != _brings(live.declaration):
+    if (one.users is not None, one.named is not None) != brings(live.declaration):
         raise ParameterError(
             "events go with their users where the budget protects users, with their names where keys are not listed or "
             "users are counted, and nowhere else"
@@ -86,8 +86,7 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
             )
         return False
     _check_next(connection, live, one)
-    if live.stopped:
-        raise StreamStopped(f"stream {live.name!r} is stopped: {live.stopped}")
+    live.check_running()
     if users is not None:
         tick, counted = _place(live, users[0])
         events.keep_events(connection, live, (one.query, one.batch), tick[counted], users[1][counted], users[2])
@@ -100,12 +99,12 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
     )
     if one.position is not None:
         sealed = live.seal(one.position, "position", 0, one.query.encode()).hex()
-        write_fact(connection, _position_key(live, one.query), sealed)
+        write_fact(connection, f"at {live.id} {one.query}", sealed)
     remove(connection, counted_batches, stream=live.id, query=one.query, batch=range(one.batch - REMEMBERED))
     return True
 
 
-def _brings(declaration: StreamDeclaration) -> tuple[bool, bool]:
+def brings(declaration: StreamDeclaration) -> tuple[bool, bool]:
     """Whether batches bring events of users, and rows with names."""
     query, users = declaration.query, declaration.budget.unit == "user"
     counts_users = query.people is not None
@@ -134,21 +133,6 @@ def last_batches(connection: Connection, stream: int) -> dict[str, int]:
     return {query: int(batch) for query, batch in rows}
 
 
-def _position_key(live: LiveStream, query: str) -> str:
-    return f"at {live.id} {query}"
-
-
-def last_tick(live: LiveStream) -> int:
-    """The last tick that may have events now: every tick ahead of the open one has totals in the store."""
-    schedule, closed = live.declaration.schedule, live.closed
-    return max(closed + 1, min(closed + MOST_AHEAD, schedule.tick_of(schedule.start_of(closed + 1) + LONGEST_AHEAD)))
-
-
-def has_totals(connection: Connection, stream: int) -> bool:
-    tables = (counted_totals, counted_events)
-    return any(find(connection, table, "tick", stream=stream) is not None for table in tables)
-
-
 @dataclass(frozen=True, eq=False)
 class CountedTicks:
     """What was counted elsewhere for the ticks that are about to close. Secret."""
@@ -159,7 +143,7 @@ class CountedTicks:
 
     @classmethod
     def read(cls, connection: Connection, live: LiveStream, ticks: range) -> CountedTicks:
-        brings_users, brings_names = _brings(live.declaration)
+        brings_users, brings_names = brings(live.declaration)
         if brings_names:
             return cls(named=events.stored_parts(connection, live, ticks))
         if not brings_users:
@@ -184,9 +168,9 @@ def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> 
     last = last_batches(connection, live.id)
     if one.query not in last and last and not one.fresh:
         raise Conflict(
-            f"stream {live.name!r} was fed from another checkpoint, and this one is new: the source would give all its "
-            "events again, and the store cannot tell them from new ones. Put the old checkpoint back; or, if the "
-            "source holds new events only, say so with new_checkpoint (--new-checkpoint)"
+            f"stream {live.name!r} was fed from another checkpoint or log, and this one is new to it: events that were "
+            "counted already would count again. Put the old checkpoint back, or name the old log; or, if this one "
+            "holds new events only, say so with new_checkpoint (--new-checkpoint, or --new-log)"
         )
     expected = last.get(one.query, -1) + 1
     if one.batch != expected:
@@ -275,20 +259,21 @@ class FedStream:
 
     @property
     def last_tick(self) -> int:
-        return last_tick(self.live)
+        """The last tick that may have events now: every tick ahead of the open one has totals in the store."""
+        schedule, closed = self.declaration.schedule, self.live.closed
+        farthest = schedule.tick_of(schedule.start_of(closed + 1) + LONGEST_AHEAD)
+        return max(closed + 1, min(closed + MOST_AHEAD, farthest))
 
     @property
     def finished(self) -> bool:
         return self.live.finished
 
     def last_batches(self) -> dict[str, int]:
-        with self.store.database.reading() as connection:
-            return last_batches(connection, self.live.id)
+        return self.store.database.read(last_batches, self.live.id)
 
     def position(self, source: str) -> bytes | None:
         """The position that came with the last batch of a source; None where it has none."""
-        with self.store.database.reading() as connection:
-            kept = read_fact(connection, _position_key(self.live, source))
+        kept = self.store.database.read(read_fact, f"at {self.live.id} {source}")
         return None if kept is None else self.live.unseal(bytes.fromhex(kept), "position", 0, source.encode())
 
     def accept(self, query: str, batch: int, found: Counted, fresh: bool, position: bytes | None = None) -> bool:
@@ -297,8 +282,7 @@ class FedStream:
         return self.store.accept_totals(self.live.name, one)
 
     def due(self, now: int) -> int:
-        if self.live.stopped:
-            raise StreamStopped(f"stream {self.live.name!r} is stopped: {self.live.stopped}")
+        self.live.check_running()
         return self.live.due(now / SECOND)
 
     def close_due(self, now: int, wait: int = 0) -> range:

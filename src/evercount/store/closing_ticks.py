@@ -1,140 +1,144 @@
-"""What the next ticks of a stream count when they close: what came for them, but nothing where they are missing."""
+"""Closing ticks: what the next ticks of a stream count, how they are written, and streams that are cut into shards.
+
+The next ticks count what came for them, but nothing where they are missing. What moves from a missing tick to the one
+after it is written in the transaction that closes the missing tick, so a crash neither loses it nor counts it twice.
+
+The cells of a stream may be cut into shards. Each has a state of its own, closes its ticks and commits them alone:
+
+freeze (the ticks' totals) ─► close_shard, anywhere and any number of times ─► the chain: readers see the ticks
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row, insert, select
 
-from evercount.declarations.tick_marks import DROP, NEXT, missing_ticks
+from evercount._validate import FloatArray, IntArray
+from evercount.declarations.view_names import NEXT, missing_ticks
+from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.release_table import ReleaseTable
-from evercount.engine.table_ticks import among, each_tick
-from evercount.engine.tick_totals import TickEvents, TickTotals
+from evercount.engine.revisions import can_be_cut, cut_cells
+from evercount.engine.stream import Stream
+from evercount.engine.write_table import among, each_tick
+from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
 from evercount.store.accept_totals import CountedTicks
-from evercount.store.commit_batches import Group
-from evercount.store.database import insert_rows
-from evercount.store.early_events import add_totals, keep_early, stored_totals, take_early
+from evercount.store.commit_batches import Group, add_totals, keep_early, read_early, stored_totals
+from evercount.store.database import Database, insert_rows
+from evercount.store.known_users import forget_users
 from evercount.store.named_events import as_tick
-from evercount.store.saturation import Totals
-from evercount.store.stored_rows import link, release_rows
+from evercount.store.open_stream import CutStream, LiveStream
+from evercount.store.reader import open_sealer
+from evercount.store.saturation import Totals, add_exactly, cut_total, unpack_totals
+from evercount.store.sealing import Sealer
+from evercount.store.stored_releases import declared, link, read_numbers, release_rows
 
 if TYPE_CHECKING:
-    from evercount.store.open_stream import LiveStream
     from evercount.store.writer import Store
 
 
+Came = dict[int, Any]  # what came for each tick: exact sums, or events
+
+
+@dataclass(frozen=True, eq=False)
+class NextTicks:
+    """What the next ticks count, and what moves from the last of them to the tick after it. Secret."""
+
+    totals: TickTotals | TickEvents
+    left: Totals | list[Any] | None
+    counted: CountedTicks | None  # what was counted elsewhere for them
+
+    @classmethod
+    def of(cls, live: LiveStream, ticks: range, came: Came, events: bool, counted: CountedTicks | None) -> NextTicks:
+        """Nothing counts in a missing tick. Where its events move, they are the first ones of the next tick. `events`:
+        whether `came` holds events, and not sums."""
+        moving = missing_ticks(live.marks, ticks, NEXT)
+        for tick in missing_ticks(live.marks, ticks):
+            gone = came.pop(tick, None)
+            if gone is not None and tick in moving:
+                add = _joined if events else add_exactly
+                came[tick + 1] = add(gone, came[tick + 1]) if tick + 1 in came else gone
+        left = came.pop(ticks.stop, None)
+        if events:
+            totals = TickEvents(ticks.start, [came.get(tick, []) for tick in ticks])
+            return cls(totals, _listed(left or []) or None, counted)
+        rows = np.zeros((len(ticks), live.stream.query.cells), np.int64)
+        for tick, row in came.items():
+            rows[tick - ticks.start] = cut_total(live.declaration.query, row)
+        return cls(TickTotals.dense(ticks.start, rows), left, counted)
+
+    @classmethod
+    def stored(cls, connection: Connection, live: LiveStream, count: int) -> NextTicks:
+        """The next ticks of what the store holds: the first with what was accepted, all with what was counted ahead."""
+        ticks = range(live.open_tick, live.open_tick + count)
+        counted = CountedTicks.read(connection, live, ticks) if live.counted else None
+        if live.declaration.remembers:
+            named = {} if counted is None else counted.named
+            accepted = [live.events, *([] for _ in ticks[1:])]
+            came = {
+                tick: as_tick(live.declaration, named.get(tick, ()), one)
+                for tick, one in zip(ticks, accepted, strict=True)
+            }
+        else:
+            came = {} if counted is None else dict(counted.totals)
+            came[ticks.start] = add_exactly(live.totals, came[ticks.start]) if ticks.start in came else live.totals
+        return cls.of(live, ticks, came, live.declaration.remembers, counted)
+
+    @classmethod
+    def given(cls, connection: Connection, live: LiveStream, given: TickTotals | TickEvents) -> NextTicks:
+        """The next ticks of what files hold, and of what moved to the first of them."""
+        ticks = range(given.first_tick, given.first_tick + len(given))
+        counted = CountedTicks(stored_totals(connection, live, ticks[:1])) if live.counted else None
+        if isinstance(given, TickEvents):
+            came = dict(zip(ticks, given.ticks, strict=True))
+            if ticks and ticks.start in live.early:
+                early = [event for event, _ in read_early(connection, live, ticks.start)]
+                came[ticks.start] = _joined(early, came[ticks.start])
+            return cls.of(live, ticks, came, True, counted)
+        moved = {} if counted is None else counted.totals
+        if not moved and not missing_ticks(live.marks, ticks):
+            return cls(given, None, counted)
+        came = {tick: given.rows(tick, tick + 1)[0] for tick in np.unique(given.tick).tolist()}
+        for tick, row in moved.items():
+            came[tick] = add_exactly(row, came[tick]) if tick in came else row
+        return cls.of(live, ticks, came, False, counted)
+
+    def write(self, connection: Connection, live: LiveStream, last: int) -> None:
+        """Keep what moves to the next tick and nothing else of these, in the transaction that counts them."""
+        if self.counted is not None:
+            self.counted.write(connection, live, last)
+        if live.early:
+            schema.remove(connection, schema.early_events, stream=live.id, tick=range(last + 1))
+        if isinstance(self.left, list):
+            keep_early(connection, live, {last + 1: [(event, None) for event in self.left]})
+            live.early.add(last + 1)
+        elif self.left is not None:
+            add_totals(connection, live, {last + 1: self.left})
+            live.counted = True
+
+
 def make_ready(store: Store, live: LiveStream, count: int) -> int:
-    """Bring what was kept for the first open tick into it; returns how many of the next `count` ticks can close now.
-    Each step is a transaction of its own, and nothing is lost or counted twice if the process is killed after any of
-    them: kept events are deleted in the transaction that counts them, and so are sums that move."""
+    """Count the events that were kept for the first open tick; returns how many of the next `count` ticks can close
+    now. A crash loses nothing and counts nothing twice: kept events are deleted in the transaction that counts them."""
     if live.cut is not None and live.cut.closing > live.closed:
         return count  # what they count is frozen
     tick = live.open_tick
     if tick in live.early:
         with store.database.transaction() as connection:
             group = Group(store.streams, connection, 0.0)
-            group.count_early(live, take_early(connection, live, tick))
+            group.count_early(live, read_early(connection, live, tick))
             group.write()
+            schema.remove(connection, schema.early_events, stream=live.id, tick=tick)
         group.settle()
         live.early.discard(tick)
-    ahead = range(tick, tick + count)
-    moving = missing_ticks(live.marks, ahead, NEXT)
-    if tick in moving:
-        with store.database.transaction() as connection:
-            _move_on(connection, live)
-        live.counted, live.encoder = live.counted or not live.declaration.remembers, None
-        live.events, live.groups = [], 0
-        live.totals = np.zeros(live.stream.query.cells, np.int64)
-    stops = [one for one in (*live.early, *moving) if tick < one]
-    return min([count, *(one - tick for one in stops)])
-
-
-def _move_on(connection: Connection, live: LiveStream) -> None:
-    """Move all that the first open tick has to the tick after it."""
-    tick = live.open_tick
-    if live.declaration.remembers:
-        events = live.events
-        if live.counted:
-            counted = CountedTicks.read(connection, live, range(tick, tick + 1))
-            events = _listed(as_tick(live.declaration, counted.named.get(tick, ()), live.events))
-            counted.write(connection, live, tick)
-        if events:
-            keep_early(connection, live, {tick + 1: [(event, None) for event in events]})
-            live.early.add(tick + 1)
-        schema.remove(connection, schema.open_events, stream=live.id, tick=tick)
-        return
-    moved = live.totals.astype(object)
-    ahead = stored_totals(connection, live, [tick])
-    if ahead:
-        moved = moved + ahead[tick]
-        schema.remove(connection, schema.counted_totals, stream=live.id, tick=tick)
-    add_totals(connection, live, {tick + 1: moved})
-    live.write_totals(connection, tick, np.zeros(live.stream.query.cells, np.int64))
-
-
-def counted_ticks(store: Store, live: LiveStream, count: int) -> CountedTicks | None:
-    if not live.counted:
-        return None
-    with store.database.reading() as connection:
-        return CountedTicks.read(connection, live, range(live.open_tick, live.open_tick + count))
-
-
-def next_totals(live: LiveStream, count: int, counted: CountedTicks | None) -> TickTotals | TickEvents:
-    """The next ticks: the first with what was accepted, all with what was counted ahead; missing ones with nothing."""
-    first = live.open_tick
-    missing = missing_ticks(live.marks, range(first, first + count))
-    if live.declaration.remembers:
-        named = {} if counted is None else counted.named
-        accepted = [live.events, *([] for _ in range(count - 1))]
-        events = (as_tick(live.declaration, named.get(tick, ()), one) for tick, one in enumerate(accepted, first))
-        return TickEvents(first, [[] if tick in missing else one for tick, one in enumerate(events, first)])
-    rows = np.zeros((count, live.stream.query.cells), np.int64)
-    rows[0] = live.closing_totals()
-    for tick, totals in () if counted is None else counted.totals.items():
-        rows[tick - first] = live.closing_totals(totals, first=tick == first)
-    rows[[tick - first for tick in missing]] = 0
-    return TickTotals.dense(first, rows)
-
-
-def place_given(
-    connection: Connection, live: LiveStream, given: TickTotals | TickEvents
-) -> tuple[TickTotals | TickEvents, Totals | list[Any] | None]:
-    """What the next ticks count of what files hold and of what moved to the first of them; what moves beyond them."""
-    first, stop = given.first_tick, given.first_tick + len(given)
-    ticks = range(first, stop)
-    moves, drops = (set(missing_ticks(live.marks, ticks, kind)) for kind in (NEXT, DROP))
-    if isinstance(given, TickEvents):
-        events = [*given.ticks, []]
-        if first in live.early and given.ticks:
-            events[0] = _joined([event for event, _ in take_early(connection, live, first)], events[0])
-        for one in ticks:
-            if one in moves:
-                events[one + 1 - first] = _joined(events[one - first], events[one + 1 - first])
-            if one in moves | drops:
-                events[one - first] = []
-        left = events.pop()
-        return TickEvents(first, events), _listed(left) or None
-    moved = stored_totals(connection, live, [first]) if live.counted else {}
-    if not (moved or moves or drops):
-        return given, None
-    tick, cell, total = given.tick, given.cell, given.total
-    if moved:
-        cells = np.flatnonzero(moved[first])
-        tick, cell = np.r_[np.full(len(cells), first), tick], np.r_[cells, cell]
-        total = np.r_[moved[first][cells].astype(np.int64), total]
-    for one in ticks:
-        tick = np.where(tick == one, one + 1 if one in moves else 0, tick) if one in moves | drops else tick
-    inside, beyond = (tick > 0) & (tick < stop), tick == stop
-    left = None
-    if beyond.any():
-        left = np.zeros(given.cells, np.int64)
-        np.add.at(left, cell[beyond], total[beyond])
-    return TickTotals(first, len(given), given.cells, tick[inside], cell[inside], total[inside]), left
+    return min([count, *(one - tick for one in live.early if tick < one)])
 
 
 def _listed(events: Any) -> list[Any]:
@@ -147,15 +151,6 @@ def _joined(one: Any, other: Any) -> Any:
     if isinstance(one, Mapping) or isinstance(other, Mapping):
         return dict(Counter(one) + Counter(other))
     return [*one, *other]
-
-
-def keep_left(connection: Connection, live: LiveStream, tick: int, left: Totals | list[Any] | None) -> None:
-    if isinstance(left, list):
-        keep_early(connection, live, {tick: [(event, None) for event in left]})
-        live.early.add(tick)
-    elif left is not None:
-        add_totals(connection, live, {tick: left})
-        live.counted = True
 
 
 @dataclass
@@ -196,3 +191,194 @@ class ClosingTicks:
             (live.id, len(self.labels) + number, table.cells[place], int(table.ticks[row]))
             for number, (row, place) in enumerate(first)
         ]
+
+
+NUMBERS_PER_COMMIT = 200_000  # numbers that one transaction of a shard releases
+NUMBERS_FROZEN = 5_000_000  # totals that are frozen together
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """What a process needs to know to close shards. Nothing of it is secret: it may travel with a job."""
+
+    place: str  # the store: a file, or a URL without a password
+    stream: int
+    shards: int
+
+
+Run = Callable[[ShardWork], None]  # closes all shards of a stream, in this process or in others
+
+
+def read_cut(connection: Connection, stream: int) -> CutStream | None:
+    frozen = schema.find(connection, schema.cut_streams, "closing", stream=stream)
+    numbers = schema.rows_of(connection, schema.shards, "number", stream=stream).all()
+    return None if frozen is None else CutStream(len(numbers), int(frozen))
+
+
+# -- in the process that has the lock ---------------------------------------------------------------------------------
+
+
+def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
+    """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way already."""
+    if (cut := live.cut) is not None:
+        if cut.shards != shards:
+            raise Conflict(
+                f"stream {live.name!r} is kept in {cut.shards} shards, each with its own state, not in "
+                f"{shards}: say {cut.shards}, or leave the number out"
+            )
+        return
+    if live.closed:
+        raise Conflict(f"stream {live.name!r} began as a whole and cannot be cut now: leave the number of shards out")
+    if not can_be_cut(live.declaration.released_query):
+        raise ParameterError(f"the cells of {live.declaration.query.name!r} cannot be cut into shards")
+    with store.database.transaction() as connection:
+        rows = []
+        for number, part in enumerate(cut_cells(live.declaration.query.cells, shards)):
+            shard_stream = live.declaration.build(secret=live.secret, part=part)
+            blob = shard_stream.snapshot()
+            shard_stream.close()
+            row = {"stream": live.id, "number": number, "first": part.start, "stop": part.stop, "tick": 0}
+            rows.append({**row, "sealed": _seal(live.sealer, blob, live.id, number, 0)})
+        connection.execute(insert(schema.cut_streams).values(stream=live.id, closing=0))
+        connection.execute(insert(schema.shards), rows)
+    live.cut = CutStream(shards, 0)
+
+
+def close_by_shards(store: Store, live: LiveStream, count: int, closed_at: float, run: Run | None = None) -> int:
+    """Release the next `count` ticks of a stream that is cut into shards; returns how many were released. What an
+    earlier call has begun is brought to its end instead: its ticks keep their totals."""
+    cut = live.cut
+    assert cut is not None
+    if cut.closing == live.closed:
+        _freeze(store, live, cut, count)
+    (run or partial(close_here, store.key))(ShardWork(shareable_place(store.database), live.id, cut.shards))
+    head, links = live.head, []
+    outputs = range(live.declaration.query.outputs)
+    with store.database.transaction() as connection:
+        late = schema.find(connection, schema.shards, "number", stream=live.id, tick=range(cut.closing))
+        if late is not None:
+            raise StoreError(f"shard {late} has not closed tick {cut.closing}")
+        for tick in range(live.closed + 1, cut.closing + 1):
+            head = link(head, tick, read_numbers(connection, live.id, range(tick, tick + 1), outputs)[0])
+            links.append((live.id, tick, head, closed_at))
+        insert_rows(connection, schema.ticks, links)
+        live.write_state(connection, cut.closing, live.blob)
+        CountedTicks().write(connection, live, cut.closing)
+    live.head, live.closed = head, cut.closing
+    store.write_head(live)
+    return len(links)
+
+
+def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
+    """Store the totals of the next ticks for good: every call that closes these ticks uses the same."""
+    if live.declaration.horizon is not None:
+        count = min(count, live.declaration.horizon - live.closed)
+    count = make_ready(store, live, min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells)))
+    last, zeros = live.closed + count, np.zeros(live.stream.query.cells, np.int64)
+    with store.database.transaction() as connection:
+        following = NextTicks.stored(connection, live, count)
+        totals = following.totals
+        assert isinstance(totals, TickTotals)
+        if live.declaration.user_caps is not None:
+            forget_users(connection, live, range(live.open_tick, last + 1))
+        following.write(connection, live, last)
+        frozen = {tick: totals.rows(tick, tick + 1)[0] for tick in np.unique(totals.tick).tolist()}
+        add_totals(connection, live, frozen)
+        live.write_totals(connection, last + 1, zeros)
+        schema.change(connection, schema.cut_streams, {"closing": last}, stream=live.id)
+    live.totals, cut.closing = zeros, last
+
+
+# -- anywhere ---------------------------------------------------------------------------------------------------------
+
+
+def close_here(key: bytes | None, work: ShardWork) -> None:
+    for number in range(work.shards):
+        close_shard(work, number, key)
+
+
+def close_shard(work: ShardWork, number: int, key: bytes | None) -> int:
+    """Close the frozen ticks of one shard; returns how many this call committed. `key` is that of the store.
+
+    **Guarantee.** The rows of the ticks and the state after them are one transaction. The totals are frozen before any
+    shard closes, and noise is a function of (secret, declaration, tick, cell); so a repeated or speculative call
+    computes the same bits. One that finds its ticks there when it commits compares them and accepts, or fails loudly.
+    Tests: tests/store/test_close_shards.py::test_shards_publish_the_table_of_the_whole_stream,
+    tests/store/test_close_shards.py::test_two_calls_at_once_commit_one_of_them and
+    tests/store/test_close_shards.py::test_a_commit_that_finds_other_numbers_fails.
+    """
+    with closing(Database(work.place, helper=True)) as database:
+        sealer, done = database.read(open_sealer, key), 0
+        while ticks := _close_some(database, sealer, work.stream, number):
+            done += ticks
+        return done
+
+
+def _close_some(database: Database, sealer: Sealer, stream: int, number: int) -> int:
+    """Close a few ticks of a shard in one transaction; 0 when all frozen ones are closed."""
+    with database.reading() as connection:
+        shard = _shard(connection, stream, number)
+        frozen = schema.find(connection, schema.cut_streams, "closing", stream=stream)
+        row = schema.rows_of(connection, schema.streams, id=stream).mappings().one()
+        part = range(shard.first, shard.stop)
+        last = min(frozen, shard.tick + max(1, NUMBERS_PER_COMMIT // len(part)))
+        ticks = range(shard.tick + 1, last + 1)
+        if not ticks:
+            return 0
+        declaration = declared(row)
+        totals = _frozen(connection, sealer, stream, ticks, declaration.query.cells)[:, part.start : part.stop]
+        blob = sealer.open(shard.sealed, "shard", stream, shard.tick, _name(number))
+    shard_stream = Stream.restore(blob, declaration.period_of)
+    (table,) = close_ticks(
+        shard_stream, TickTotals.dense(ticks.start, totals), declaration.schedule.starts_of, numbers=totals.size or 1
+    )
+    blob = shard_stream.snapshot()
+    shard_stream.close()
+    with database.transaction() as connection:
+        current = _shard(connection, stream, number, lock=True)
+        if current.tick >= last:
+            _compare(connection, stream, ticks, part, table.numbers)
+            return 0
+        if current.tick != shard.tick:
+            return len(ticks)  # another call has closed a part of them: look again
+        insert_rows(connection, schema.releases, release_rows(stream, table, part.start))
+        new = {"tick": last, "sealed": _seal(sealer, blob, stream, number, last)}
+        schema.change(connection, schema.shards, new, stream=stream, number=number)
+    return len(ticks)
+
+
+def _compare(connection: Connection, stream: int, ticks: range, part: range, numbers: FloatArray) -> None:
+    kept = read_numbers(connection, stream, ticks, part)
+    if not np.array_equal(kept[:, :2], numbers[:, :2]):  # values and stds: the ends of intervals follow from them
+        raise StoreError(
+            f"ticks {ticks[0]} to {ticks[-1]} of cells {part.start} to {part.stop - 1} were committed with other "
+            "numbers: the store or this program was changed. Nothing more is released; verify the store"
+        )
+
+
+def _shard(connection: Connection, stream: int, number: int, lock: bool = False) -> Row[Any]:
+    query = select(schema.shards).where(schema.having(schema.shards, stream=stream, number=number))
+    row = connection.execute(query.with_for_update() if lock else query).first()
+    if row is None:
+        raise StoreError(f"the store has no shard {number} of this stream")
+    return row
+
+
+def _frozen(connection: Connection, sealer: Sealer, stream: int, ticks: range, cells: int) -> IntArray:
+    out, table = np.zeros((len(ticks), cells), np.int64), schema.counted_totals
+    for tick, sealed in schema.rows_of(connection, table, "tick", "sealed", stream=stream, tick=ticks):
+        out[tick - ticks.start] = unpack_totals(sealer.open(sealed, "counted", stream, tick), cells)
+    return out
+
+
+def _seal(sealer: Sealer, blob: bytes, stream: int, number: int, tick: int) -> bytes:
+    return sealer.seal(blob, "shard", stream, tick, _name(number))
+
+
+def _name(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def shareable_place(database: Database) -> str:
+    """Where the store is, without a password."""
+    return str(database.file or database.url._replace(password=None).render_as_string())

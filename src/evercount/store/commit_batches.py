@@ -1,34 +1,47 @@
-"""Group: batches that one transaction commits, with their idempotency keys and the caps of their users."""
+"""Group: batches that one transaction commits, with their idempotency keys and the caps of their users.
+
+Events may be early: of open ticks after the first one, while ticks are held open after their end. Where events simply
+add up, the sums of later ticks are kept next to those that were counted elsewhere. Events of persons, whose caps go
+tick by tick, and events that a query reads as a whole tick are kept as they came; they are counted when their tick is
+the first open one (`closing_ticks.make_ready`), as if they had come then.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Connection, insert, select
+import numpy as np
+from sqlalchemy import Connection, func, insert, select
 
-from evercount.errors import Conflict, EvercountError, InputError, StreamStopped
+from evercount._validate import IntArray
+from evercount.errors import Conflict, EvercountError, InputError, StoreError, StreamStopped
 from evercount.queries.user_cap import Caps, UserState, cap_per_user
 from evercount.store import schema
-from evercount.store.database import insert_rows
-from evercount.store.early_events import Kept, add_totals, keep_early
+from evercount.store.database import insert_rows, replace_rows
 from evercount.store.known_users import DAY_BYTES, KnownUsers, day_key
 from evercount.store.open_stream import Accepted, Batch, LiveStream, Placed
-from evercount.store.saturation import Totals, add_exactly
+from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
+from evercount.store.schema import counted_totals, early_events, having, rows_of
+
+if TYPE_CHECKING:
+    from evercount.store.open_stream import LiveStream
+
+TICKS_AT_A_TIME = 200  # ticks that are read with one statement
+Kept = tuple[Any, str | None]  # an event and its user, where users are protected
 
 
 class Group:
-    """Batches that are committed together: what they add, kept beside the live streams until the commit.
+    """Batches that are committed together: what they add, kept apart from the live streams until the commit.
 
     **Guarantee.** The answers of `add_all` go out after the commit (`Store.accept`), and the commit holds for each
     batch what it adds together with its idempotency key: after any crash a batch is on the disk with its key, or
     neither is, and then nobody was answered. Many batches share one wait for the disk; none is answered before it. A
-    batch that comes again is found among the batches of its own commit (`keys`) or among the stored ones (`known`),
-    which were read inside the same transaction of the one writer. Tests: `tests/service/test_service_fire.py`,
+    batch that comes again is found among those of before (`known`): the stored ones, which were read inside the same
+    transaction of the one writer, and those of its own commit. Tests: `tests/service/test_service_fire.py`,
     `tests/store/test_store_streams.py`.
     """
 
@@ -39,34 +52,30 @@ class Group:
         self.users: dict[int, KnownUsers] = {}
         self.ahead: dict[str, dict[int, Totals]] = {}
         self.early: dict[str, dict[int, list[Kept]]] = {}  # what later ticks get: sums, and events as they came
-        self.keys: dict[tuple[int, bytes], Known] = {}  # by (stream, idempotency key); `known`: the stored ones
-        self.known: dict[tuple[int, bytes], Known] = {}
+        self.known: dict[tuple[int, bytes], Known] = {}  # by (stream, idempotency key)
+        self.fresh: list[tuple[int, bytes, Known]] = []  # what this commit adds to them
 
     def add_all(self, batches: Sequence[Batch]) -> list[Accepted | EvercountError]:
         """Add batches one after the other; returns an answer to each, which is the error if the batch is refused."""
-        marks = [Mark.of(self.streams.get(batch.stream), batch) for batch in batches]
-        self._read_known([mark for mark in marks if mark is not None])
+        marks = [keyed(self.streams.get(batch.stream), batch) for batch in batches]
+        for stream in {mark[0] for mark in marks if mark is not None}:  # one statement, however many batches there are
+            wanted = {mark[1] for mark in marks if mark is not None and mark[0] == stream}
+            for row in schema.rows_of(self.connection, schema.batches, stream=stream, key=wanted):
+                self.known[stream, bytes(row.key)] = Known(bytes(row.digest), row.tick, row.size)
         return [self._add(batch, mark) for batch, mark in zip(batches, marks, strict=True)]
 
-    def _read_known(self, marks: Sequence[Mark]) -> None:
-        """Which idempotency keys are stored already: one statement for each stream, however many batches there are."""
-        table = schema.batches
-        for stream in {mark.stream for mark in marks}:
-            wanted = {mark.key for mark in marks if mark.stream == stream}
-            where = (table.c.stream == stream) & table.c.key.in_(wanted)
-            columns = select(table.c.key, table.c.digest, table.c.tick, table.c.size)
-            for row in self.connection.execute(columns.where(where)):
-                self.known[stream, bytes(row.key)] = Known(bytes(row.digest), row.tick, row.size)
-
-    def _add(self, batch: Batch, mark: Mark | None) -> Accepted | EvercountError:
+    def _add(self, batch: Batch, mark: tuple[int, bytes, bytes] | None) -> Accepted | EvercountError:
         """Take one batch in, or say why not; a refused batch leaves nothing behind."""
         try:
             live = self.streams.get(batch.stream)
             if live is None:
                 raise StreamStopped(f"stream {batch.stream!r} has ended and takes no events")
-            earlier = None if mark is None else self._earlier(mark)
-            if earlier is not None:
-                return Accepted(batch.size, earlier, repeated=True)
+            earlier = None if mark is None else self.known.get(mark[:2])
+            if mark is not None and earlier is not None:
+                if earlier.digest != mark[2]:
+                    reused = "this Idempotency-Key was used for another batch: take a new key for new events"
+                    raise Conflict(reused, events=earlier.size)
+                return Accepted(batch.size, earlier.tick, repeated=True)
             live.check_open(self.now)
             placed = live.place(batch.times, batch.size, self.now)
             self._count(live, batch, placed)
@@ -74,19 +83,10 @@ class Group:
             return error
         tick = live.last_open(self.now)
         if mark is not None:
-            self.keys[live.id, mark.key] = Known(mark.digest, tick, batch.size)
+            stream, key, digest = mark
+            self.known[stream, key] = known = Known(digest, tick, batch.size)
+            self.fresh.append((stream, key, known))
         return Accepted(batch.size, tick, placed.late)
-
-    def _earlier(self, mark: Mark) -> int | None:
-        """The tick that has counted the same batch; None where none has."""
-        earlier = self.keys.get((mark.stream, mark.key)) or self.known.get((mark.stream, mark.key))
-        if earlier is None:
-            return None
-        if earlier.digest != mark.digest:
-            raise Conflict(
-                "this Idempotency-Key was used for another batch: take a new key for new events", events=earlier.size
-            )
-        return earlier.tick
 
     def _count(self, live: LiveStream, batch: Batch, placed: Placed) -> None:
         """Take in the events of a batch, tick by tick. What can refuse the batch comes before anything is changed."""
@@ -145,9 +145,8 @@ class Group:
 
     def write(self) -> None:
         now = time.time()
-        if self.keys:
-            rows = ((stream, key, one.digest, one.tick, now, one.size) for (stream, key), one in self.keys.items())
-            insert_rows(self.connection, schema.batches, rows)
+        rows = ((stream, key, one.digest, one.tick, now, one.size) for stream, key, one in self.fresh)
+        insert_rows(self.connection, schema.batches, rows)
         for name, totals in self.totals.items():
             self.streams[name].write_totals(self.connection, self.streams[name].open_tick, totals)
         for name, events in ((name, events) for name, events in self.events.items() if events):
@@ -180,26 +179,18 @@ class Known(NamedTuple):
 
     digest: bytes
     tick: int
-    size: int | None
+    size: int
 
 
-@dataclass(frozen=True)
-class Mark:
-    """Keyed hashes of a batch's idempotency key, with its sender, and of its body: they tell a retry from a change."""
-
-    stream: int
-    key: bytes
-    digest: bytes
-
-    @classmethod
-    def of(cls, live: LiveStream | None, batch: Batch) -> Mark | None:
-        if live is None or batch.key is None:
-            return None
-        secret = bytes.fromhex(live.secret.derive("evercount/store/batches").hex())
-        name = hashlib.blake2b(batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key").digest()
-        key = hashlib.blake2b(name + batch.sender, digest_size=32, key=secret, person=b"evercount.sender").digest()
-        digest = hashlib.blake2b(batch.body, digest_size=32, key=secret, person=b"evercount.body").digest()
-        return cls(live.id, key, digest)
+def keyed(live: LiveStream | None, batch: Batch) -> tuple[int, bytes, bytes] | None:
+    """The stream, and keyed hashes of a batch's idempotency key, with its sender, and of its body: they tell a retry
+    from a change. None for a batch without a key."""
+    if live is None or batch.key is None:
+        return None
+    secret = bytes.fromhex(live.secret.derive("evercount/store/batches").hex())
+    name = hashlib.blake2b(batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key").digest()
+    key = hashlib.blake2b(name + batch.sender, digest_size=32, key=secret, person=b"evercount.sender").digest()
+    return live.id, key, hashlib.blake2b(batch.body, digest_size=32, key=secret, person=b"evercount.body").digest()
 
 
 def user_hashes(live: LiveStream, users: Iterable[str], lag: int = 0) -> list[bytes]:
@@ -215,3 +206,43 @@ def user_hashes(live: LiveStream, users: Iterable[str], lag: int = 0) -> list[by
     if live.declaration.revise_for is not None:
         return [day_key(live.open_tick - lag) + one[DAY_BYTES:] for one in hashes]
     return hashes
+
+
+def add_totals(connection: Connection, live: LiveStream, rows: Mapping[int, IntArray | Totals]) -> None:
+    """Add sums to those of open ticks, which lie in the database until the ticks close."""
+    stored = stored_totals(connection, live, list(rows))
+    zeros = np.zeros(live.stream.query.cells, np.int64)
+    new = []
+    for tick, row in rows.items():
+        sums = pack_totals(add_exactly(stored.get(tick, zeros), row))
+        new.append((live.id, tick, live.seal(sums, "counted", tick)))
+    replace_rows(connection, counted_totals, new)
+
+
+def stored_totals(connection: Connection, live: LiveStream, ticks: Sequence[int]) -> dict[int, Totals]:
+    sums, cells = dict[int, Totals](), live.stream.query.cells
+    for start in range(0, len(ticks), TICKS_AT_A_TIME):
+        part = list(ticks[start : start + TICKS_AT_A_TIME])
+        for tick, sealed in rows_of(connection, counted_totals, "tick", "sealed", stream=live.id, tick=part):
+            totals = unpack_totals(live.unseal(sealed, "counted", tick), cells)
+            if len(totals) != cells:
+                raise StoreError(f"the totals of stream {live.name!r} do not belong to its query")
+            sums[tick] = totals
+    return sums
+
+
+def keep_early(connection: Connection, live: LiveStream, events: Mapping[int, Iterable[Kept]]) -> None:
+    table, rows = early_events, []
+    for tick, kept in events.items():
+        last = select(func.coalesce(func.max(table.c.number), -1)).where(having(table, stream=live.id, tick=tick))
+        number = int(connection.execute(last).scalar_one())
+        sealed = live.seal(json.dumps(list(kept)).encode(), "early", tick)
+        rows.append({"stream": live.id, "tick": tick, "number": number + 1, "sealed": sealed})
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def read_early(connection: Connection, live: LiveStream, tick: int) -> list[Kept]:
+    """The kept events of a tick in the order in which they came."""
+    kept = rows_of(connection, early_events, "sealed", order="number", stream=live.id, tick=tick)
+    return [(event, user) for one in kept.scalars() for event, user in json.loads(live.unseal(one, "early", tick))]

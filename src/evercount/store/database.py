@@ -8,11 +8,11 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, NullPool, Table, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
@@ -23,11 +23,14 @@ from evercount.errors import MissingExtra, ParameterError, StoreError
 from evercount.store import schema
 
 log = logging.getLogger("evercount.store")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LOCK = int.from_bytes(hashlib.blake2b(b"evercount single writer", digest_size=8).digest(), "big", signed=True)
 """The number of the advisory lock that the one writer of a PostgreSQL schema holds."""
 BUSY_SECONDS = 10
 ROWS_PER_STATEMENT = 50  # rows that `insert_rows` puts into one statement
+KEYS_PER_STATEMENT = 500  # keys that `replace_rows` puts into one statement
 PATIENCE = 3.0  # seconds to wait for the session of a killed writer to end
 
 
@@ -54,40 +57,17 @@ def parse_url(place: str | Path) -> URL:
 WRITER_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON")
 """secure_delete: consumed accumulators and old states leave no copy in free pages."""
 READER_PRAGMAS = ("query_only=ON",)
-SQLITE_WORDS = {
-    "full": "is full",
-    "readonly": "is readonly",
-    "locked": "is locked by another program",
-    "unable to open": "cannot be opened",
-    "malformed": "is damaged",
-    "not a database": "is damaged",
-}
-POSTGRESQL_WORDS = {
-    "53100": "is full",
-    "53": "has too little memory or too few connections left",
-    "25006": "is readonly",
-    "08": "cannot be reached",
-    "57": "is stopping or was told to stop",
-}  # by the beginning of the error's code (SQLSTATE), the longest that fits first
 
 
 def explain(error: SQLAlchemyError) -> StoreError:
-    """A StoreError whose message says what kind of trouble it is, in words of ours, and whose detail is the database's.
+    """A StoreError whose message names the kind of trouble, and whose detail is the database's own text.
 
     **Guarantee.** The message holds nothing of the driver's text, which may name hosts, ports, users, files or values.
     Statements and their parameters are in neither. Test: `tests/store/test_store_messages.py`.
     """
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     first = (str(origin).strip().splitlines() or ["no reason given"])[0]
-    kind = f"refused the request ({type(origin).__name__})"
-    if isinstance(origin, sqlite3.Error):
-        kind = next((words for part, words in SQLITE_WORDS.items() if part in first), kind)
-    else:
-        code = getattr(origin, "sqlstate", None)
-        if code is None and isinstance(error, DBAPIError):
-            kind = "cannot be reached"  # the driver's own trouble: no answer came
-        kind = next((words for part, words in POSTGRESQL_WORDS.items() if str(code).startswith(part)), kind)
-    return StoreError(f"the database {kind}", f"{type(origin).__name__}: {first}")
+    return StoreError(f"the database refused the request ({type(origin).__name__})", first)
 
 
 class Database:
@@ -96,7 +76,7 @@ class Database:
     **Guarantee.** While a Database with `write` is open, no other process has one on the same database: SQLite by an
     operating-system lock on `<file>.lock`, PostgreSQL by an advisory lock of the session that also does all writing, so
     a writer that lost its lock lost its connection too. With `helper` no lock is taken: for the shards that the process
-    with the lock has asked to close (`close_shards.py`), whose commits are the same in every process. Tests:
+    with the lock has asked to close (`closing_ticks.py`), whose commits are the same in every process. Tests:
     `tests/store/test_store_lock.py`.
     """
 
@@ -134,14 +114,10 @@ class Database:
     def _check_file(self) -> None:
         file = self.file
         assert file is not None
-        refuse_link("the store", file)  # the lock and the head lie beside the name that is used
+        refuse_link("the store", file)  # the lock and the head lie next to the name that is used
         if not file.parent.is_dir():
             raise StoreError(f"the folder {file.parent} does not exist: make it, or choose another file")
-        if file.exists():
-            with contextlib.suppress(OSError), file.open("rb") as content:
-                if content.read(16) not in (b"", b"SQLite format 3\0"):
-                    raise StoreError(f"{file} is not an SQLite database")
-        elif not self.write:
+        if not file.exists() and not self.write:
             raise StoreError(f"there is no store at {file}")
         if self.write and not os.access(file if file.exists() else file.parent, os.W_OK):
             raise StoreError(f"{file} is read-only for this user: change its permissions or choose another file")
@@ -170,10 +146,7 @@ class Database:
 
     def reconnect(self) -> None:
         """A fresh connection of the writer, with its lock; StoreError when another writer has it."""
-        if self._connection is not None:
-            with contextlib.suppress(SQLAlchemyError):
-                self._connection.close()
-            self._connection = None
+        self._disconnect()
         with self._explained():
             connection = self.writer.connect()
             if not self.sqlite and not self.helper and not _advisory_lock(connection):
@@ -183,6 +156,12 @@ class Database:
                     self.describe(),
                 )
         self._connection = connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(SQLAlchemyError):
+                self._connection.close()
+            self._connection = None
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -210,8 +189,7 @@ class Database:
             raise StoreError("this store was opened for reading only")
         if self.lost:
             raise StoreError("the connection to the database is lost; it is being opened again")
-        connection = self._connection
-        assert connection is not None
+        connection = self.connection()
         with self._explained():
             try:
                 with connection.begin():
@@ -235,6 +213,11 @@ class Database:
         """
         with self._explained(), self.reader.connect() as connection, connection.begin():
             yield connection
+
+    def read(self, function: Callable[Concatenate[Connection, P], T], *given: P.args, **named: P.kwargs) -> T:
+        """What a function reads, in a view of its own."""
+        with self.reading() as connection:
+            return function(connection, *given, **named)
 
     def size(self) -> int | None:
         """Bytes of the database; None where that cannot be told. It moves with raw data."""
@@ -273,10 +256,7 @@ class Database:
         return self._connection
 
     def close(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(SQLAlchemyError):
-                self._connection.close()
-            self._connection = None
+        self._disconnect()
         for engine in (getattr(self, "writer", None), getattr(self, "reader", None)):
             if engine is not None:
                 engine.dispose()
@@ -300,6 +280,15 @@ def insert_rows(connection: Connection, table: Table, rows: Iterable[tuple[Any, 
         connection.exec_driver_sql(_insert_statement(table, mark, ROWS_PER_STATEMENT), groups)
     if values[whole:]:
         connection.exec_driver_sql(_insert_statement(table, mark, 1), values[whole:])
+
+
+def replace_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows of one stream, each in place of the one with the same key, if there is one: its second column."""
+    key = list(table.columns)[1].name
+    for start in range(0, len(rows), KEYS_PER_STATEMENT):
+        part = rows[start : start + KEYS_PER_STATEMENT]
+        schema.remove(connection, table, stream=part[0][0], **{key: [row[1] for row in part]})
+    insert_rows(connection, table, rows)
 
 
 @lru_cache(maxsize=64)

@@ -1,27 +1,41 @@
-"""A new stream of a store: its secret, its first state and its line of the ledger are one transaction."""
+"""How a stream gets into the memory of its writer: declared anew, or loaded from its rows.
+
+The secret of a new stream, its first state and its line of the ledger are one transaction.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import insert
+from sqlalchemy import Connection, insert
 
+from evercount.declarations.cautions import changed_noise, declares_again
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.same_stream import changed_noise, declares_again
 from evercount.declarations.schedule import SECOND, instant_of
 from evercount.engine.stream import Stream
 from evercount.engine.stream_facts import identify
-from evercount.errors import BudgetExceeded, Conflict, ParameterError, TooLarge
+from evercount.errors import Conflict, EvercountError, ParameterError, SnapshotError, StoreError, TooLarge
 from evercount.noise import Secret
 from evercount.store import schema
-from evercount.store.close_shards import cut_stream
-from evercount.store.open_stream import FILES, HISTORY, LiveStream
-from evercount.store.spending import Spending, refuse_beyond_cap
-from evercount.store.stored_rows import genesis, late_rules
+from evercount.store.closing_ticks import cut_stream, read_cut
+from evercount.store.open_stream import FILES, HISTORY, EndedStream, LiveStream
+from evercount.store.saturation import unpack_totals
+from evercount.store.sealing import Sealer
+from evercount.store.spending import Spending, refuse_beyond_cap, states
+from evercount.store.stored_releases import (
+    StoredStream,
+    declared,
+    genesis,
+    labels_of,
+    last_link,
+    read_marks,
+    released_until,
+    with_late_rules,
+)
 
 if TYPE_CHECKING:
     from evercount.store.writer import Store
@@ -42,7 +56,7 @@ def declare_stream(
 ) -> LiveStream:
     """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
 
-    With `shards` its cells are cut into that number of ranges, which close their ticks apart (`close_shards.py`). The
+    With `shards` its cells are cut into that number of ranges, which close their ticks apart (`closing_ticks.py`). The
     number stays, and may be left out later. `before_commit` is called with the new stream; if it fails, there is none.
     The clock closes no tick of a new stream that waits: for FILES, or for its HISTORY, if a tick has ended before it
     was declared.
@@ -81,19 +95,18 @@ def declare_stream(
     start = declaration.schedule.opened(instant_of(now)).begin / SECOND
     declaration = declaration.started(instant_of(start))  # as it is read back: the start is part of the noise's key
     schedule = declaration.schedule
-    if secret is not None:  # before the stream is built: a live twin in this process would be refused first
-        _refuse_twin(store, declaration.build(secret=secret, replay=True), secret)
-    secret = secret or Secret.generate()
     if not schedule.manual and schedule.tick_of(instant_of(now)) > MOST_MISSED:
         raise ParameterError(f"start lies more than {MOST_MISSED} ticks in the past: start the stream later")
+    secret = secret or Secret.generate()
     stream = declaration.build(secret=secret)
     line = Spending(declaration.name, stream.cost, declaration.public)
+    identity = bytes.fromhex(identify(stream, secret))
     try:
+        _refuse_twin(store, identity)
         refuse_beyond_cap(store.database, line)
-    except BudgetExceeded:
+    except EvercountError:
         stream.close()
         raise
-    identity = bytes.fromhex(identify(stream, secret))
     head = genesis(text, start)
     blob = stream.snapshot()
     totals = np.zeros(stream.query.cells, np.int64)
@@ -134,18 +147,79 @@ def _change_late_rules(store: Store, live: LiveStream, wanted: StreamDeclaration
     if rules == {"late": live.declaration.late, "wait": live.declaration.wait}:
         return
     with store.database.transaction() as connection:
-        schema.write_fact(connection, late_rules(live.id), json.dumps(rules))
+        schema.write_fact(connection, f"late {live.id}", json.dumps(rules))
     live.declaration = live.declaration.with_rules(**rules)
 
 
-def _refuse_twin(store: Store, stream: Stream, secret: Secret) -> None:
+def _refuse_twin(store: Store, identity: bytes) -> None:
     """Refuse a stream that would have the noise of another one of this store. This store has one writer: us."""
-    identity = bytes.fromhex(identify(stream, secret))
-    with store.database.reading() as connection:
-        twin = schema.find(connection, schema.noise_identities, "stream", identity=identity)
+    twin = store.database.read(schema.find, schema.noise_identities, "stream", identity=identity)
     if twin is not None or store.heads.lost_identity(identity):
         raise Conflict(
             "another stream of this store has the same secret, query, budget, horizon, start and ticks, and so the "
             "same noise: the difference of their releases would reveal how their data differ. Declare it with "
             "another secret, or without one"
         )
+
+
+def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
+    """The stream of a row of `streams`, as it was after its last commit; StoreError where its rows disagree."""
+    number = row["id"]
+
+    def row_of(table: Any) -> Any:
+        stored = schema.rows_of(connection, table, stream=number).mappings().first()
+        if stored is None:
+            raise StoreError("the store is inconsistent: a stream's row is missing", f"{table.name} of {row['name']!r}")
+        return stored
+
+    stored = StoredStream(number, declared(row))
+    declaration = with_late_rules(connection, stored)
+    if not states(row_of(schema.ledger)["cost"], declaration):
+        raise StoreError(
+            "the ledger states another budget or time range than a stream was declared with", repr(row["name"])
+        )
+    state, sums = row_of(schema.states), row_of(schema.accumulators)
+    secret = Secret.from_hex(sealer.open(row_of(schema.secrets)["sealed"], "secret", number).decode())
+    blob = sealer.open(state["sealed"], "state", number, state["tick"])
+    try:
+        stream = Stream.restore(blob, declaration.period_of)
+    except SnapshotError as error:
+        raise StoreError("the state of a stream cannot be restored", f"{row['name']!r}: {error}") from None
+    totals = sealer.open(sums["sealed"], "accumulator", number, sums["tick"])
+    tick, head = last_link(connection, row)
+    cut = read_cut(connection, number)
+    stored_ticks = (stream.tick, state["tick"], sums["tick"] - 1)
+    if stored_ticks != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
+        raise StoreError("a stream is inconsistent: its state, sums and releases disagree", f"stream {row['name']!r}")
+    known, open_sums = declaration.with_query(stream.query), unpack_totals(totals, stream.query.cells)
+    labels = labels_of(connection, stored)
+    live = LiveStream(number, known, secret, sealer, stream, blob, head, open_sums, labels=labels, cut=cut)
+    live.closed = tick
+    of_tick = {"stream": number, "tick": live.open_tick}
+    for sealed in schema.rows_of(connection, schema.open_events, "sealed", order="number", **of_tick).scalars():
+        live.events.extend(json.loads(live.unseal(sealed, "events", live.open_tick)))
+        live.groups += 1
+    counted = (schema.counted_totals, schema.counted_events)
+    live.counted = any(schema.find(connection, table, "tick", stream=number) is not None for table in counted)
+    live.early = set(schema.rows_of(connection, schema.early_events, "tick", stream=number).scalars())
+    live.marks = read_marks(connection, number)
+    live.successor = schema.find(connection, schema.renewals, "successor", stream=number)
+    live.follows = schema.find(connection, schema.renewals, "stream", successor=row["name"]) is not None
+    live.waiting = schema.find(connection, schema.waiting_streams, "reason", stream=number)
+    return live
+
+
+def load_retired(connection: Connection, row: Any, retired: Mapping[str, Any], doubtful: bool) -> EndedStream:
+    """The retired stream of a row of `streams`; where the history is `doubtful`, nobody reads it."""
+    facts, stored = json.loads(retired["facts"]), StoredStream(row["id"], declared(row))
+    return EndedStream(
+        *stored,
+        released_until(connection, stored.id),
+        "retired",
+        retired["reason"],
+        facts["guarantee"],
+        facts["readable"] and not doubtful,
+        retired["successor"],
+        labels_of(connection, stored),
+        read_marks(connection, stored.id),
+    )

@@ -13,12 +13,12 @@ from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, select
 
-from evercount._arrays import AnyArray, IntArray
+from evercount._validate import AnyArray, IntArray
 from evercount.queries.user_cap import NOTHING, Used
-from evercount.store.database import insert_rows
-from evercount.store.schema import having, remove, users
+from evercount.store.database import insert_rows, replace_rows
+from evercount.store.schema import remove, rows_of, users
 from evercount.store.sealing import Sealer
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class Block(NamedTuple):
 
     def under(self, newer: Block) -> Block:
         """Both together; where they differ, `newer` is true."""
-        user = np.concatenate([newer.user, self.user])
-        first, _ = distinct_users(user)  # the first place of a user is in `newer`, if it has one there
-        return Block(None, user[first], np.concatenate([newer.used, self.used])[first])
+        # the first place of a user is in `newer`, if it has one there
+        user, first = np.unique(np.concatenate([newer.user, self.user]), return_index=True)
+        return Block(None, user, np.concatenate([newer.used, self.used])[first])
 
     def find(self, wanted: AnyArray) -> IntArray:
         """The place of each hash, −1 for those that are not there."""
@@ -58,20 +58,6 @@ class Block(NamedTuple):
             place[twins] = np.minimum(np.searchsorted(self.user, wanted[twins]), len(own) - 1)
             missing = self.user[place] != wanted
         return np.where(missing, -1, place)
-
-
-def distinct_users(hashes: AnyArray) -> tuple[IntArray, IntArray]:
-    """As `np.unique` of hashes: the first place of each in their order, and for each entry the number of its hash.
-    Their first eight bytes are sorted, which is much faster, unless those of two users are equal."""
-    begin = _beginnings(hashes)
-    sorting = np.argsort(begin, kind="stable")
-    new = begin[sorting][1:] != begin[sorting][:-1]
-    if (hashes[sorting][1:] == hashes[sorting][:-1]).sum() != len(new) - new.sum():
-        _, first, code = np.unique(hashes, return_index=True, return_inverse=True)
-        return first, code
-    code = np.empty(len(hashes), np.int64)
-    code[sorting] = np.cumsum(np.r_[False, new][: len(hashes)])
-    return sorting[np.r_[True, new][: len(hashes)]], code
 
 
 def _beginnings(hashes: AnyArray) -> AnyArray:
@@ -139,7 +125,6 @@ class KnownUsers:
     def __init__(self, stream: int, sealer: Sealer) -> None:
         self._stream, self._sealer = stream, sealer
         self._used: dict[bytes, Used] = {}
-        self._stored: set[bytes] = set()
         self._changed: set[bytes] = set()
         self._rows = False  # whether no user is in a block
 
@@ -150,11 +135,10 @@ class KnownUsers:
             self._rows = True
         unread = [user for user in wanted if user not in self._used]
         for start in range(0, len(unread), PART):
-            where = having(users, stream=self._stream, user=unread[start : start + PART])
-            for row in connection.execute(select(users.c.user, users.c.sealed).where(where)):
+            part = unread[start : start + PART]
+            for row in rows_of(connection, users, "user", "sealed", stream=self._stream, user=part):
                 user = bytes(row.user)
                 self._used[user] = _open(self._sealer, self._stream, user, row.sealed)
-                self._stored.add(user)
         return {user: self._used.get(user, NOTHING) for user in wanted}
 
     def change(self, used: Mapping[bytes, Used]) -> None:
@@ -162,15 +146,11 @@ class KnownUsers:
         self._changed.update(used)
 
     def write(self, connection: Connection) -> None:
-        fresh = []
+        rows = []
         for user in self._changed:
             sealed = self._sealer.seal(RECORD.pack(*self._used[user]), "user", self._stream, 0, user)
-            if user in self._stored:
-                where = having(users, stream=self._stream, user=user)
-                connection.execute(update(users).where(where).values(sealed=sealed))
-            else:
-                fresh.append((self._stream, user, sealed))
-        insert_rows(connection, users, fresh)
+            rows.append((self._stream, user, sealed))
+        replace_rows(connection, users, rows)
 
 
 def forget_users(connection: Connection, live: LiveStream, closing: range) -> None:
@@ -180,9 +160,10 @@ def forget_users(connection: Connection, live: LiveStream, closing: range) -> No
     tests/contracts/test_late_rules.py::test_every_door_publishes_the_same_table.
     """
     caps, revise_for = live.declaration.user_caps, live.declaration.revise_for
-    if caps is not None and any(map(caps.forgets_after, closing)):
+    assert caps is not None
+    if any(map(caps.forgets_after, closing)):
         remove(connection, users, stream=live.id)
-    elif caps is not None and revise_for is not None and closing.stop > revise_for:
+    elif revise_for is not None and closing.stop > revise_for:
         final = users.c.user < day_key(closing.stop - revise_for)
         connection.execute(delete(users).where((users.c.stream == live.id) & final))
 

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, func, select
 
-from evercount._arrays import AnyArray, IntArray
+from evercount._validate import AnyArray, IntArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import StoreError
-from evercount.queries.capabilities import rows_of
+from evercount.queries import sensitivities
 from evercount.queries.user_cap import last_turns
 from evercount.store.commit_batches import user_hashes
 from evercount.store.database import insert_rows
-from evercount.store.known_users import HASH, ManyUsers, distinct_users
+from evercount.store.known_users import HASH, ManyUsers
 from evercount.store.open_stream import LiveStream
-from evercount.store.schema import counted_events, having
+from evercount.store.schema import counted_events, having, rows_of
 
 PURPOSE = "named events"
 Part = tuple[list[str], IntArray]  # names and numbers of some rows of one tick
@@ -109,8 +109,8 @@ def as_tick(declaration: StreamDeclaration, parts: Sequence[Part], accepted: Seq
         cell, time, order = numbers.T.tolist()
         rows += zip(time, order, names, cell, strict=True)
     rows.sort()
-    keyed = rows_of(declaration.query).keyed
-    keys = rows_of(declaration.query).keys[0] if keyed else ()
+    columns = sensitivities.rows_of(declaration.query)
+    keyed, keys = columns.keyed, columns.keys[0] if columns.keyed else ()
     return [*accepted, *((name, keys[cell]) if keyed else name for _, _, name, cell in rows)]
 
 
@@ -123,9 +123,8 @@ def add_keys(keys: Iterable[str], *counts: Iterable[tuple[str, int]]) -> Mapping
 
 
 def stored_parts(connection: Connection, live: LiveStream, ticks: range) -> dict[int, list[Part]]:
-    table, found = counted_events, dict[int, list[Part]]()
-    where = having(table, stream=live.id, tick=ticks)
-    for tick, sealed in connection.execute(select(table.c.tick, table.c.sealed).where(where)):
+    found = dict[int, list[Part]]()
+    for tick, sealed in rows_of(connection, counted_events, "tick", "sealed", stream=live.id, tick=ticks):
         found.setdefault(tick, []).append(unpack_rows(live.unseal(sealed, PURPOSE, tick)))
     return found
 
@@ -254,16 +253,14 @@ def cap_ticks(
     users, totals, named = ManyUsers(live.id, live.sealer), dict[int, IntArray](), dict[int, list[Part]]()
     query, rule = live.declaration.query, live.declaration.user_caps
     assert rule is not None
-    caps, table = rule.caps, counted_events
-    filled = set(connection.execute(select(table.c.tick).where(having(table, stream=live.id, tick=ticks))).scalars())
+    caps, filled = rule.caps, set(rows_of(connection, counted_events, "tick", stream=live.id, tick=ticks).scalars())
     for tick in ticks:
         if tick > ticks.start and rule.forgets_after(tick - 1):
             users.forget()
         if tick not in filled:
             continue
         records, keys = _records(connection, live, tick)
-        first, code = distinct_users(records["user"])
-        hashes = records["user"][first]
+        hashes, code = np.unique(records["user"], return_inverse=True)
         before = users.read(connection, hashes)
         room = caps.rooms(before[:, 0], before[:, 1])
         kept = records[last_turns(code, records["time"], records["order"]) <= room[code]]
@@ -278,7 +275,7 @@ def cap_ticks(
             continue
         at = np.full(len(cells), tick, np.int64)
         totals[tick] = np.zeros(query.cells, np.int64)
-        _, cell, total = rows_of(query).totals(at, cells.astype(np.int64), events, units)
+        _, cell, total = sensitivities.rows_of(query).totals(at, cells.astype(np.int64), events, units)
         np.add.at(totals[tick], cell, total)
     if rule.forgets_after(ticks.stop - 1):
         users.forget()
@@ -287,9 +284,9 @@ def cap_ticks(
 
 def _records(connection: Connection, live: LiveStream, tick: int) -> tuple[AnyArray, list[str]]:
     """The kept events of a tick, and where keys are not listed those that `cell` counts places of."""
-    table, keyed = counted_events, live.declaration.query.discovery is not None
+    keyed = live.declaration.query.discovery is not None
     parts, known = [], dict[str, int]()
-    for sealed in connection.execute(select(table.c.sealed).where(having(table, stream=live.id, tick=tick))).scalars():
+    for sealed in rows_of(connection, counted_events, "sealed", stream=live.id, tick=tick).scalars():
         content = live.unseal(sealed, "user events", tick)
         begin = 8 + int.from_bytes(content[:8], "little") if keyed else 0
         if (len(content) - begin) % RECORD.itemsize:

@@ -9,19 +9,19 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, update
+from sqlalchemy import Connection
 
-from evercount._arrays import IntArray
+from evercount._validate import IntArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, format_utc, instant_of
-from evercount.declarations.tick_marks import TickMark
+from evercount.declarations.view_names import TickMark
 from evercount.engine.stream import Stream
 from evercount.errors import Conflict, EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
 from evercount.noise import Secret
 from evercount.privacy import successor_text
 from evercount.queries import Query
 from evercount.store import schema
-from evercount.store.saturation import Totals, add_exactly, check_request, cut_total, pack_totals
+from evercount.store.saturation import Totals, check_request, pack_totals
 from evercount.store.sealing import Sealer
 
 
@@ -60,13 +60,6 @@ class Accepted:
 HISTORY, FILES = "history", "files"  # what a stream waits for: its past, or runs of `evercount release`
 
 
-# built once: that takes longer than to run them
-NEW_STATE, NEW_SUMS = (
-    update(table)
-    .where(table.c.stream == bindparam("number"))
-    .values(tick=bindparam("new_tick"), sealed=bindparam("content"))
-    for table in (schema.states, schema.accumulators)
-)
 UNREADABLE = "the batch holds an event that the stream's query cannot read"
 OF_REQUEST = "of this request"
 ENCODER_FAULTS = (TypeError, ValueError, OverflowError, IndexError, KeyError, AttributeError)
@@ -94,15 +87,10 @@ class OpenEncoder:
 
     def __init__(self, query: Query, state: Any, events: Sequence[Any]) -> None:
         self._query = query
-        self._state = self._copied(state)
-        self._events: list[Any] = []
+        self._state = query.load_state(query.dump_state(state))
+        self._events = [] if query.splits else list(events)
         if query.splits:
             self._state = query.encode(self._state, list(events))[1]
-        else:
-            self._events.extend(events)
-
-    def _copied(self, state: Any) -> Any:
-        return self._query.load_state(self._query.dump_state(state))
 
     def take(self, events: Sequence[Any], places: Sequence[int]) -> None:
         """Read more events of the tick, or refuse them and stay as before. `places`: their numbers in the request. An
@@ -114,7 +102,7 @@ class OpenEncoder:
                 raise error.numbered(places[error.number], OF_REQUEST) from None
             return
         try:
-            self._query.encode(self._copied(self._state), [*self._events, *events])
+            self._query.encode(self._query.load_state(self._query.dump_state(self._state)), [*self._events, *events])
         except (InputError, *ENCODER_FAULTS):
             # the text of a user's own encoder may count the events of others in this tick
             raise InputError(UNREADABLE) from None
@@ -150,9 +138,9 @@ class LiveStream:
     counted: bool = False  # whether the store may hold totals of open ticks that were counted elsewhere
     cut: CutStream | None = None  # its shards; `stream` then stays before the first tick, for public facts
     waiting: str | None = None  # what the stream waits for, while the clock closes none of its ticks: HISTORY or FILES
-    early: set[int] = field(default_factory=set)  # later ticks whose events are kept as they came (`early_events.py`)
+    early: set[int] = field(default_factory=set)  # later ticks whose events are kept as they came (`commit_batches.py`)
     marks: Sequence[TickMark] = ()  # what the operator says about its ticks
-    successor: str | None = None  # the stream that goes on when the horizon ends, if it was renewed (`renew.py`)
+    successor: str | None = None  # the stream that goes on when the horizon ends, if it was renewed (`stream_life.py`)
     follows: bool = False  # whether it goes on for another stream: events before its start were that one's, and late
     stopped: str | None = None  # why the stream cannot go on, when it cannot
     closed: int = field(init=False)  # released and committed; `stream` is ahead while a commit is under way
@@ -171,10 +159,6 @@ class LiveStream:
         return self.stream.guarantee_by(self.declaration.tick)
 
     @property
-    def noise(self) -> str:
-        return self.stream.noise
-
-    @property
     def open_tick(self) -> int:
         return (self.closed if self.cut is None else self.cut.closing) + 1
 
@@ -182,23 +166,24 @@ class LiveStream:
     def finished(self) -> bool:
         return self.declaration.horizon is not None and self.closed >= self.declaration.horizon
 
+    @property
+    def clocked(self) -> bool:
+        """Whether the clock closes its ticks: not where they are closed by hand, and not while it waits or is over."""
+        return not (self.declaration.schedule.manual or self.finished or self.stopped or self.waiting)
+
     def due(self, now: float) -> int:
         """How many ticks may close by the clock and are not released; a clock that went back ends none."""
-        schedule = self.declaration.schedule
-        if schedule.manual or self.finished or self.stopped or self.waiting:
+        if not self.clocked:
             return 0
         return max(0, self.declaration.ended(instant_of(now)) - self.closed)
 
     def next_end(self) -> float | None:
         """When the open tick closes; None for manual clocks and streams that wait or are over."""
-        schedule = self.declaration.schedule
-        if schedule.manual or self.finished or self.stopped or self.waiting:
-            return None
-        return self.declaration.closes(self.open_tick) / SECOND
+        return self.declaration.closes(self.open_tick) / SECOND if self.clocked else None
 
     def ended(self, ending: Ending, reason: str, readable: bool = True) -> EndedStream:
         """What is left of it when it never releases again: all that could release is dropped."""
-        facts = (self.id, self.declaration, self.closed, ending, reason, self.guarantee, self.noise, readable)
+        facts = (self.id, self.declaration, self.closed, ending, reason, self.guarantee, readable)
         marks = self.marks if ending == "retired" else ()
         self.stream.close()
         return EndedStream(*facts, labels=self.labels, marks=marks)
@@ -208,9 +193,12 @@ class LiveStream:
         assert self.declaration.horizon is not None
         return HorizonReached(self.declaration.horizon, successor_text(self.stream.cost))
 
-    def check_open(self, now: float) -> None:
+    def check_running(self) -> None:
         if self.stopped:
             raise StreamStopped(f"stream {self.name!r} is stopped: {self.stopped}")
+
+    def check_open(self, now: float) -> None:
+        self.check_running()
         if self.finished:
             raise self.over()
         if self.waiting == FILES:
@@ -248,10 +236,8 @@ class LiveStream:
         revised: dict[int, list[int]] = {}
         late = 0
         for number, moment in enumerate(times):
-            if moment is not None and moment < schedule.begin and self.follows:
-                late += 1
-                continue
-            if moment is not None and moment < schedule.begin:
+            early = moment is not None and moment < schedule.begin
+            if moment is not None and early and not self.follows:
                 raise InputError(
                     f"event {number} (from 0) has the time {format_utc(moment)}, before the start of the stream at "
                     f"{format_utc(schedule.begin)}"
@@ -261,15 +247,12 @@ class LiveStream:
                     f"event {number} (from 0) has the time {format_utc(moment)}, after the end of the open tick at "
                     f"{format_utc(end)}: send it when its tick has begun"
                 )
-            tick = last if moment is None else schedule.tick_of(moment)
-            if tick < first:
-                late += 1
-                if self.declaration.late != "next":
-                    if first - tick <= (self.declaration.revise_for or 0):
-                        revised.setdefault(first - tick, []).append(number)
-                    continue
-                tick = first
-            ticks.setdefault(tick, []).append(number)
+            tick = last if moment is None else schedule.tick_of(max(moment, schedule.begin))
+            late += early or tick < first
+            if not early and (tick >= first or self.declaration.late == "next"):
+                ticks.setdefault(max(tick, first), []).append(number)
+            elif not early and first - tick <= (self.declaration.revise_for or 0):
+                revised.setdefault(first - tick, []).append(number)
         return Placed(dict(sorted(ticks.items())), late, revised)
 
     def encode(self, payloads: list[Any], lag: int = 0, row: IntArray | None = None) -> IntArray:
@@ -280,11 +263,6 @@ class LiveStream:
         wide = np.zeros(self.stream.query.cells, np.int64)
         wide[lag * len(row) : (lag + 1) * len(row)] = row
         return wide
-
-    def closing_totals(self, counted: Totals | None = None, *, first: bool = True) -> IntArray:
-        """What a tick releases: the sums counted elsewhere and, for the first tick, those of the open tick; cut."""
-        totals = self.totals if first else np.zeros_like(self.totals)
-        return cut_total(self.declaration.query, totals if counted is None else add_exactly(totals, counted))
 
     def offer(self, events: list[Any], places: list[int], pending: list[Any]) -> None:
         """Refuse events that the encoder would refuse at the end of the tick, numbered as in their request. `pending`
@@ -298,11 +276,10 @@ class LiveStream:
             self.encoder.take(events, places)
         except InputError:
             raise
-        except ENCODER_FAULTS:
+        except BaseException as error:
             self.encoder = None
-            raise InputError(UNREADABLE) from None
-        except BaseException:
-            self.encoder = None
+            if isinstance(error, ENCODER_FAULTS):
+                raise InputError(UNREADABLE) from None
             raise
 
     def seal(self, value: bytes, purpose: str, tick: int = 0, extra: bytes = b"") -> bytes:
@@ -315,12 +292,12 @@ class LiveStream:
         return self.seal(pack_totals(totals), "accumulator", tick)
 
     def write_state(self, connection: Connection, tick: int, blob: bytes) -> None:
-        row = {"number": self.id, "new_tick": tick, "content": self.seal(blob, "state", tick)}
-        connection.execute(NEW_STATE, row)
+        new = {"tick": tick, "sealed": self.seal(blob, "state", tick)}
+        schema.change(connection, schema.states, new, stream=self.id)
 
     def write_totals(self, connection: Connection, tick: int, totals: Totals) -> None:
-        row = {"number": self.id, "new_tick": tick, "content": self.pack_totals(totals, tick)}
-        connection.execute(NEW_SUMS, row)
+        new = {"tick": tick, "sealed": self.pack_totals(totals, tick)}
+        schema.change(connection, schema.accumulators, new, stream=self.id)
 
 
 @dataclass(frozen=True)
@@ -333,7 +310,6 @@ class EndedStream:
     ending: Ending
     reason: str
     guarantee: str
-    noise: str
     readable: bool = True
     successor: str | None = None
     labels: Sequence[str] = ()

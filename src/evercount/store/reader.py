@@ -10,19 +10,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Connection, select
 
 from evercount._safe_files import open_private, refuse_link, sync_folder
+from evercount._validate import FloatArray, IntArray
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.write_table import each_tick
 from evercount.errors import EvercountError, StoreError
 from evercount.store import schema
 from evercount.store.database import Database, parse_url, take_file_lock
 from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows, states
-from evercount.store.stored_releases import StoredReleases
-from evercount.store.stored_rows import StoredStream, declared, genesis, last_link, link, public_keys_of
+from evercount.store.stored_releases import (
+    NUMBERS_PER_TABLE,
+    StoredReleases,
+    StoredStream,
+    declared,
+    genesis,
+    labels_of,
+    last_link,
+    link,
+    public_keys_of,
+    read_hashes,
+    read_table,
+)
 
 PROBE = b"evercount store"
 
@@ -34,8 +46,7 @@ class Reading(StoredReleases):
     def open(cls, place: str | Path) -> Reading:
         database = Database(place, write=False)
         try:
-            with database.reading() as connection:
-                schema.check_schema(connection)
+            database.read(schema.check_schema)
         except BaseException:
             database.close()
             raise
@@ -70,24 +81,12 @@ class Reading(StoredReleases):
 
     def check_head(self, head: HeadFile) -> dict[str, Quarantine]:
         """The streams that are older in the database than in the head; StoreError where nothing can be compared."""
-        with self._view_after(head, head.read()) as (connection, content):
+        content = head.read()
+        with self.database.reading() as connection:
             return self._check_head(connection, head, content)
-
-    @contextlib.contextmanager
-    def _view_after(self, head: HeadFile | None, content: Head | None) -> Iterator[tuple[Connection, Head | None]]:
-        """A view of the database, and what the head file said before it (see `HeadFile.check`). Where it said nothing
-        and says something now, a new store has just written its first head: that one, and a fresh view."""
-        with contextlib.ExitStack() as stack:
-            connection = stack.enter_context(self.database.reading())
-            if head is not None and content is None and schema.find(connection, schema.streams, "id") is not None:
-                content = head.read()
-                stack.close()
-                connection = stack.enter_context(self.database.reading())
-            yield connection, content
 
     def _check_head(self, connection: Connection, head: HeadFile, content: Head | None) -> dict[str, Quarantine]:
         # a stream that has released nothing here may have released elsewhere: every stream needs the head
-        declares = schema.find(connection, schema.streams, "id") is not None
         heads = content.streams if content else {}
         known: dict[str, dict[int, str]] = {}
         for row in connection.execute(select(schema.streams)).mappings().all():
@@ -96,7 +95,7 @@ class Reading(StoredReleases):
             digest = schema.find(connection, schema.ticks, "hash", stream=row["id"], tick=tick)
             if digest is not None:
                 known[row["name"]][tick] = bytes(digest).hex()
-        return head.check(content, read_identity(connection), known, declares, retired_rows(connection))
+        return head.check(content, read_identity(connection), known, retired_rows(connection))
 
     def verify(self, head: HeadFile | None = None) -> list[str]:
         """Recompute every chain in one view of the database; returns what is wrong, nothing when all is well.
@@ -108,7 +107,7 @@ class Reading(StoredReleases):
             content = head.read() if head is not None else None
         except StoreError as error:
             return [error.for_operator()]
-        with self._view_after(head, content) as (connection, content):
+        with self.database.reading() as connection:
             return list(self._verify(connection, head, content))
 
     def _verify(self, connection: Connection, head: HeadFile | None, content: Head | None) -> Iterator[str]:
@@ -139,25 +138,21 @@ class Reading(StoredReleases):
         name, previous = row["name"], genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
             yield f"{name}: the declaration was changed after it was stored"
-        tick, keys, width = 0, public_keys_of(connection, row["id"]), declaration.query.outputs
-        labels = [*declaration.query.labels, *(label for label, _ in keys)] if keys else declaration.query.labels
-        for release in self.chained_releases(connection, StoredStream(row["id"], declaration)):
-            tick += 1
+        one, keys = StoredStream(row["id"], declaration), public_keys_of(connection, row["id"])
+        labels, width, tick = labels_of(connection, one), declaration.query.outputs, 0
+        for tick, places, numbers, digest in _chain(connection, one, max(1, NUMBERS_PER_TABLE // len(labels))):
             if declaration.query.publishing.own_ticks:
-                places = [place for place, value in enumerate(release["values"]) if value is not None]
-                fresh, width = [labels[place] for place in places], len(places)
+                fresh, width = [labels[place] for place in places.tolist()], len(places)
             else:
                 fresh = [label for label, since in keys if since == tick]
                 width += len(fresh)
                 if declaration.revise_for is not None:  # the ticks before, as far as there are some
                     width = min(tick, declaration.revise_for + 1) * declaration.query.outputs
-                places = list(range(len(release["values"])))
-            numbers = np.asarray([[release[part][i] for i in places] for part in ("values", "std", "low", "high")])
-            previous = link(previous, release["tick"], numbers, fresh)
-            if release["tick"] != tick or numbers.shape[1] != width:
+            previous = link(previous, tick, numbers, fresh)
+            if len(places) != width:
                 yield f"{name}: the releases around tick {tick} are not complete"
                 return
-            if previous.hex() != release["hash"]:
+            if previous != digest:
                 yield f"{name}: the release of tick {tick} was changed after it was stored"
                 return
         if retired:
@@ -191,13 +186,24 @@ class Reading(StoredReleases):
             raise StoreError(f"the copy failed ({type(error).__name__}): {error}") from None
 
 
+def _chain(
+    connection: Connection, one: StoredStream, size: int
+) -> Iterator[tuple[int, IntArray, FloatArray, bytes | None]]:
+    """Each tick of a stream: the places of its numbers, the numbers, and its hash. `size` ticks are read together."""
+    after = 0
+    while hashes := read_hashes(connection, one.id, after, after + size):
+        table = read_table(connection, one, after, max(hashes))
+        yield from ((tick, places, numbers, hashes.get(tick)) for tick, places, numbers in each_tick(table))
+        after = max(hashes)
+
+
 def spent_of_streams(connection: Connection) -> dict[str, dict[str, Any]]:
     """What the head file keeps about the spending of each stream: its line of the ledger and its noise's identity."""
     table, names = schema.noise_identities, schema.streams
     query = select(names.c.name, table.c.identity).join(names, names.c.id == table.c.stream)
     identities = {row.name: bytes(row.identity).hex() for row in connection.execute(query)}
     return {
-        line.stream: {**line.to_dict(), "identity": identities.get(line.stream, "")}
+        line.stream: {"cost": line.cost.to_dict(), "identity": identities.get(line.stream, "")}
         for line in read_spendings(connection)
     }
 
@@ -233,8 +239,7 @@ def restore_copy(copy: Path, place: Path, head: Path | None = None) -> tuple[Pat
     assert target is not None
     place = Path(target)
     fresh = place.with_name(f".{place.name}.restored")
-    source = Reading.open(copy)
-    try:
+    with contextlib.closing(Reading.open(copy)) as source:
         wrong = source.verify()
         if wrong:
             raise StoreError("the copy is damaged and was not restored", "; ".join(wrong))
@@ -248,8 +253,6 @@ def restore_copy(copy: Path, place: Path, head: Path | None = None) -> tuple[Pat
             sync_folder(place)
         finally:
             os.close(lock)
-    finally:
-        source.close()
     return kept, list(quarantined.values())
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert
 
-from evercount._safe_files import new_private, open_private, refuse_link, replaced
+from evercount._safe_files import open_private, refuse_link, replaced
 from evercount.errors import StoreError
 from evercount.store import schema
 from evercount.store.database import Database
@@ -106,33 +107,14 @@ class HeadFile:
                 streams[name] = (int(tick), str(digest))
             spent = {str(name): dict(data["spent"][name]) for name in streams}
             return Head(str(data["store"]), streams, spent, frozenset(map(str, data["retired"])))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError("the head file cannot be read", f"{self.path}: {error!r}") from None
 
-    def check_folder(self) -> None:
-        """Refuse a place that this user cannot write to, before anything is committed that the head has to name."""
-        probe = self.path.with_name(f".{self.path.name}.new")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            new_private(probe).close()
-            probe.unlink()
-        except OSError as error:
-            raise StoreError(
-                f"the head file cannot be written. {ANOTHER_PLACE}", f"{self.path}: {error.strerror}"
-            ) from None
-
     def write(self, head: Head) -> None:
         """Replace the file; when this returns it is on the disk."""
-        content = {
-            "format": FORMAT,
-            "version": VERSION,
-            "store": head.store,
-            "streams": head.streams,
-            "spent": dict(head.spent),
-            "retired": sorted(head.retired),
-        }
+        content = {"format": FORMAT, "version": VERSION, **vars(head), "retired": sorted(head.retired)}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             mode = self.path.stat().st_mode & 0o777 if self.path.exists() else 0o600  # a new one is for its owner only
@@ -141,7 +123,9 @@ class HeadFile:
             state = self.path.stat()
             self._written, self._most = _look(state), state.st_size + MOST_ADDED
         except OSError as error:
-            raise StoreError("the head file cannot be written", f"{self.path}: {error.strerror}") from None
+            raise StoreError(
+                f"the head file cannot be written. {ANOTHER_PLACE}", f"{self.path}: {error.strerror}"
+            ) from None
 
     def add(self, name: str, tick: int, digest: str) -> bool:
         """Append the last release of a stream that the file names already: one wait for the disk, `write` has three.
@@ -149,31 +133,20 @@ class HeadFile:
         line."""
         line = json.dumps([name, tick, digest]).encode() + b"\n"
         written, self._written = self._written, None
-        try:
+        with contextlib.ExitStack() as cleanup, contextlib.suppress(OSError):
             handle = open_private(self.path, os.O_WRONLY | os.O_APPEND)
-        except OSError:
-            return False
-        try:
+            cleanup.callback(os.close, handle)
             state = os.fstat(handle)
             if _look(state) != written or state.st_size + len(line) > self._most:
                 return False
-            if os.write(handle, line) != len(line):
-                return False
-            getattr(os, "fdatasync", os.fsync)(handle)
-            self._written = _look(os.fstat(handle))
-        except OSError:
-            return False
-        finally:
-            os.close(handle)
-        return True
+            if os.write(handle, line) == len(line):
+                getattr(os, "fdatasync", os.fsync)(handle)
+                self._written = _look(os.fstat(handle))
+                return True
+        return False
 
     def check(
-        self,
-        head: Head | None,
-        store: str,
-        known: Mapping[str, Mapping[int, str]],
-        declares: bool,
-        retired: Container[str],
+        self, head: Head | None, store: str, known: Mapping[str, Mapping[int, str]], retired: Container[str]
     ) -> dict[str, Quarantine]:
         """The streams of a database that are older than its head, or differ from it; they must not go on.
 
@@ -188,7 +161,7 @@ class HeadFile:
         `tests/store/test_store_retire.py::test_a_backup_from_before_the_retirement_is_quarantined`.
         """
         if head is None:
-            if declares:
+            if known:
                 raise StoreError(
                     "the head file is missing, so nothing shows that this database is the newest copy. If you are "
                     "certain that no later release was made, accept it: `evercount store verify --adopt`",
@@ -227,12 +200,12 @@ class HeadKeeper:
     ) -> None:
         self.file = file
         self.lost = lost
-        before, now = file.read(), reading.current_head()
+        before, now = file.read() or Head("", {}, {}, frozenset()), reading.current_head()
         self._store = now.store
-        self._spent = {**now.spent, **(before.spent if before else {})}  # the file knows the noise of lost streams
-        self._retired = (before.retired if before else frozenset()) | (now.retired - lost)
+        self._spent = {**now.spent, **before.spent}  # the file knows the noise of lost streams
+        self._retired = before.retired | (now.retired - lost)
         self._fixed: Heads = {}
-        for name, head in (before.streams if before else {}).items():
+        for name, head in before.streams.items():
             if name in lost or (name in ended and ended[name].ending == "quarantined"):
                 self._fixed[name] = head
         for name, stream in ended.items():
@@ -240,7 +213,7 @@ class HeadKeeper:
                 self._fixed[name] = now.streams[name]
 
     def spend(self, line: Spending, identity: bytes) -> None:
-        self._spent[line.stream] = {**line.to_dict(), "identity": identity.hex()}
+        self._spent[line.stream] = {"cost": line.cost.to_dict(), "identity": identity.hex()}
 
     def retire(self, name: str, closed: int, digest: str) -> None:
         self._retired |= {name}

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import IntArray
+from evercount._validate import IntArray
 from evercount.errors import InputError
 from evercount.queries import Query
 
 MOST_PER_REQUEST = 2**40  # grid units that one request may add to a cell
 MOST_PER_TICK = 2**52  # grid units of a cell, in size, that a tick releases at most
-NARROW = 2**62  # sums below this, in size, are kept as int64; adding one request to them cannot overflow
+NARROW = 2**61  # sums below this, in size, stay int64: adding a request or another such sum cannot overflow
 WIDE_BYTES = 16
 
 Totals = npt.NDArray[Any]  # int64, or Python integers (dtype object) where int64 would not hold the sum

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, MetaData, Table, and_, delete, insert, inspect, select
+from sqlalchemy import Column, ColumnElement, MetaData, Table, and_, delete, insert, inspect, select, update
+from sqlalchemy.engine import Connection, CursorResult
 from sqlalchemy.types import BigInteger, Double, Integer, LargeBinary, String, Text
 
 from evercount.errors import StoreError
@@ -41,6 +42,10 @@ migrations = Table(
 )
 
 meta = Table("meta", metadata, Column("key", String(64), primary_key=True), required("value", Text))
+"""Facts of the store (`identity`, `probe`, `budget_cap`), and by the number N of a stream: `late N`, the rule for late
+events, where it was changed after the declaration; `joined N`, the keys that have joined; `hidden N`, (label, first,
+last tick) of keys that are not shown; `totals N`, the stream whose last running totals it goes on from; `at N SOURCE`,
+where a source goes on."""
 
 streams = Table(
     "streams",
@@ -61,9 +66,9 @@ batches = table_per_stream(
     required("digest", LargeBinary(32)),
     required("tick", BigInteger),
     required("accepted", Double, index=True),
-    Column("size", BigInteger),
+    required("size", BigInteger),
     sqlite_with_rowid=False,
-)  # `size` is NULL for batches of before it was kept
+)
 
 accumulators = table_per_stream("accumulators", required("tick", BigInteger), sealed_column())
 
@@ -158,7 +163,7 @@ public_keys = table_per_stream(
 )  # the keys that became public in streams whose keys nobody listed, with the tick at which they did
 
 early_events = table_per_stream("early_events", numbered("tick"), numbered("number"), sealed_column())
-"""Events of ticks after the first open one that cannot be added up before their tick closes (`early_events.py`)."""
+"""Events of ticks after the first open one that cannot be added up before their tick closes (`commit_batches.py`)."""
 
 waiting_streams = table_per_stream("waiting_streams", required("reason", String(16)))
 """Streams whose ticks the clock does not close, and what they wait for (`open_stream.py`)."""
@@ -177,9 +182,6 @@ file_runs = table_per_stream("file_runs", sealed_column())  # what runs of `ever
 
 renewals = table_per_stream("renewals", required("successor", String(64)))  # who goes on when a horizon ends
 
-LATER_TABLES = (early_events, waiting_streams, tick_marks, file_runs, renewals)
-"""Tables that version 1.0 did not have: each is made by the migration that brought it."""
-
 
 def first_tables(connection: Connection) -> None:
     names = set(inspect(connection).get_table_names())
@@ -189,14 +191,7 @@ def first_tables(connection: Connection) -> None:
             f"the database already has tables named {', '.join(taken)} that evercount did not make: use another "
             "database or another PostgreSQL schema"
         )
-    metadata.create_all(connection, [table for table in metadata.sorted_tables if table not in LATER_TABLES])
-
-
-def open_ticks_and_marks(connection: Connection) -> None:
-    """Several open ticks at once, history, marks on ticks, runs of files, renewals; sizes of batches."""
-    metadata.create_all(connection, [early_events, waiting_streams, tick_marks, file_runs, renewals])
-    if "size" not in {column["name"] for column in inspect(connection).get_columns("batches")}:
-        connection.exec_driver_sql("ALTER TABLE batches ADD COLUMN size BIGINT")
+    metadata.create_all(connection)
 
 
 def having(table: Table, **values: Any) -> ColumnElement[bool]:
@@ -210,13 +205,25 @@ def having(table: Table, **values: Any) -> ColumnElement[bool]:
     return and_(True, *(fits(table.c[name], value) for name, value in values.items()))
 
 
-def find(connection: Connection, table: Table, column: str, **values: Any) -> Any:
+def rows_of(
+    connection: Connection, table: Table, *columns: str, order: str = "", **values: Any
+) -> CursorResult[*tuple[Any, ...]]:
+    """Some columns (all where none is named) of the rows that have these values, in the order of a column."""
+    query = select(*(table.c[name] for name in columns or table.c.keys())).where(having(table, **values))
+    return connection.execute(query.order_by(table.c[order]) if order else query)
+
+
+def find(connection: Connection, /, table: Table, column: str, **values: Any) -> Any:
     """A column of the first row that has these values; None where there is no row."""
     return connection.execute(select(table.c[column]).where(having(table, **values)).limit(1)).scalar()
 
 
 def remove(connection: Connection, table: Table, **values: Any) -> None:
     connection.execute(delete(table).where(having(table, **values)))
+
+
+def change(connection: Connection, table: Table, new: Mapping[str, Any], **values: Any) -> None:
+    connection.execute(update(table).where(having(table, **values)).values(**new))
 
 
 def read_fact(connection: Connection, key: str) -> str | None:
@@ -232,9 +239,9 @@ def write_fact(connection: Connection, key: str, value: str | None) -> None:
 
 
 Migrations = tuple[Callable[[Connection], None], ...]
-MIGRATIONS: Migrations = (first_tables, open_ticks_and_marks)
-"""In order and for ever: a migration that was published is never changed, a new one is added at the end. Its tables
-belong in `LATER_TABLES`. A new column is added where it is missing: `first_tables` makes tables as they are now."""
+MIGRATIONS: Migrations = (first_tables,)
+"""In order and for ever: a migration that was published is never changed, a new one is added at the end. It adds what
+is missing: `first_tables` makes all tables as they are now."""
 
 
 def applied(connection: Connection) -> int:

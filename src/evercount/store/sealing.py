@@ -1,21 +1,34 @@
-"""Encryption at rest: AES-256-GCM with one derived key per stream, purpose and tick."""
+"""Secrets of a store: private columns are encrypted, and of access tokens only the hashes are stored.
+
+Columns: AES-256-GCM with one derived key per stream, purpose and tick.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import os
+import time
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from sqlalchemy import Row, delete, insert
 
 from evercount._safe_files import read_secret_file
-from evercount.errors import ParameterError, StoreError
-from evercount.noise import random_bytes
+from evercount.errors import ParameterError, StoreError, UnknownName
+from evercount.noise import random_bytes, random_token
+from evercount.store import schema
+
+if TYPE_CHECKING:
+    from evercount.store.reader import Reading
+    from evercount.store.writer import Store
 
 NONCE_BYTES = 12
 PLAIN, SEALED = b"\x00", b"\x01"
@@ -89,3 +102,43 @@ class Sealer:
             raise StoreError(
                 f"a stored {purpose} cannot be opened: the key is not the one of this store, or the value was changed"
             ) from None
+
+
+Role = Literal["admin", "write", "read"]
+ROLES: tuple[str, ...] = get_args(Role)
+SHORTEST = 24  # characters of a token that an operator chooses; a shorter one could be guessed from its hash
+
+
+def token_digest(token: str) -> bytes:
+    """What is stored of a token: tokens are long random texts, so a plain fast hash cannot be turned back."""
+    return hashlib.blake2b(token.encode("utf-8", "replace"), digest_size=32, person=b"evercount.token").digest()
+
+
+def check_token(token: str) -> str:
+    if len(token) < SHORTEST:
+        raise ParameterError(f"an access token must have at least {SHORTEST} characters: use a long random one")
+    return token
+
+
+def add_token(store: Store, role: str, label: str = "") -> tuple[int, str]:
+    """(id, token) of a new token; this is the only time that it can be seen."""
+    if role not in ROLES:
+        raise UnknownName("role", role, ROLES)
+    if not isinstance(label, str) or len(label) > 200:
+        raise ParameterError("label must be a text of at most 200 characters")
+    token = f"evc_{role}_{random_token()}"
+    row = {"role": role, "label": label, "digest": token_digest(token), "created": time.time()}
+    with store.database.transaction() as connection:
+        number = connection.execute(insert(schema.tokens).values(**row).returning(schema.tokens.c.id)).scalar_one()
+    return int(number), token
+
+
+def read_tokens(store: Reading) -> Sequence[Row[*tuple[Any, ...]]]:
+    with store.database.reading() as connection:
+        return schema.rows_of(connection, schema.tokens, order="id").all()
+
+
+def remove_token(store: Store, number: int) -> bool:
+    with store.database.transaction() as connection:
+        removed = connection.execute(delete(schema.tokens).where(schema.tokens.c.id == number))
+    return bool(removed.rowcount)

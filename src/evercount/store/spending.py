@@ -34,9 +34,6 @@ class Spending:
         span = self.cost.span
         return *self.cost.budget.neighbours, "" if span is None else span.periods
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"cost": self.cost.to_dict()}
-
 
 @dataclass(frozen=True)
 class Cap:
@@ -108,7 +105,11 @@ def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[s
         mark = {"retired": True} if line.retired else {}
         budget, span = line.cost.budget, line.cost.span
         mu = 0.0 if budget.pure else budget.mu  # a pure stream spends ε alone
-        ranged = {} if span is None else {"during": [None if at is None else format_utc(at) for at in span.instants]}
+        ranged = (
+            {}
+            if span is None
+            else {"during": [None if at is None else format_utc(at) for at in (span.start, span.end)]}
+        )
         entries.append({"stream": line.stream, "mu": mu, **budget.to_dict(), **ranged, **mark})
         groups.setdefault(line.group(), []).append(line)
     totals = []
@@ -120,8 +121,9 @@ def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[s
     return {"entries": entries, "totals": totals, **shown}
 
 
-def check_cap(cap: Cap | None, lines: Iterable[Spending], new: Spending) -> None:
-    """Refuse a new stream that would spend beyond the cap, together with all others about the same unit.
+def refuse_beyond_cap(database: Database, new: Spending, ending: Mapping[str, int | None] | None = None) -> None:
+    """Refuse a new stream that would spend beyond the cap, together with all others about the same unit; `ending` as in
+    `read_spendings`.
 
     **Guarantee.** After every declaration that this lets pass, the total that the ledger states for each unit is at
     most (cap.epsilon, cap.delta), and the streams keep it together, also where a declaration depended on what others
@@ -129,8 +131,9 @@ def check_cap(cap: Cap | None, lines: Iterable[Spending], new: Spending) -> None
     Tests: `tests/store/test_store_cap.py`, test_the_stated_total_never_exceeds_the_cap,
     test_a_cap_is_kept_by_choices_after_releases.
     """
-    if cap is None:
+    if (cap := database.read(read_cap)) is None:
         return
+    lines = database.read(read_spendings, ending)
     costs = [line.cost for line in (*lines, new) if line.group() == new.group()]
     together = compose(costs)
     whole = replace(together, epsilon=cap.epsilon, delta=cap.delta, calibration="tight")
@@ -141,12 +144,6 @@ def check_cap(cap: Cap | None, lines: Iterable[Spending], new: Spending) -> None
             f"{cap.delta:.3g}. Of several streams over the same time, half of delta is for Gaussian noise and half for "
             "promises that add up. Declare it with a smaller budget, or raise the cap with `evercount store cap`"
         )
-
-
-def refuse_beyond_cap(database: Database, new: Spending, ending: Mapping[str, int | None] | None = None) -> None:
-    """`check_cap` against what the database holds now; `ending` as in `read_spendings`."""
-    with database.reading() as connection:
-        check_cap(read_cap(connection), read_spendings(connection, ending), new)
 
 
 def set_cap(database: Database, cap: Cap | None) -> None:

@@ -1,39 +1,38 @@
-"""Store: streams, events, ticks and releases that survive any crash."""
+"""Store, the one writer of a database, and WatchedStore, the same store as another process shows it.
+
+What `Store` has confirmed survives any crash. Nothing can be changed through a `WatchedStore`.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, func, select
 
-from evercount.engine.close_ticks import close_ticks
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.stream import Stream
-from evercount.engine.stream_facts import StreamFacts
-from evercount.engine.tick_totals import TickEvents, TickTotals
-from evercount.errors import Conflict, EvercountError, StoreError, StreamStopped
-from evercount.noise import random_bytes
+from evercount.errors import Conflict, EvercountError, ParameterError, StoreError, StreamStopped
+from evercount.noise import Secret, random_bytes
 from evercount.store import schema
-from evercount.store.accept_totals import CountedBatch, CountedTicks, take_batch
-from evercount.store.close_shards import Run, close_by_shards
-from evercount.store.closing_ticks import ClosingTicks, counted_ticks, keep_left, make_ready, next_totals, place_given
+from evercount.store.accept_totals import CountedBatch, take_batch
+from evercount.store.closing_ticks import ClosingTicks, NextTicks, Run, close_by_shards, make_ready
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
-from evercount.store.declare_stream import declare_stream
+from evercount.store.declare_stream import declare_stream, load_live, load_retired
 from evercount.store.known_users import forget_users
-from evercount.store.load_streams import load_live, load_retired
 from evercount.store.named_events import ticks_at_a_time
-from evercount.store.open_stream import FILES, Accepted, Batch, EndedStream, LiveStream
-from evercount.store.reader import PROBE, Reading, open_sealer
+from evercount.store.open_stream import FILES, Accepted, AnyStream, Batch, EndedStream, LiveStream
+from evercount.store.reader import PROBE, Reading, open_sealer, read_identity
 from evercount.store.rollback_guard import HeadFile, HeadKeeper, default_path, keep_lost_spending, quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import retired_rows
-from evercount.store.stored_rows import Known
+from evercount.store.stored_releases import StoredStream, declared, public_keys_of, read_marks, with_late_rules
 
 REMEMBER_SECONDS = 30 * 86400.0  # how long an idempotency key is remembered
 FORGET_SECONDS = 60.0  # how often keys that are older are looked for
@@ -41,7 +40,7 @@ NUMBERS_PER_COMMIT = 50_000  # numbers that one transaction releases when missed
 
 
 class NoiseAhead:
-    """Threads beside the writer draw the next noise of streams: no tick waits for it, and the numbers are the same."""
+    """Threads that draw the next noise of streams: no tick waits for it, and the numbers are the same."""
 
     def __init__(self) -> None:
         self._blocks = ThreadPoolExecutor(1, "evercount-noise")
@@ -61,7 +60,7 @@ class NoiseAhead:
             live.ahead = self._new_keys.submit(live.stream.prepare, list(live.events))
 
     def under_way(self, live: LiveStream) -> Future[Any] | None:
-        """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer. With
+        """What has to end before `close_ticks` of this stream is quick: noise that is drawn outside the writer. With
         very many new keys at a late tick it takes longer than clients of other streams may wait."""
         self.draw_new_keys(live)
         return None if live.ahead is None or live.ahead.done() else live.ahead
@@ -89,7 +88,6 @@ class Store(Reading):
         self.noise_ahead = NoiseAhead()
         try:
             self.head = HeadFile(head or default_path(self.database))
-            self.head.check_folder()
             self._load()
         except BaseException:
             self.database.close()
@@ -122,7 +120,6 @@ class Store(Reading):
                 self.noise_ahead.draw_block(live)
         # at once: readers see the streams of before or of now, never a part of them
         self.streams, self.ended = streams, ended
-        self._totals.clear()  # a history may be hidden now
         lost = frozenset(name for name, row in retired.items() if row["stream"] is None)
         self.heads = HeadKeeper(self.head, self, ended, lost)
         self.write_head()
@@ -166,11 +163,18 @@ class Store(Reading):
             live.waiting = None
         return live
 
+    def known(self, name: str) -> AnyStream:
+        known = self.streams.get(name) or self.ended.get(name)
+        if known is None:
+            raise ParameterError(f"the store has no stream {name!r}")
+        return known
+
     def find(self, name: str) -> LiveStream:
-        """The stream of that name that can go on; StreamStopped if it is over, KeyError if there is none."""
-        if self.name_is_spent(name):
+        """The stream of that name that can go on; StreamStopped if it is over."""
+        known = None if name in self.heads.lost else self.known(name)
+        if not isinstance(known, LiveStream):
             raise StreamStopped(f"stream {name!r} has ended and takes no events")
-        return self.streams[name]
+        return known
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -212,7 +216,7 @@ class Store(Reading):
         run: Run | None = None,
     ) -> list[dict[str, Any]]:
         """Release the next ticks in one transaction; what is not committed did not happen. The shards of a stream that
-        is cut are closed by `run`, None for this process (`close_shards.py`)."""
+        is cut are closed by `run`, None for this process (`closing_ticks.py`)."""
         if live.finished:
             raise live.over()
         if live.cut is not None:
@@ -220,17 +224,8 @@ class Store(Reading):
         count = make_ready(self, live, count)
         count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))
         if live.counted and live.declaration.remembers:
-            with self.database.reading() as connection:
-                count = ticks_at_a_time(connection, live.id, range(live.open_tick, live.open_tick + count))
-        with self._closing(live) as closing:
-            counted = counted_ticks(self, live, count)
-            totals = next_totals(live, count, counted)
-            tables = list(close_ticks(live.stream, totals, live.declaration.schedule.starts_of))
-            with self.database.transaction() as connection:
-                for table in tables:
-                    closing.write(connection, live, table, closed_at)
-                self._consume(connection, live, closing, counted)
-        self.write_head(live)
+            count = self.database.read(ticks_at_a_time, live.id, range(live.open_tick, live.open_tick + count))
+        self._release(live, closed_at, lambda connection: NextTicks.stored(connection, live, count))
         described = self._describe(live, count, describe, cells)
         self.noise_ahead.draw_block(live)  # last, so that the answer does not wait for it
         return described
@@ -243,23 +238,27 @@ class Store(Reading):
         **Guarantee.** As `close_ticks`; and a run of files has happened whole or not at all. Test:
         tests/files/test_run_state.py::test_killed_at_every_step_into_a_store.
         """
-        with self._closing(live) as closing, self.database.transaction() as connection:
-            totals, left = place_given(connection, live, given)
-            for table in close_ticks(live.stream, totals, live.declaration.schedule.starts_of):
-                closing.write(connection, live, table, closed_at)
-            self._consume(connection, live, closing, CountedTicks() if live.counted else None)
-            keep_left(connection, live, live.stream.tick + 1, left)
-            also(connection)
-        self.write_head(live)
+        self._release(live, closed_at, lambda connection: NextTicks.given(connection, live, given), also)
 
-    @contextmanager
-    def _closing(self, live: LiveStream) -> Iterator[ClosingTicks]:
+    def _release(
+        self,
+        live: LiveStream,
+        closed_at: float,
+        read: Callable[[Connection], NextTicks],
+        also: Callable[[Connection], object] | None = None,
+    ) -> None:
         """Release ticks, and bring the live stream to what is committed, or back to what was before."""
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
         closing = ClosingTicks(live.head, live.labels)
         try:
-            yield closing
+            with self.database.transaction() as connection:
+                following = read(connection)
+                for table in close_ticks(live.stream, following.totals, live.declaration.schedule.starts_of):
+                    closing.write(connection, live, table, closed_at)
+                self._consume(connection, live, closing, following)
+                if also is not None:
+                    also(connection)
         except BaseException as error:
             live.stream, live.encoder = Stream.restore(live.blob, live.declaration.period_of), None
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
@@ -269,6 +268,7 @@ class Store(Reading):
         live.totals, live.events, live.groups = np.zeros(live.stream.query.cells, np.int64), [], 0
         live.looked_at, live.encoder, live.closed = 0, None, live.stream.tick
         live.early = {tick for tick in live.early if tick > live.closed}
+        self.write_head(live)
 
     def _describe(self, live: LiveStream, new: int, describe: int | None, cells: int | None) -> list[dict[str, Any]]:
         """What the last `describe` of the new ticks show, of the first `cells` cells."""
@@ -276,25 +276,102 @@ class Store(Reading):
         part = None if cells is None else range(cells)
         return self.read_releases(live, live.closed - ticks, ticks, live.closed, part)
 
-    def facts_of(self, one: Known) -> StreamFacts:
-        live = self.streams.get(one.declaration.name)
-        return super().facts_of(one) if live is None else live.stream
-
     def hides(self, name: str) -> bool:
         return name in self.ended and not self.ended[name].readable
 
-    def _consume(
-        self, connection: Connection, live: LiveStream, closing: ClosingTicks, counted: CountedTicks | None
-    ) -> None:
+    def _consume(self, connection: Connection, live: LiveStream, closing: ClosingTicks, following: NextTicks) -> None:
         tick, closing.blob = live.stream.tick, live.stream.snapshot()
         live.write_state(connection, tick, closing.blob)
         live.write_totals(connection, tick + 1, np.zeros(live.stream.query.cells, np.int64))
-        forget_users(connection, live, range(live.open_tick, tick + 1))
-        if counted is not None:
-            counted.write(connection, live, tick)
+        if live.declaration.user_caps is not None:
+            forget_users(connection, live, range(live.open_tick, tick + 1))
+        following.write(connection, live, tick)
         if live.declaration.remembers:
             schema.remove(connection, schema.open_events, stream=live.id, tick=range(tick + 1))
         if time.monotonic() > self._forget_at:
             old = schema.batches.c.accepted < time.time() - REMEMBER_SECONDS
             connection.execute(delete(schema.batches).where(old))
             self._forget_at = time.monotonic() + FORGET_SECONDS
+
+
+class WatchedStore(Store):
+    """Streams, declarations and releases of a store without its lock and without its key.
+
+    Every method of `Store` that writes fails, because the database is open for reading only. `look` brings what the
+    writer has released since.
+
+    **Guarantee.** A history that differs from the one that the head file names is not shown. Test:
+    `tests/service/test_service_hidden_history.py::test_no_route_shows_it`.
+    """
+
+    def __init__(self, place: str | Path, head: Path | None = None) -> None:
+        Reading.__init__(self, Database(place, write=False))
+        self.key = None
+        self.noise_ahead = NoiseAhead()
+        self.streams: dict[str, LiveStream] = {}
+        self.ended: dict[str, EndedStream] = {}
+        try:
+            with self.database.reading() as connection:
+                identity = read_identity(connection)
+                schema.check_schema(connection)
+            self.sealer = Sealer(None, identity)
+            self.head = HeadFile(head or default_path(self.database))
+            differing = {} if self.head.read() is None else self.check_head(self.head)
+            self._hidden = {name: why for name, why in differing.items() if not why.readable}
+            self.look()
+        except BaseException:
+            self.database.close()
+            raise
+
+    def declare(self, *_: Any, **__: Any) -> NoReturn:
+        raise StoreError("this store was opened for reading only")
+
+    def look(self) -> list[str]:
+        """The names of streams that have released something since the last look."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings().all()
+            last = select(schema.ticks.c.stream, func.max(schema.ticks.c.tick)).group_by(schema.ticks.c.stream)
+            released = {stream: int(tick) for stream, tick in connection.execute(last)}
+            retired = retired_rows(connection)
+            waiting = {row.stream: row.reason for row in connection.execute(select(schema.waiting_streams))}
+            going_on = []
+            for row in rows:
+                name = row["name"]
+                if name in retired:
+                    self.ended[name] = load_retired(connection, row, retired[name], False)
+                    self.streams.pop(name, None)
+                elif name not in self.ended:
+                    stored = self.streams.get(name) or StoredStream(row["id"], declared(row))
+                    declaration, marks = with_late_rules(connection, stored), read_marks(connection, row["id"])
+                    going_on.append((row, declaration, marks))
+        news = []
+        for row, declaration, marks in going_on:
+            live, tick = self.streams.get(row["name"]), released.get(row["id"], 0)
+            if live is None:
+                live = _watched(row, declaration, tick, self.sealer)
+                if live.name in self._hidden:
+                    self.ended[live.name] = quarantine(live, self._hidden[live.name])
+                    continue
+                live.labels = self._labels_at(live, tick)
+            live.waiting, live.declaration, live.marks = waiting.get(live.id), declaration, marks
+            self.streams[live.name] = live
+            if live.closed < tick:
+                live.labels, live.closed = self._labels_at(live, tick), tick
+                news.append(live.name)
+        return news
+
+    def _labels_at(self, live: LiveStream, tick: int) -> Sequence[str]:
+        """One label per number that this tick published; all keys of the tick are stored with it."""
+        keys = self.database.read(public_keys_of, live.id)
+        declared_labels = live.declaration.query.labels
+        return [*declared_labels, *(key for key, since in keys if since <= tick)] if keys else declared_labels
+
+
+def _watched(row: Any, declaration: StreamDeclaration, tick: int, sealer: Sealer) -> LiveStream:
+    """A stream that gives public facts only: its secret is not the one of the stream, and it is never stepped."""
+    secret = Secret.generate()
+    stream = declaration.build(secret=secret)
+    totals = np.zeros(stream.query.cells, np.int64)
+    live = LiveStream(row["id"], declaration, secret, sealer, stream, b"", bytes(row["genesis"]), totals)
+    live.closed = tick
+    return live

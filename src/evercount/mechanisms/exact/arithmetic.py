@@ -1,20 +1,206 @@
-"""Which arithmetic the noise of a factorization has, in integers and in doubles, and its proved price in δ."""
+"""The exact arithmetic of every factorization: its precision, its proved price in δ, and the kernels of trees.
+
+`kernel` chooses how many bits all streams of a factorization share, and `numeric_delta` says what that costs. The
+recursive factorizations have a `FilterKernel`; those of the binary trees and of `optimal` are here, in fixed point and
+in doubles. Of these only `honaker` and `honaker-full` round. In doubles a number of a tree is two of them: a multiple
+of 2^−40, of which sums are exact, and a rest. `exact_noise.proof.md`, lemmas 6, 7 and 12, has the same letters.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from evercount._validate import check_count
+from evercount._validate import AnyArray, FloatArray, ObjectArray, check_count
 from evercount.errors import ParameterError
 from evercount.factorizations import BinaryTree, Dense, Direct, Factorization, Honaker, HonakerFull, Optimal, SquareRoot
 from evercount.factorizations.row_weighted import Weighted
+from evercount.factorizations.trees import known_boundaries, node_estimates, noise_at_boundaries, prefix_sums
 from evercount.mechanisms.exact.filter_kernel import FilterKernel
-from evercount.mechanisms.exact.filter_numbers import DRAW_BITS, MOST_TICKS, SIGMAS
-from evercount.mechanisms.exact.tree_kernels import HonakerFullKernel, HonakerKernel, OptimalKernel, TreeKernel
+from evercount.mechanisms.exact.filter_numbers import (
+    BLOCK_TICKS,
+    DRAW_BITS,
+    MOST_TICKS,
+    ROUNDING,
+    SIGMAS,
+    cut,
+    of_integers,
+    product,
+    settle,
+)
+from evercount.noise import Normals
+
+DRIFT = 48**2 * 2.0**-76  # no number of a tree of 48 levels is further off in pairs of doubles (lemma 12)
+
+
+class TreeKernel:
+    """The binary mechanism: sums of the nodes of a prefix. Other trees differ in what a node is.
+
+    **Guarantee.** In doubles that of `FilterKernel`. Proof: `exact_noise.proof.md`, lemma 12. Tests:
+    `tests/mechanisms/test_near_noise.py` (measured error below the bound; planted losses of bits are caught).
+    """
+
+    bits, narrow, long_block = DRAW_BITS, 0, BLOCK_TICKS
+    weights: tuple[int, ...] = ()  # of a node's own normal, by level
+
+    def __init__(self, horizon: int) -> None:
+        self.levels = (-(-horizon // BLOCK_TICKS) * BLOCK_TICKS).bit_length()  # of the tree over whole blocks
+        self.rows = self.levels + 1
+
+    def window(self, start: int, stop: int) -> tuple[int, int]:
+        return start, stop
+
+    def norm(self, ticks: int) -> float:
+        """At most one node per bit of t."""
+        return math.sqrt(ticks.bit_length())
+
+    def error(self, ticks: int) -> float:
+        """Sums of integers are exact."""
+        return 0.0
+
+    def step(self, state: ObjectArray, start: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
+        return self._sums(state, start, start + BLOCK_TICKS, z << self.bits - DRAW_BITS)
+
+    def advance(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
+    ) -> tuple[FloatArray, float, FloatArray]:
+        first, second, third = normals.slices()
+        z = _pairs(first + second, third)
+        noise, after = self._sums(_pairs(*state), start, start + size * blocks, z)
+        parts = np.stack([noise.real, noise.imag]) if fine else (noise.real + noise.imag)[np.newaxis]
+        return parts, DRIFT, np.stack([after.real, after.imag])
+
+    def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """(Y, state after) of ticks start+1 … stop, in integers or in doubles."""
+        return prefix_sums(z, state, start)
+
+    @cached_property
+    def slices(self) -> FloatArray:
+        """The weights, (5, levels)."""
+        return of_integers(np.asarray(self.weights, dtype=object), self.bits)
+
+    def _mix(self, level: int, share: float, others: AnyArray, numbers: AnyArray) -> AnyArray:
+        """share·others + weight·numbers in pairs of doubles; a share of 1 or ½ is exact."""
+        one, two, three = product(self.slices[:, level, None, None], cut(numbers.real, numbers.imag, 1.0))
+        one += share * others.real
+        three += share * others.imag
+        first, second, third = settle((one, two, three), 1.0)[:3]
+        return _pairs(first + second, third)
+
+
+class HonakerKernel(TreeKernel):
+    """Honaker's variant: estimate of an interval = ⌊v_h·z + (1 − v_h)·(left + right)⌋, v_h = 2^h/(2^(h+1) − 1).
+
+    The state is the prefixes of the tree, then the newest estimate of every level.
+    """
+
+    def __init__(self, horizon: int, bits: int) -> None:
+        super().__init__(horizon)
+        self.bits, self.rows = bits, self.rows + self.levels
+        self.weights = tuple((1 << h + bits) // ((2 << h) - 1) for h in range(self.levels))
+
+    def window(self, start: int, stop: int) -> tuple[int, int]:
+        """One draw for every node that completes."""
+        return 2 * start - start.bit_count(), 2 * stop - stop.bit_count()
+
+    def error(self, ticks: int) -> float:
+        """Lemma 7."""
+        levels = ticks.bit_length()
+        return levels**2 * (1 + 3 * SIGMAS * (levels + 1)) * (1 + 1e-6)
+
+    def combine(self, level: int, own: AnyArray, others: AnyArray) -> AnyArray:
+        """A node from its own normal and the sum of its halves, in integers or in doubles."""
+        if own.dtype != object:
+            return self._mix(level, 1.0, others, own - others)
+        v = self.weights[level]
+        return np.asarray((v * own + ((1 << self.bits) - v) * others) >> self.bits, dtype=object)
+
+    def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+        half = len(state) // 2 + 1
+        values, after = node_estimates(z, state[half:], start, stop, self.combine)
+        noise, prefixes = prefix_sums(values, state[:half], start)
+        return noise, np.concatenate([prefixes, after])
+
+
+class HonakerFullKernel(TreeKernel):
+    """Honaker's full estimator: noise in the middle of a node = ⌊(sum of its ends)/2⌋ + ⌊√(v_h/2)·z⌋, v_h as above.
+
+    At the end of the complete tree it is ⌊√v_H·z⌋. The state is the noise at the ends of the nodes that hold the tick.
+    """
+
+    def __init__(self, horizon: int, bits: int) -> None:
+        self.bits, self.height = bits, (horizon - 1).bit_length()
+        self.rows = self.height + 1
+        halves = [1] * self.height + [0]  # v_h/2 of the middles, v_H of the end
+        self.weights = tuple(math.isqrt((1 << 2 * bits + h - half) // ((2 << h) - 1)) for h, half in enumerate(halves))
+
+    def window(self, start: int, stop: int) -> tuple[int, int]:
+        """One draw for every boundary that becomes known."""
+        start, stop = (known_boundaries(min(tick, 1 << self.height), self.height) for tick in (start, stop))
+        return start, stop
+
+    def norm(self, ticks: int) -> float:
+        """Lemma 7."""
+        return math.sqrt(self.height / 4 + 1.5)
+
+    def error(self, ticks: int) -> float:
+        """Lemma 7."""
+        return (self.height + 1) * (SIGMAS + 2) * (1 + 1e-6)
+
+    def combine(self, level: int, own: AnyArray, others: AnyArray) -> AnyArray:
+        """The noise in the middle of a node from its own normal and the sum of the noise at its ends."""
+        if own.dtype != object:
+            return self._mix(level, 0.5, others, own)
+        return np.asarray((others >> 1) + (self.weights[level] * own >> self.bits), dtype=object)
+
+    def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+        last = min(stop, 1 << self.height)
+        noise, ends = noise_at_boundaries(z, state, start, last, self.combine)
+        # a tree shorter than a block has no noise for the block's last ticks, and no stream takes them
+        rest = np.zeros((stop - last, *z.shape[1:]), dtype=z.dtype)
+        return np.concatenate([noise, rest]), ends
+
+
+class OptimalKernel(TreeKernel):
+    """The dense matrix, its doubles taken exactly. Every block reads all draws from the first on; there is no state."""
+
+    rows = 0
+
+    def __init__(self, left: FloatArray) -> None:
+        self._norm = float(np.linalg.norm(left, axis=1).max()) * (1 + 1e-6)
+        self._sum = float(np.abs(left).sum(axis=1).max()) * 1.001
+        self._extra = max(0, 53 - int(np.frexp(left[left != 0])[1].min()))  # entries are integers / 2^extra
+        self.bits = DRAW_BITS + self._extra
+        self.left = np.pad(left, (0, -len(left) % BLOCK_TICKS))  # no stream takes the ticks that are added
+
+    def window(self, start: int, stop: int) -> tuple[int, int]:
+        return 0, stop
+
+    def norm(self, ticks: int) -> float:
+        return self._norm
+
+    def step(self, state: ObjectArray, start: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
+        rows = np.ldexp(self.left[start : start + BLOCK_TICKS, : len(z)], self._extra)
+        return np.vectorize(int, otypes=[object])(rows) @ z, state
+
+    def advance(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
+    ) -> tuple[FloatArray, float, FloatArray]:
+        z = normals.to_float()
+        bound = (len(z) + 8) * ROUNDING * self._sum * float(np.abs(z).max())
+        return (self.left[start : start + size * blocks, : len(z)] @ z)[np.newaxis], bound, state
+
+
+def _pairs(high: FloatArray, low: FloatArray) -> AnyArray:
+    """Pairs of doubles as complex numbers: they are added, halved and moved together."""
+    pairs = np.empty(high.shape, dtype=np.complex128)
+    pairs.real, pairs.imag = high, low
+    return pairs
+
 
 ALLOWED_PRICE = 2.0**-60  # the price in δ that `numeric_horizon` allows by default
 ENDLESS_TICKS = 2**40  # the number of ticks for which the precision of a stream without horizon is chosen

@@ -17,15 +17,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount._arrays import AnyArray, BoolArray, FloatArray
-from evercount._validate import check_count, check_whole
+from evercount._validate import AnyArray, BoolArray, FloatArray, check_count, check_whole
 from evercount.errors import HorizonReached, PrecisionReached, SnapshotError, TooLarge
 from evercount.factorizations import Factorization
 from evercount.factorizations.blas_threads import blas_threads
 from evercount.mechanisms.exact.arithmetic import BITS_STEP, check_scale, kernel, numeric_horizon
-from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS, MOST_TICKS, MOST_TICKS_AT_ONCE, SIGMAS
-from evercount.mechanisms.exact.slices import cut, power_above, product, two_sum
-from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
+from evercount.mechanisms.exact.filter_numbers import (
+    BLOCK_TICKS,
+    MOST_TICKS,
+    MOST_TICKS_AT_ONCE,
+    SIGMAS,
+    cut,
+    power_above,
+    product,
+    two_sum,
+)
+from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.noise import ExactNoise, Normals, Secret
 from evercount.noise.prf import CELLS
 
@@ -92,11 +99,8 @@ class ExactStream(NoiseStream):
         self._rows: AnyArray = np.empty((0, self.cells))
         self._kept: tuple[FloatArray, Any] | None = None
 
-    def __repr__(self) -> str:
-        return f"ExactStream({self.factorization.name}, tick={self.tick}, cells={self.cells}, secret=…)"
-
     def take(self, ticks: int) -> FloatArray:
-        ticks = whole_ticks(ticks)
+        ticks = check_count("ticks", ticks, 0)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit) if self.factorization.horizon else PrecisionReached(self.limit)
         out, done = np.empty((ticks, self.cells)), 0

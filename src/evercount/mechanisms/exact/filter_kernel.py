@@ -6,7 +6,7 @@ Time is cut into blocks. With X the (weighted) normals of a block and S the buff
 
 with matrices that do not depend on time. In integers, with blocks of 32 ticks, this defines the noise. Doubles take
 their place wherever the rounded result is certain: what is carried from block to block (buffers and running sum) has
-about 100 bits (`slices.py`); what a tick reads off it has 53 bits, an error that does not add up over time.
+about 100 bits (`filter_numbers.py`); what a tick reads off it has 53 bits, an error that does not add up over time.
 `exact_noise.proof.md`, lemmas 4, 5 and 9 to 11, has the same letters.
 """
 
@@ -18,9 +18,8 @@ from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
-from evercount._arrays import AnyArray, FloatArray, ObjectArray
-from evercount.factorizations.piecewise_linear import PiecewiseLinear
-from evercount.mechanisms.exact import slices
+from evercount._validate import AnyArray, FloatArray, ObjectArray
+from evercount.factorizations.filter_numbers import PiecewiseLinear
 from evercount.mechanisms.exact.filter_numbers import (
     BLOCK_TICKS,
     DRAW_BITS,
@@ -28,12 +27,22 @@ from evercount.mechanisms.exact.filter_numbers import (
     MOST_TICKS,
     MOST_TICKS_AT_ONCE,
     ONE,
+    ROUNDING,
     SIGMAS,
     Dyadics,
     Tables,
+    check_exact,
+    check_sums,
     constants,
+    cut,
     largest_inputs,
+    pair,
+    power_above,
+    product,
+    settle,
     tables,
+    two_sum,
+    with_sums,
 )
 from evercount.noise import Normals
 
@@ -182,20 +191,20 @@ class FilterKernel:
             noise = add_up_finely(w, level, numbers) if fine else add_up(w, level, numbers)
             after = np.concatenate([after, level[:, -1:]], axis=1)
             error = size * numbers.unit_n * error
-            error += (2.0**-100 if fine else 4 * slices.ROUNDING) * float(np.abs(level[0]).max())
+            error += (2.0**-100 if fine else 4 * ROUNDING) * float(np.abs(level[0]).max())
         else:
             noise = np.stack([w[0] + w[1], w[2]]) if fine else w[np.newaxis]
         return noise.swapaxes(1, 2).reshape(len(noise), -1, cells), numbers.drift + error, after
 
     def _public_numbers(self, start: int, size: int, blocks: int) -> Public:
-        matrices, unit = self._tables(size), slices.power_above(self.eta.largest(start + size * blocks))
-        eta = slices.cut(*self.eta.pairs(start, size, blocks), unit)
+        matrices, unit = self._tables(size), power_above(self.eta.largest(start + size * blocks))
+        eta = cut(*self.eta.pairs(start, size, blocks), unit)
         high, low = self.n.pairs(start, size, blocks)
-        unit_n = slices.power_above(float(high.max()))
-        n = sums = slices.cut(high, low, unit_n)
+        unit_n = power_above(float(high.max()))
+        n = sums = cut(high, low, unit_n)
         if self.weighted:
-            sums = slices.settle(slices.product(matrices.output.swapaxes(1, 2), n, np.matmul), unit_n)
-            slices.check_exact(sums.swapaxes(1, 2), largest_inputs(size, self.order), unit_n)
+            sums = settle(product(matrices.output.swapaxes(1, 2), n, np.matmul), unit_n)
+            check_exact(sums.swapaxes(1, 2), largest_inputs(size, self.order), unit_n)
         drift = self.drift(start + size * blocks, size)
         return Public(matrices, eta[..., np.newaxis], n[..., np.newaxis], sums, unit, unit_n, drift)
 
@@ -207,7 +216,7 @@ def weigh(normals: Normals, numbers: Public, x: FloatArray) -> None:
     """*Inputs*: x = η·z of every block, in slices."""
     for row, part in zip(x[:3], normals.slices(), strict=True):
         row[:] = part.reshape(x.shape[2], x.shape[1], -1).swapaxes(0, 1)
-    slices.settle(slices.product(numbers.eta, slices.with_sums(x)), numbers.unit, x)
+    settle(product(numbers.eta, with_sums(x)), numbers.unit, x)
 
 
 def carry(buffers: FloatArray, numbers: Public, inputs: FloatArray) -> FloatArray:
@@ -215,13 +224,13 @@ def carry(buffers: FloatArray, numbers: Public, inputs: FloatArray) -> FloatArra
     matrices, unit = numbers.matrices, numbers.unit
     size, blocks = matrices.output.shape[1], inputs.shape[2]
     x, before = inputs[:, :size], inputs[:, size:]
-    fed = slices.settle(slices.product(matrices.feed, x.reshape(5, size, -1), np.matmul), unit).reshape(before.shape)
+    fed = settle(product(matrices.feed, x.reshape(5, size, -1), np.matmul), unit).reshape(before.shape)
     for first in range(0, blocks, matrices.most):
         some = slice(first, min(first + matrices.most, blocks))
-        links = np.concatenate([slices.cut(buffers[0], buffers[1], unit)[:, :, np.newaxis], fed[:, :, some]], axis=2)
-        one, two, three = slices.product(matrices.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul)
-        before[:, :, some] = slices.settle((one[:, :-1].copy(), two[:, :-1], three[:, :-1]), unit)
-        buffers = slices.pair((one[:, -1], two[:, -1], three[:, -1]))
+        links = np.concatenate([cut(buffers[0], buffers[1], unit)[:, :, np.newaxis], fed[:, :, some]], axis=2)
+        one, two, three = product(matrices.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul)
+        before[:, :, some] = settle((one[:, :-1].copy(), two[:, :-1], three[:, :-1]), unit)
+        buffers = pair((one[:, -1], two[:, -1], three[:, -1]))
     return buffers
 
 
@@ -229,10 +238,10 @@ def add_up_blocks(level: FloatArray, inputs: FloatArray, numbers: Public) -> Flo
     """*Running sum*: in pairs, before every block and after the last one."""
     one, two, three = (
         np.concatenate([np.zeros((1, inputs.shape[3])), term]).cumsum(axis=0)
-        for term in slices.product(numbers.sums, inputs, partial(np.einsum, "nb,nbc->bc"))
+        for term in product(numbers.sums, inputs, partial(np.einsum, "nb,nbc->bc"))
     )
-    slices.check_sums(one, two, numbers.unit * numbers.unit_n)
-    return slices.pair((one, two, three), *level)
+    check_sums(one, two, numbers.unit * numbers.unit_n)
+    return pair((one, two, three), *level)
 
 
 # -- lemma 11: what is read off --------------------------------------------------------------------------------------
@@ -244,17 +253,17 @@ def respond(inputs: FloatArray, numbers: Public) -> tuple[FloatArray, float]:
     size, order = matrices.output.shape[1], len(inputs[0]) - matrices.output.shape[1]
     responses, readouts = matrices.row_sums
     w = (matrices.output[4] @ inputs[4].reshape(size + order, -1)).reshape(size, *inputs.shape[2:])
-    return w, (3 * size + order + 16) * slices.ROUNDING * (responses * top + readouts * highest)
+    return w, (3 * size + order + 16) * ROUNDING * (responses * top + readouts * highest)
 
 
 def respond_finely(inputs: FloatArray, numbers: Public) -> tuple[FloatArray, float]:
     """*Finely*: (w in slices, its error, with room for that of the sums in `add_up_finely`)."""
     matrices, (top, highest) = numbers.matrices, _largest(inputs, numbers)
     size, (responses, readouts) = matrices.output.shape[1], matrices.row_sums
-    w = slices.product(matrices.output, inputs.reshape(5, len(inputs[0]), -1), np.matmul)
+    w = product(matrices.output, inputs.reshape(5, len(inputs[0]), -1), np.matmul)
     error = (responses + readouts + 1) * (numbers.unit + top + highest)
-    error *= (size + 8) * slices.ROUNDING * 2.0**-20 + 2.0**-70
-    return slices.settle(w, numbers.unit).reshape(5, size, *inputs.shape[2:]), error
+    error *= (size + 8) * ROUNDING * 2.0**-20 + 2.0**-70
+    return settle(w, numbers.unit).reshape(5, size, *inputs.shape[2:]), error
 
 
 def add_up(w: FloatArray, level: FloatArray, numbers: Public) -> FloatArray:
@@ -268,8 +277,8 @@ def add_up(w: FloatArray, level: FloatArray, numbers: Public) -> FloatArray:
 def add_up_finely(w: FloatArray, level: FloatArray, numbers: Public) -> FloatArray:
     """*Finely*: Y + Σ n·w in pairs."""
     n, steps = numbers.n, numbers.n[0] * w[0]
-    slices.check_sums(len(steps) * steps, np.zeros(()), numbers.unit * numbers.unit_n)
-    noise = np.stack(slices.two_sum(_running(steps), level[0, :-1]))
+    check_sums(len(steps) * steps, np.zeros(()), numbers.unit * numbers.unit_n)
+    noise = np.stack(two_sum(_running(steps), level[0, :-1]))
     noise[1] += _running(n[0] * w[3] + n[3] * w[4]) + level[1, :-1]
     return noise
 

@@ -10,10 +10,8 @@ from numbers import Integral
 
 import numpy as np
 
-from evercount._arrays import FloatArray
-from evercount._validate import chance_outside, check_count, check_number, check_probability
-from evercount.bounds.laplace_tails import laplace_factor
-from evercount.bounds.normal_tails import interval_quantile, simultaneous_quantile
+from evercount._validate import FloatArray, chance_outside, check_count, check_number, check_probability
+from evercount.bounds.tails import interval_quantile, laplace_factor, simultaneous_quantile
 from evercount.errors import ParameterError
 from evercount.queries.cuts.extreme_cuts import candidate_cuts, least_by_size, objective
 
@@ -166,7 +164,7 @@ class CutGraph:
 
     # -- extreme cuts --------------------------------------------------------------------------------------------
 
-    def min_cut(self, *, level: float = 0.95, seed: int = 0) -> CutEstimate:
+    def min_cut(self, *, level: float = 0.95) -> CutEstimate:
         """The lightest cut into two sides, with an interval for the lightest cut of the true graph.
 
         Which cut it is costs a lot of noise. If you only want its weight, declare `MinCut` instead.
@@ -176,7 +174,6 @@ class CutGraph:
 
         Args:
             level: Probability that the interval and the error bar hold, each by itself.
-            seed: Seed of the local search's random starts.
 
         Returns:
             The cut, its weight, its error bar and the interval.
@@ -188,14 +185,13 @@ class CutGraph:
         >>> graph.min_cut().side
         (0, 1)
         """
-        return self._extreme(1.0, False, level, seed)
+        return self._extreme(1.0, False, level)
 
-    def max_cut(self, *, level: float = 0.95, seed: int = 0) -> CutEstimate:
+    def max_cut(self, *, level: float = 0.95) -> CutEstimate:
         """The heaviest cut into two sides, searched and stated as `min_cut`.
 
         Args:
             level: Probability that the interval and the error bar hold, each by itself.
-            seed: Seed of the local search's random starts.
 
         Returns:
             The cut, its weight, its error bar and the interval.
@@ -203,14 +199,13 @@ class CutGraph:
         Raises:
             ParameterError: the level is not between 0 and 1.
         """
-        return self._extreme(-1.0, False, level, seed)
+        return self._extreme(-1.0, False, level)
 
-    def sparsest_cut(self, *, level: float = 0.95, seed: int = 0) -> CutEstimate:
+    def sparsest_cut(self, *, level: float = 0.95) -> CutEstimate:
         """The cut with the least weight per pair, w(S, V∖S)/(|S|·|V∖S|), searched and stated as `min_cut`.
 
         Args:
             level: Probability that the interval and the error bar hold, each by itself.
-            seed: Seed of the local search's random starts.
 
         Returns:
             The cut, its weight per pair, its error bar and the interval.
@@ -218,9 +213,9 @@ class CutGraph:
         Raises:
             ParameterError: the level is not between 0 and 1.
         """
-        return self._extreme(1.0, True, level, seed)
+        return self._extreme(1.0, True, level)
 
-    def _extreme(self, sign: float, sparsity: bool, level: float, seed: int) -> CutEstimate:
+    def _extreme(self, sign: float, sparsity: bool, level: float) -> CutEstimate:
         """The cut with the smallest sign × weight.
 
         Guarantee. With probability ≥ level the true extreme value lies in [low, high], and with probability ≥ level
@@ -238,7 +233,7 @@ class CutGraph:
         else:
             exact = sign > 0 and not sparsity and bool((self.edges >= 0).all())
             method = "Stoer-Wagner" if exact else "Stoer-Wagner, spectral sweeps and local search on the raw weights"
-            sides = candidate_cuts(weights, sparsity, seed)
+            sides = candidate_cuts(weights, sparsity)
         values = objective(weights, sides, sparsity)
         small = np.minimum(sides.sum(axis=1), n - sides.sum(axis=1)).astype(np.int64)
         if n <= ENUMERATED:
@@ -307,7 +302,7 @@ class CutNoise:
     slack: float = 0.0  # what rounding adds to every weight at most, where the spread does not contain it
     step: float = 0.0  # what the grid of published numbers adds to a sum, once
     laplace: int | None = None
-    """How many equal Laplace numbers have a sum with tails as heavy (`bounds/laplace_tails.py`); None: normal noise."""
+    """How many equal Laplace numbers have a sum with tails as heavy (`bounds/tails.py`); None: normal noise."""
 
     def of_one(self, pairs: int, beta: float) -> float:
         """Half-width that the noise of one cut, chosen without looking, leaves with probability at most beta."""

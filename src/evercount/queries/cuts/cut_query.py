@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from numbers import Real
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_name, check_positive, require_fits
-from evercount.errors import EventRefused, InputError, ParameterError, TooLarge
-from evercount.queries.base import Adjacency, Query, is_replace
+from evercount._validate import FloatArray, IntArray, check_count, check_name, check_positive, require_fits
+from evercount.errors import EventRefused, ParameterError, TooLarge
+from evercount.privacy import Adjacency
+from evercount.queries.base import PowerQuery, is_replace, listed_events
 from evercount.queries.cuts.cut_graph import CutGraph, CutNoise
 
 MOST_VERTICES = 2**31
@@ -24,7 +23,7 @@ Swap = Literal["any edge", "same edge"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Cuts(Query[FloatArray]):
+class Cuts(PowerQuery[FloatArray]):
     """The weights of all edges of a graph on vertices 0..n−1; an update (u, v, w) adds w to the edge between u and v.
 
     ``weights="unit"`` allows w in [0, 1], ``"signed"`` allows [−1, 1]. A weight is rounded to the nearest multiple of
@@ -76,32 +75,22 @@ class Cuts(Query[FloatArray]):
     def labels(self) -> Sequence[str]:
         return tuple(f"{u}-{v}" for u in range(self.vertices) for v in range(u + 1, self.vertices))
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        if not is_replace(adjacency):
-            return 1.0
-        return 4.0 if self.weights == "signed" else 1.0 + self._elsewhere
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         """An update changes one edge by at most 1, and another update instead a second one as well.
 
         **Guarantee.** Proof: `cuts.proof.md`, "Pure privacy". Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
-        return 2.0 if is_replace(adjacency) and (self._elsewhere or self.weights == "signed") else 1.0
-
-    @property
-    def _elsewhere(self) -> bool:
-        """Whether an update may become one of another edge."""
-        return self.swap == "any edge" and self.vertices > 2
+        if not is_replace(adjacency):
+            return 1.0
+        elsewhere = self.swap == "any edge" and self.vertices > 2  # whether it may become one of another edge
+        return 2.0**power if self.weights == "signed" else 1.0 + elsewhere
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        if isinstance(events, str | bytes) or not isinstance(events, Iterable):
-            raise InputError(f"a tick is a sequence of updates (u, v, weight), got {events!r}")
-        updates = list(events)
         increments = np.zeros(self.cells, np.int64)
-        if updates:
-            cells, units = self._read(updates)
-            np.add.at(increments, cells, units)
+        for number, update in enumerate(listed_events(events)):
+            cell, units = self._read(number, update)
+            increments[cell] += units
         return increments, state
 
     @property
@@ -115,44 +104,22 @@ class Cuts(Query[FloatArray]):
     def parameters(self) -> dict[str, Any]:
         return {"vertices": self.vertices, "weights": self.weights, "grid": self.grid, "swap": self.swap}
 
-    def _read(self, updates: list[Any]) -> tuple[IntArray, IntArray]:
-        """Cells and weights in grid units of a tick; InputError for the first update that is not legal."""
+    def _read(self, number: int, update: Any) -> tuple[int, int]:
+        """The cell of an update, and its weight in grid units."""
+        n, least = self.vertices, -1 if self.weights == "signed" else 0
         try:
-            triples = [(u, v, w) for u, v, w in updates]
-            # types first: NumPy would read texts and booleans as numbers
-            if not all(map(_is_number, set(map(type, chain.from_iterable(triples))))):
-                raise TypeError
-            table = np.array(triples, np.float64)
-        except (TypeError, ValueError, OverflowError):
-            number = next(number for number, update in enumerate(updates) if not _is_triple(update))
-            reason = f"is {updates[number]!r:.80} and not (u, v, weight), three numbers"
-            raise EventRefused(number, reason, "update") from None
-        n, least = self.vertices, -1.0 if self.weights == "signed" else 0.0
-        ends, weight = table[:, :2], table[:, 2]
-        # comparisons are written so that NaN fails them
-        rules = (
-            (((ends >= 0) & (ends < n) & (ends == np.floor(ends))).all(axis=1), f"has a vertex outside 0..{n - 1}"),
-            (ends[:, 0] != ends[:, 1], "is a self-loop; only edges between two vertices are legal"),
-            ((weight >= least) & (weight <= 1), f"has a weight outside [{least:g}, 1]"),
-        )
-        for legal, reason in rules:
-            if not legal.all():
-                number = int(np.argmin(legal))
-                raise EventRefused(number, f"is {updates[number]!r:.80} and {reason}", "update")
-        low = ends.min(axis=1).astype(np.int64)
-        high = ends.max(axis=1).astype(np.int64)
-        cells = low * n - low * (low + 1) // 2 + high - low - 1
-        return cells, np.rint(weight / self.grid).astype(np.int64)
-
-
-def _is_number(kind: type) -> bool:
-    return issubclass(kind, Real) and not issubclass(kind, bool)
-
-
-def _is_triple(update: Any) -> bool:
-    try:
-        u, v, w = update
-        float(u), float(v), float(w)
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return all(_is_number(type(part)) for part in (u, v, w))
+            u, v, weight = update
+        except (TypeError, ValueError):
+            u = v = weight = None
+        if not all(isinstance(part, Real) and not isinstance(part, bool) for part in (u, v, weight)):
+            wrong = "not (u, v, weight), three numbers"
+        elif not all(0 <= end < n and end == int(end) for end in (u, v)):
+            wrong = f"has a vertex outside 0..{n - 1}"
+        elif u == v:
+            wrong = "is a self-loop; only edges between two vertices are legal"
+        elif not least <= weight <= 1:
+            wrong = f"has a weight outside [{least}, 1]"
+        else:
+            low, high = int(min(u, v)), int(max(u, v))
+            return low * n - low * (low + 1) // 2 + high - low - 1, round(weight / self.grid)
+        raise EventRefused(number, f"is {update!r:.80} and {wrong}", "update")

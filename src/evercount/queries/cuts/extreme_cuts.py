@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evercount._arrays import FloatArray
+from evercount._validate import FloatArray
 
 EIGENVECTORS = 8  # eigenvectors of the Laplacian whose orders of the vertices are swept
 
@@ -27,10 +27,10 @@ def objective(weights: FloatArray, sides: FloatArray, sparsity: bool) -> FloatAr
     return np.asarray(values / (sizes * (weights.shape[0] - sizes)))
 
 
-def candidate_cuts(weights: FloatArray, sparsity: bool, seed: int) -> FloatArray:
+def candidate_cuts(weights: FloatArray, sparsity: bool) -> FloatArray:
     """Single vertices, Stoer–Wagner, spectral sweeps, and local search from the best: one row for each candidate."""
     n = len(weights)
-    rows = [np.eye(n), stoer_wagner_cuts(np.maximum(weights, 0.0)), _spectral_cuts(weights, seed)]
+    rows = [np.eye(n), stoer_wagner_cuts(np.maximum(weights, 0.0)), _spectral_cuts(weights)]
     sides = np.concatenate(rows)
     best = np.argsort(objective(weights, sides, sparsity), kind="stable")[:STARTS]
     return np.concatenate([sides, local_search(weights, sides[best], sparsity)])
@@ -62,7 +62,7 @@ def stoer_wagner_cuts(weights: FloatArray) -> FloatArray:
     return cuts
 
 
-def _spectral_cuts(weights: FloatArray, seed: int) -> FloatArray:
+def _spectral_cuts(weights: FloatArray) -> FloatArray:
     """Prefixes of the vertices in the order of each low eigenvector, and rounded random combinations of them."""
     n = len(weights)
     _, vectors = low_eigenvectors(weights, EIGENVECTORS)
@@ -70,7 +70,7 @@ def _spectral_cuts(weights: FloatArray, seed: int) -> FloatArray:
     sweeps = np.empty((vectors.shape[1], n - 1, n))
     for sweep, vector in zip(sweeps, vectors.T, strict=True):
         sweep[:, np.argsort(vector, kind="stable")] = prefixes
-    mixed = vectors @ np.random.default_rng(seed).normal(size=(vectors.shape[1], RANDOM_STARTS))
+    mixed = vectors @ np.random.default_rng(0).normal(size=(vectors.shape[1], RANDOM_STARTS))
     rounded = (mixed > np.median(mixed, axis=0)).T.astype(np.float64)
     inside = rounded.sum(axis=1)
     return np.concatenate([sweeps.reshape(-1, n), rounded[(inside > 0) & (inside < n)]])

@@ -10,11 +10,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from evercount._arrays import FloatArray
-from evercount._validate import check_whole, require_fits
-from evercount.queries.base import Adjacency, V_co
-from evercount.queries.graphs.change_bounds import ChangeBound, ProjectedChange, ValueChangeBound, alternating_bound
-from evercount.queries.graphs.edge_rules import SignedTracker, StreamKind, Tracker
+from evercount._validate import FloatArray, check_whole, require_fits
+from evercount.privacy import Adjacency
+from evercount.queries.base import V_co
+from evercount.queries.graphs.edge_rules import (
+    ChangeBound,
+    ProjectedChange,
+    StreamKind,
+    Tracker,
+    ValueChangeBound,
+    alternating_bound,
+)
 from evercount.queries.graphs.graph_query import GraphQuery, OneStepQuery
 from evercount.queries.publishing import Publishing
 
@@ -26,10 +32,8 @@ def _falling(values: FloatArray) -> FloatArray:
     return np.asarray(isotonic_regression(values, increasing=False).x)
 
 
-class _DegreeTracker(SignedTracker):
+class _DegreeTracker(Tracker):
     """Cell j counts the vertices of degree ≥ first + j."""
-
-    __slots__ = ("degree", "first")
 
     def __init__(self, first: int) -> None:
         self.degree: defaultdict[int, int] = defaultdict(int)
@@ -78,9 +82,6 @@ class HighDegree(GraphQuery[float]):
         """Both ends of an edge may pass tau."""
         return ValueChangeBound.rising(2)
 
-    def _largest_value(self) -> int:
-        return self.vertices
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DegreeHistogram(GraphQuery[FloatArray]):
@@ -96,8 +97,11 @@ class DegreeHistogram(GraphQuery[FloatArray]):
 
     name: ClassVar[str] = "degree-histogram"
     single = False
-    needs_degree: ClassVar[bool] = True
-    needs_degree_if_mixed: ClassVar[bool] = False
+
+    @property
+    def needs_degree(self) -> bool:  # type: ignore[override]
+        """Not in a mixed stream, where only values must be bounded."""
+        return self.stream != "mixed"
 
     def _check(self) -> None:
         require_fits(self.degree_bound, "this histogram", "Choose a smaller max_degree, with enforce_degree=True.")
@@ -166,14 +170,9 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         """Each end of an edge moves one cell by 1; in the worst case all ends move the same cell."""
         return ValueChangeBound(4, 8, 16)
 
-    def _largest_value(self) -> int:
-        return self.vertices
 
-
-class _MinDegreeTracker(SignedTracker):
+class _MinDegreeTracker(Tracker):
     """How many vertices have each degree; the smallest one with a vertex moves by one step at a time."""
-
-    __slots__ = ("count", "degree", "least")
 
     def __init__(self, vertices: int) -> None:
         self.degree: defaultdict[int, int] = defaultdict(int)
@@ -208,10 +207,8 @@ class MinDegree(OneStepQuery):
         return _MinDegreeTracker(self.vertices)
 
 
-class _SequenceTracker(SignedTracker):
+class _SequenceTracker(Tracker):
     """Cell i is the (i+1)-th largest degree; `at_least[d]` vertices have degree ≥ d."""
-
-    __slots__ = ("at_least", "degree")
 
     def __init__(self, vertices: int) -> None:
         self.degree: defaultdict[int, int] = defaultdict(int)
@@ -294,10 +291,10 @@ def _turns(query: GraphQuery[V_co], taus: Sequence[tuple[int, int]]) -> float | 
     total, top = 0, query.degree_bound
     for tau, cells in taus:
         bound = _degree_bound(query.stream, tau, top)
-        if query.enforce_degree and not query.deletes:  # two pairs of ends, two of vertices of edges that come
+        if query.enforce_degree:  # two pairs of ends, two of vertices of edges that come
             ends, others = 2 if tau == 1 else 6, 2 if tau == top else 6
             each = 4 * (ends + others) + isqrt(64 * ends * others - 1) + 1
         else:
-            each = min(bound.squared(True), 24)
+            each = min(bound.bound(2, True), 24)
         total += cells * each
     return float(total)

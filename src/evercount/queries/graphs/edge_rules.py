@@ -1,4 +1,4 @@
-"""Edge streams: which updates are legal, and which edges count.
+"""Edge streams: which updates are legal, which edges count, what is kept of them, and how much one update changes.
 
 Five kinds of stream over a public vertex set 0..n-1:
 
@@ -12,152 +12,178 @@ Five kinds of stream over a public vertex set 0..n-1:
 
 The first two refuse an update that does not fit the edges before it, which tells its sender about those. The others
 never do; the service takes them unless a declaration asks for refusals.
+
+`ChangeBound` says how much one update changes the increments over all ticks, `ValueChangeBound` the values of one tick.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isqrt
 from operator import index
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 from evercount.errors import EventRefused, InputError, ParameterError
+from evercount.queries.base import listed_events
+
+
+@dataclass(frozen=True)
+class ProjectedChange:
+    """What one update changes in a cell where the stable projection runs: rises and falls for add-remove. For replace
+    both sums are at most `either`."""
+
+    rises: int
+    falls: int
+    either: int
+
+
+@dataclass(frozen=True)
+class ChangeBound:
+    """What one update changes in each of `cells` cells: rises sum to ≤ up, falls to ≤ down (or vice versa). `swap`
+    bounds P² + N² when one update is replaced by another or by none; None stands for the general 2(up + down)².
+    `ceiling` is the range of a function that only rises or only falls: then P, N ≤ ceiling. `kept` holds where the
+    stable projection runs; None stands for its general rule, which reads a `swap` of 2M² as P, N ≤ M."""
+
+    up: int
+    down: int
+    cells: int = 1
+    swap: int | None = None
+    ceiling: int | None = None
+    kept: ProjectedChange | None = None
+
+    def bound(self, power: int, replaced: bool, projected: ChangeBound | None = None) -> int:
+        """Bound on Σ (P² + N²) over these cells, or for the power 1 on Σ (P + N); see ``graphs.proof.md``, sections 2
+        to 4, and 13. `projected` is the bound of an inserted edge where the stable projection runs."""
+        if projected is not None:
+            bound: int = sum(part**power for part in self._project(replaced, projected))
+        elif not replaced:
+            bound = self.up**power + self.down**power
+        else:
+            bound = 2 * (self.up + self.down) ** power
+            if self.swap is not None:
+                bound = self.swap if power == 2 else min(bound, isqrt(2 * self.swap))
+        if self.ceiling is not None:
+            bound = min(bound, 2 * self.ceiling**power)
+        return self.cells * bound
+
+    def _project(self, replaced: bool, edge: ChangeBound) -> tuple[int, int]:
+        """Bounds of rises and falls under projection: of one arrival less, one kept edge goes and two may come."""
+        if self.kept is not None:
+            return (self.kept.either,) * 2 if replaced else (self.kept.rises, self.kept.falls)
+        if not replaced:
+            return self.up + 2 * edge.down, self.down + 2 * edge.up
+        own = self.up + self.down if self.swap is None else isqrt(self.swap // 2)
+        return (own + 2 * (edge.up + edge.down),) * 2
+
+
+@dataclass(frozen=True)
+class ValueChangeBound:
+    """How far values of graphs that differ in one or two edges are apart: squared, summed over cells. `one`: Y and Y +
+    e. `exchanged`: Y + e and Y + f. `both`: Y − f and Y + e, with e and f different edges."""
+
+    one: int
+    exchanged: int
+    both: int
+
+    @classmethod
+    def rising(cls, step: int) -> ValueChangeBound:
+        """Of one number that every further edge raises (or lowers) by 0 to `step`."""
+        return cls(step**2, step**2, (2 * step) ** 2)
+
+
+def alternating_bound(most: int, cells: int = 1) -> ChangeBound:
+    """Of numbers that only rise, or only fall, between 0 and `most`, and that one edge may change at any time."""
+    return ChangeBound(most, most, cells, swap=2 * most**2, ceiling=most)
+
 
 StreamKind = Literal["insert", "delete", "ignore-duplicates", "ignore-absent", "mixed"]
 Update = tuple[int, int, int]  # smaller vertex, larger vertex, weight: 1 where edges have none, -1 where the edge goes
 
 
-class StartGraph(NamedTuple):
-    """The public graph before the first tick."""
-
-    edges: dict[Edge, int]  # the edges that count, with their weights
-    dropped: set[Edge]  # edges that an enforced degree drops
-    largest_degree: int
-
-
 class TickUpdates(NamedTuple):
     """What the updates of one tick change."""
 
-    updates: list[Update]  # the updates that count
-    dropped: list[Edge]  # edges that an enforced degree drops, or dropped edges that go
+    updates: list[Update]  # the updates that count; of weight 0 where an enforced degree drops the edge
     load: dict[int, int]  # the new loads of vertices (`GraphState.load`)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class EdgeRules:
     """What is legal in an edge stream, and which edges count."""
 
     vertices: int
-    stream: StreamKind
-    max_degree: int | None
-    enforce_degree: bool
-    weight_limit: int | None
+    stream: StreamKind = "insert"
+    max_degree: int | None = None
+    enforce_degree: bool = False
+
+    @property
+    def weight_limit(self) -> int | None:
+        """Largest legal weight, or None where edges have no weight."""
+        return None
 
     @property
     def deletes(self) -> bool:
         """Whether edges only go, from a public start."""
         return self.stream in ("delete", "ignore-absent")
 
-    def read_start(self, initial_edges: Sequence[Sequence[int]]) -> StartGraph:
-        """The public start; ParameterError where an edge is not legal."""
+    def read_start(self, initial_edges: Sequence[Sequence[int]]) -> dict[Edge, int]:
+        """The public start with its weights; ParameterError where an edge is not legal."""
         edges: dict[Edge, int] = {}
-        dropped: set[Edge] = set()
-        degree: dict[int, int] = {}
+        degree: Counter[int] = Counter()
         for number, event in enumerate(initial_edges):
             try:
-                u, v, weight = self.parse(number, event, weighted=self.weight_limit is not None)
+                u, v, weight = self.parse(number, event, start=True)
             except InputError as error:
                 raise ParameterError(f"initial_edges: {error}") from error
-            if (u, v) in edges or (u, v) in dropped:
+            if (u, v) in edges:
                 raise ParameterError(f"initial_edges: edge {number}, {tuple(event)!r}, is there twice")
-            full = self.max_degree is not None and max(degree.get(u, 0), degree.get(v, 0)) >= self.max_degree
-            if full and not self.enforce_degree:
-                raise ParameterError(
-                    f"initial_edges: edge {number}, {tuple(event)!r}, exceeds max_degree={self.max_degree}; leave "
-                    "max_degree out (the start is public), or add enforce_degree=True to drop such edges"
-                )
-            if full:
-                dropped.add((u, v))
-                continue
             edges[u, v] = weight
-            degree[u] = degree.get(u, 0) + 1
-            degree[v] = degree.get(v, 0) + 1
-        return StartGraph(edges, dropped, max(degree.values(), default=0))
+            degree.update((u, v))
+            if self.max_degree is not None and max(degree[u], degree[v]) > self.max_degree:
+                raise ParameterError(
+                    f"initial_edges: edge {number}, {tuple(event)!r}, exceeds max_degree={self.max_degree}; promise "
+                    "more, or omit max_degree where edges only go (the start is public)"
+                )
+        return edges
 
     def read_tick(self, state: GraphState, events: Any) -> TickUpdates:
         """Validate the updates of a tick. Changes nothing."""
-        if not isinstance(events, Iterable):
-            raise InputError(f"a tick is a sequence of updates, got {events!r}: give [] for a quiet tick")
-        if self.stream == "mixed":
-            return self._read_mixed(state, events)
-        inserts, limit = not self.deletes, self.max_degree
-        weighted = inserts and self.weight_limit is not None
         updates: list[Update] = []
-        dropped: list[Edge] = []
-        fresh: dict[Edge, int] = {}
+        now: dict[Edge, int | None] = {}  # edges that this tick has changed: as in `GraphState.edges`, None if gone
         load: dict[int, int] = {}
-        for number, event in enumerate(events):
-            u, v, weight = self.parse(number, event, weighted)
-            edge = (u, v)
-            if not inserts:
-                if edge in fresh or not (edge in state.edges or edge in state.dropped):
-                    if self.stream == "ignore-absent":
-                        continue
-                    raise _refusal(number, event, "deletes an edge that is not there; leave it out")
-                fresh[edge] = weight
-                if edge in state.edges:
-                    updates.append((u, v, -1))
-                else:
-                    dropped.append(edge)
+        limit = None if self.deletes else self.max_degree
+        for number, event in enumerate(listed_events(events)):
+            u, v, weight = self.parse(number, event)
+            old = now.get((u, v), state.edges.get((u, v)))
+            comes, goes = weight > 0 and old is None, weight < 0 and old is not None
+            if self.stream == "insert" and not comes:
+                again = "inserts an edge for the second time; leave it out or use ignore-duplicates"
+                raise _refusal(number, event, again)
+            if self.stream == "delete" and not goes:
+                raise _refusal(number, event, "deletes an edge that is not there; leave it out")
+            full = False
+            if limit is not None and (comes or goes or self.enforce_degree):
+                for vertex in (u, v):
+                    before = load.get(vertex, state.load.get(vertex, 0))
+                    full = full or (weight > 0 and before >= limit)
+                    load[vertex] = before + (1 if weight > 0 else -1)
+            if full and not self.enforce_degree:
+                raise _refusal(number, event, f"exceeds max_degree={limit}; promise more or use enforce_degree=True")
+            if full and self.stream != "insert":  # only there it matters whether the edge comes again
                 continue
-            old = fresh[edge] if edge in fresh else state.edges.get(edge)
-            known = old is not None or edge in state.dropped
-            if known and self.stream == "insert":
-                raise _refusal(
-                    number, event, "inserts an edge for the second time; leave it out or use ignore-duplicates"
-                )
-            counts = not known or (old is not None and weight < old)
-            if limit is not None and (self.enforce_degree or not known):
-                at_u = load[u] if u in load else state.load.get(u, 0)
-                at_v = load[v] if v in load else state.load.get(v, 0)
-                full = at_u >= limit or at_v >= limit
-                if full and not self.enforce_degree:
-                    raise _refusal(
-                        number, event, f"exceeds max_degree={limit}; promise more or use enforce_degree=True"
-                    )
-                load[u], load[v] = at_u + 1, at_v + 1
-                if full:
-                    if self.stream == "insert":
-                        dropped.append(edge)
-                        fresh[edge] = weight
-                    continue
-            if counts:
-                fresh[edge] = weight
-                updates.append((u, v, weight))
-        return TickUpdates(updates, dropped, load)
+            if comes or goes or (old is not None and 0 < weight < old):
+                updates.append((u, v, 0 if full else weight))
+                now[u, v] = None if goes else updates[-1][2]
+        return TickUpdates(updates, load)
 
-    def _read_mixed(self, state: GraphState, events: Iterable[Any]) -> TickUpdates:
-        """As `read_tick`: the insertions and deletions of a mixed tick that change something, with their signs."""
-        updates: list[Update] = []
-        there: dict[Edge, bool] = {}
-        load: dict[int, int] = {}
-        for number, event in enumerate(events):
-            u, v, sign = self.parse(number, event, weighted=False, signed=True)
-            if there.get((u, v), (u, v) in state.edges) == (sign > 0):
-                continue
-            there[u, v] = sign > 0
-            updates.append((u, v, sign))
-            if self.max_degree is None:
-                continue
-            for vertex in (u, v):
-                load[vertex] = load.get(vertex, state.load.get(vertex, 0)) + sign
-                if load[vertex] > self.max_degree:
-                    raise _refusal(number, event, f"exceeds max_degree={self.max_degree}; promise a larger one")
-        return TickUpdates(updates, [], load)
-
-    def parse(self, number: int, event: Any, weighted: bool, signed: bool = False) -> Update:
-        """One update as (smaller vertex, larger vertex, weight)."""
+    def parse(self, number: int, event: Any, start: bool = False) -> Update:
+        """One update as (smaller vertex, larger vertex, weight), or one edge of the public start."""
+        signed = self.stream == "mixed" and not start
+        goes = self.deletes and not start
+        largest = None if goes else self.weight_limit
         try:
             u, v, *rest = event
             if isinstance(u, bool) or isinstance(v, bool) or (rest and isinstance(rest[0], bool)):  # not 1 and 0
@@ -165,7 +191,7 @@ class EdgeRules:
             u, v = index(u), index(v)
             weight = index(rest[0]) if rest else 1
         except (TypeError, ValueError) as error:
-            form = "(u, v, 1) or (u, v, -1)" if signed else "(u, v, weight)" if weighted else "(u, v)"
+            form = "(u, v, 1) or (u, v, -1)" if signed else "(u, v)" if largest is None else "(u, v, weight)"
             raise _refusal(number, event, f"is not an update; give {form}, whole numbers") from error
         if not (0 <= u < self.vertices and 0 <= v < self.vertices):
             raise _refusal(number, event, f"has a vertex outside 0..{self.vertices - 1}")
@@ -174,17 +200,13 @@ class EdgeRules:
         if signed:
             if len(rest) != 1 or weight not in (-1, 1):
                 raise _refusal(number, event, "needs (u, v, 1) for an insertion or (u, v, -1) for a deletion")
-            return (u, v, weight) if u < v else (v, u, weight)
-        if weighted:
-            largest = cast(int, self.weight_limit)
-            if len(rest) > 1 or (not rest and largest > 1):
+        elif largest is not None:
+            if len(rest) > 1 or (not rest and largest > 1) or not 1 <= weight <= largest:
                 raise _refusal(number, event, f"needs (u, v, weight) with a weight in 1..{largest}")
-            if not 1 <= weight <= largest:
-                raise _refusal(number, event, f"has a weight outside 1..{largest}")
         elif rest:
             signs = "; a stream where edges come and go has stream='mixed'" if weight in (-1, 1) else ""
             raise _refusal(number, event, f"carries a weight where none belongs; give (u, v){signs}")
-        return (u, v, weight) if u < v else (v, u, weight)
+        return (min(u, v), max(u, v), -1 if goes else weight)
 
 
 def _refusal(number: int, event: Any, reason: str) -> EventRefused:
@@ -198,39 +220,24 @@ class Tracker(ABC):
     """One function of a graph, kept up to date edge by edge; changes are added to `row`, one entry per cell."""
 
     @abstractmethod
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        """Add the edge and its effect."""
+    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
+        """Add the edge with the weight `by`, or take it away (-1), with the effect of that."""
 
-    @abstractmethod
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        """Take the edge away and add the effect of that."""
+    def most_near(self, u: int, v: int) -> int:
+        """Of a count of subgraphs: the most that u-v, or an edge whose number u-v can have raised, lies in."""
+        raise NotImplementedError
 
     def close_tick(self, row: list[int]) -> None:  # noqa: B027 - doing nothing is right for most
         """Add effects that are computed once per tick."""
 
 
-class SignedTracker(Tracker):
-    """A tracker to which an edge that goes is one that comes, with the other sign."""
-
-    @abstractmethod
-    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
-        """Add the edge (1) or take it away (-1), with the effect of that."""
-
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        self.change(u, v, 1, row)
-
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        self.change(u, v, -1, row)
-
-
 @dataclass(slots=True)
 class GraphState:
-    """The encoder's memory: the edges that count, those projected away, and the load of every vertex."""
+    """The encoder's memory: the edges that are there, and the load of every vertex."""
 
     tracker: Tracker
-    edges: dict[Edge, int] = field(default_factory=dict)
-    dropped: set[Edge] = field(default_factory=set)
-    load: dict[int, int] = field(default_factory=dict)
+    edges: dict[Edge, int]  # with their weights; 0 where an enforced degree drops the edge
+    load: dict[int, int]
     """Arrivals at a vertex when the degree is enforced, else its degree; only kept if there is a maximum."""
 
 

@@ -2,33 +2,188 @@
 
 What one update costs (n vertices, m edges): components, insertions: almost constant (union-find). Spanning forest,
 insertions: O(n), a search of the tree path between the ends. Deletions of both: nothing for an edge outside the
-forest, else O(n + m), a search of the cheapest edge that joins the two halves again. Matching: see
-`maximum_matching`; at worst one search of a component per update. Smallest cut: searched once per tick.
+forest, else O(n + m), a search of the cheapest edge that joins the two halves again. Smallest cut: searched once per
+tick. Matching (Edmonds' blossom algorithm): at worst one search of the graph per update. Its search forest is kept, so
+most insertions cost a look at two labels; it is searched on only while two vertices are free, and only until the
+matching has grown. Why that is enough: ``graphs.proof.md``, section 8.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from evercount._validate import check_whole, require_fits
-from evercount.queries.base import Adjacency
 from evercount.queries.cuts.extreme_cuts import objective, stoer_wagner_cuts
-from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound, alternating_bound
-from evercount.queries.graphs.edge_rules import SignedTracker, StreamKind, Tracker, UnionFind
+from evercount.queries.graphs.edge_rules import ChangeBound, StreamKind, Tracker, UnionFind, ValueChangeBound
 from evercount.queries.graphs.graph_query import GraphQuery, OneStepQuery
-from evercount.queries.graphs.maximum_matching import MatchingTracker
+
+
+class MatchingTracker(Tracker):
+    """The graph, a maximum matching of it (`mate`), and the alternating forest that shows that it is maximum. Every
+    free vertex is the root of a tree. Outer vertices are those that an alternating path of even length joins to their
+    root; only their edges are searched."""
+
+    def __init__(self) -> None:
+        self.neighbours: defaultdict[int, set[int]] = defaultdict(set)
+        self.mate: dict[int, int] = {}
+        self.root: dict[int, int] = {}  # of a vertex in the forest: the free vertex of its tree
+        self.members: dict[int, list[int]] = {}  # of a root: the vertices of its tree
+        self.outer: set[int] = set()
+        self.parent: dict[int, int] = {}
+        """Of an inner vertex: the outer vertex that reached it; inside a blossom, the next vertex around it."""
+        self.base: dict[int, int] = {}  # of an outer vertex in a shrunken blossom: the blossom's base
+        self.blossom: dict[int, list[int]] = {}  # of a base: the other vertices of its blossom
+        self.free = 0  # the number of free vertices
+        self.waiting: deque[tuple[int, Collection[int]]] = deque()
+        """Outer vertices, each with those of its neighbours that are still to be looked at.
+
+        Vertices of felled trees wait here, too, with no neighbours: an outer vertex next to them may take them.
+        """
+
+    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
+        row[0] += self._insert(u, v) if by > 0 else self._remove(u, v)
+
+    def _insert(self, u: int, v: int) -> int:
+        """Grow by one iff the new edge closes an augmenting path."""
+        for vertex in (u, v):
+            if not self.neighbours[vertex]:
+                self.free += 1
+                self._start(vertex)
+        self.neighbours[u].add(v)
+        self.neighbours[v].add(u)
+        self.waiting += [(x, (y,)) for x, y in ((u, v), (v, u)) if x in self.outer]
+        return int(self._search())
+
+    def _remove(self, u: int, v: int) -> int:
+        """Shrink by one iff the two ends of a matched edge cannot be matched anew."""
+        self.neighbours[u].remove(v)
+        self.neighbours[v].remove(u)
+        if self.mate.get(u) == v:
+            del self.mate[u], self.mate[v]
+            if u in self.root:
+                self._fell(self.root[u])
+            for vertex in (u, v):
+                if self.neighbours[vertex]:
+                    self.free += 1
+                self._start(vertex)
+            return self._search() - 1
+        if u in self.root and self.root[u] == self.root.get(v):  # the tree may rest on the edge
+            self._fell(self.root[u])
+        for vertex in (u, v):
+            if not self.neighbours[vertex]:  # it was free, and alone in its tree
+                self._fell(vertex, free=False)
+                self.free -= 1
+        return 0
+
+    def _start(self, vertex: int) -> None:
+        """Make a free vertex with neighbours the root of a tree of its own."""
+        self.members[vertex] = []
+        self._enter(vertex, vertex)
+        self._reach(vertex)
+
+    def _enter(self, vertex: int, root: int) -> None:
+        self.root[vertex] = root
+        self.members[root].append(vertex)
+
+    def _reach(self, vertex: int) -> None:
+        """Make a vertex of the forest an outer one; its edges are to be searched."""
+        self.outer.add(vertex)
+        self.waiting.append((vertex, self.neighbours[vertex]))
+
+    def _fell(self, *roots: int, free: bool = True) -> None:
+        """Forget these trees; what is left of the forest may grow into them, and a free root starts again."""
+        felled = [vertex for root in roots for vertex in self.members.pop(root)]
+        for vertex in felled:
+            del self.root[vertex]
+            self.outer.discard(vertex)
+            self.parent.pop(vertex, None)
+            self.base.pop(vertex, None)
+            self.blossom.pop(vertex, None)
+        self.waiting += [(vertex, ()) for vertex in felled]
+        for root in roots:
+            if free and root not in self.mate:
+                self._start(root)
+
+    def _search(self) -> bool:
+        """Follow the waiting edges until the matching grows; whether it did."""
+        if self.free < 2:  # an augmenting path has two free ends
+            return False
+        waiting, outer, root, mate = self.waiting, self.outer, self.root, self.mate
+        while waiting:
+            x, seen = waiting.popleft()
+            if not seen and x not in root:
+                x, seen = next((other for other in self.neighbours[x] if other in outer), x), (x,)
+            if x not in outer:  # its tree was felled, or no outer vertex is next to it
+                continue
+            for y in seen:
+                if y not in self.neighbours[x]:  # the edge was removed while it waited
+                    continue
+                if y in outer:
+                    if root[x] != root[y]:
+                        self._augment(x, y)
+                        self.free -= 2
+                        return True  # one update lets it grow by one at most
+                    if self.base.get(x, x) != self.base.get(y, y):
+                        self._shrink(x, y)
+                elif y not in root:
+                    partner = mate[y]
+                    self.parent[y] = x
+                    self._enter(y, root[x])
+                    self._enter(partner, root[x])
+                    self._reach(partner)
+        return False
+
+    def _augment(self, x: int, y: int) -> None:
+        """Match x and y, outer vertices of two trees, and turn the matching over on the ways to their roots."""
+        roots = self.root[x], self.root[y]
+        for vertex in (x, y):
+            inner = self.mate.get(vertex)
+            while inner is not None:
+                above = self.parent[inner]
+                following = self.mate.get(above)
+                self.mate[inner], self.mate[above] = above, inner
+                inner = following
+        self.mate[x], self.mate[y] = y, x
+        self._fell(*roots)
+
+    def _shrink(self, x: int, y: int) -> None:
+        """Shrink the odd cycle that the edge between the outer vertices x and y of one tree closes."""
+        on_way = set(self._bases_upwards(x))
+        top = next(base for base in self._bases_upwards(y) if base in on_way)
+        absorbed: dict[int, None] = {}  # bases, in the order of the walk
+        for start, child in ((x, y), (y, x)):
+            vertex, below = start, child
+            while self.base.get(vertex, vertex) != top:
+                partner = self.mate[vertex]
+                absorbed[self.base.get(vertex, vertex)] = None
+                absorbed[self.base.get(partner, partner)] = None
+                self.parent[vertex] = below
+                below, vertex = partner, self.parent[partner]
+        inside = self.blossom.setdefault(top, [])
+        for old in absorbed:
+            for vertex in (old, *self.blossom.pop(old, ())):
+                inside.append(vertex)
+                self.base[vertex] = top
+                if vertex not in self.outer:
+                    self._reach(vertex)
+
+    def _bases_upwards(self, x: int) -> Iterator[int]:
+        while True:
+            x = self.base.get(x, x)
+            yield x
+            if x not in self.mate:
+                return
+            x = self.parent[self.mate[x]]
 
 
 class _ForestTracker(Tracker):
     """Cost of a minimum spanning forest; with `components`, whose edges all weigh 1, the number of components instead.
     The whole graph is kept only if edges are to be removed."""
-
-    __slots__ = ("components", "graph", "sets", "shrunk", "sign", "tree")
 
     def __init__(self, removals: bool, components: bool = False) -> None:
         self.components, self.sign = components, -1 if components else 1
@@ -37,7 +192,13 @@ class _ForestTracker(Tracker):
         self.sets = UnionFind()
         self.shrunk = False  # an edge has gone, so `sets` may be wrong
 
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
+    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
+        if by > 0:
+            self._insert(u, v, by, row)
+        else:
+            self._remove(u, v, row)
+
+    def _insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
         if self.graph is not None:
             self.graph[u][v] = self.graph[v][u] = weight
         if not {u, v} <= self._smaller_half(u, v) if self.shrunk else self.sets.join(u, v):
@@ -52,7 +213,7 @@ class _ForestTracker(Tracker):
             self._link(u, v, weight)
             row[0] += self.sign * (weight - heaviest)
 
-    def remove(self, u: int, v: int, row: list[int]) -> None:
+    def _remove(self, u: int, v: int, row: list[int]) -> None:
         assert self.graph is not None, "built without removals"
         self.shrunk = True
         weight = self.graph[u].pop(v)
@@ -168,9 +329,6 @@ class Components(GraphQuery[float]):
     def _value_change_bound(self) -> ValueChangeBound:
         return ValueChangeBound.rising(1)
 
-    def _largest_value(self) -> int:
-        return self.vertices
-
 
 def _forest_bound(stream: StreamKind, heaviest: int) -> ChangeBound:
     if stream == "ignore-absent":
@@ -180,7 +338,7 @@ def _forest_bound(stream: StreamKind, heaviest: int) -> ChangeBound:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Matching(GraphQuery[float]):
+class Matching(OneStepQuery):
     """Size of a maximum matching.
 
     Guarantee: see GraphQuery. The effect of one edge can go and come back with every new pair, so S grows with
@@ -192,39 +350,19 @@ class Matching(GraphQuery[float]):
     """
 
     name: ClassVar[str] = "matching"
+    short: ClassVar[StreamKind] = "delete"
+    joined: ClassVar[tuple[StreamKind, ...]] = ("insert", "delete", "ignore-duplicates")
 
     def _new_tracker(self) -> Tracker:
         return MatchingTracker()
-
-    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """The size only rises, or only falls, and never exceeds m."""
-        most = self._largest_value()
-        if stream == "delete":
-            return [ChangeBound(most, most - 1, swap=most**2 + (most - 1) ** 2)]
-        return [alternating_bound(most)]
-
-    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """Proof: ``graphs.proof.md``, section 8."""
-        most = self._largest_value()
-        if adjacency == "add-remove" and self.stream == "delete":
-            return float(2 * most - 1)
-        general = self._alternating_sensitivity(most, adjacency)
-        if general is None or adjacency == "add-remove" or self.stream == "ignore-absent":
-            return general
-        return float(max(2 * most - (self.stream == "delete"), 4 * most - 6))
-
-    def _value_change_bound(self) -> ValueChangeBound:
-        return ValueChangeBound.rising(1)
 
     def _largest_value(self) -> int:
         """Half of the vertices; for deletions the matching of the public start."""
         return int(self.start_values[0]) if self.deletes else self.vertices // 2
 
 
-class _MinCutTracker(SignedTracker):
+class _MinCutTracker(Tracker):
     """The matrix of edges; the cut is searched once per tick, and not while some vertex has no edge."""
-
-    __slots__ = ("matrix", "value")
 
     def __init__(self, vertices: int) -> None:
         self.matrix = np.zeros((vertices, vertices))

@@ -7,33 +7,29 @@ is f(graph after) − f(graph before); what is published adds f(start), which is
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain
 from math import inf
 from typing import Any, ClassVar, get_args
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_name, check_whole
+from evercount._validate import FloatArray, IntArray, check_name, check_whole
 from evercount.errors import ParameterError, SnapshotError, TooLarge
-from evercount.privacy import Budget
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, V_co, is_replace
-from evercount.queries.graphs.change_bounds import (
-    ChangeBound,
-    ValueChangeBound,
-    alternating_bound,
-    alternating_sensitivity,
-)
+from evercount.privacy import Adjacency, Budget
+from evercount.queries.base import LARGEST_TOTAL, PowerQuery, V_co, is_replace
 from evercount.queries.graphs.edge_rules import (
+    ChangeBound,
     Edge,
     EdgeRules,
     GraphState,
-    StartGraph,
     StreamKind,
-    TickUpdates,
     Tracker,
+    ValueChangeBound,
+    alternating_bound,
 )
 from evercount.queries.publishing import Publishing
 
@@ -41,7 +37,7 @@ NO_VIEWS = "a statistic of a graph is not a sum over ticks; in Python, Releases.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GraphQuery(Query[V_co]):
+class GraphQuery(EdgeRules, PowerQuery[V_co]):
     """Base of the graph queries: validation, projection, increments, the public start and S.
 
     `max_degree` promises that no vertex ever has more edges; an update that breaks the promise is refused. With
@@ -50,8 +46,7 @@ class GraphQuery(Query[V_co]):
     edges for ``insert``, edges that are there for ``delete``. With ``ignore-duplicates`` and `enforce_degree`, or with
     ``ignore-absent``, nothing is promised at all: whether an update is refused depends on that update alone
     (tests/queries/test_queries_graphs.py::test_nothing_needs_to_be_promised). A deletion-only stream starts from
-    public edges, so its maximum degree is known; there `enforce_degree` drops public edges before the first tick. A
-    mixed stream may start from public edges, too.
+    public edges, so its maximum degree is known. A mixed stream may start from public edges, too.
 
     Anyone who sends an update to an ``insert`` or ``delete`` stream and sees it refused learns of another one. Test:
     tests/queries/test_queries_graphs.py::test_which_streams_never_refuse_an_update_because_of_others.
@@ -75,15 +70,9 @@ class GraphQuery(Query[V_co]):
         TooLarge: the statistic could pass 2**53.
     """
 
-    vertices: int
-    stream: StreamKind = "insert"
-    max_degree: int | None = None
-    enforce_degree: bool = False
     initial_edges: Sequence[Sequence[int]] = ()
 
     needs_degree: ClassVar[bool] = False
-    needs_degree_if_mixed: ClassVar[bool] = True
-    """Of a query that needs a degree: whether it does in a mixed stream, too, where only values must be bounded."""
     in_place = True
     splits: ClassVar[bool] = True
 
@@ -97,19 +86,17 @@ class GraphQuery(Query[V_co]):
         elif self.enforce_degree:
             raise ParameterError("enforce_degree needs max_degree: say which degree is to be enforced")
         mixed = self.stream == "mixed"
-        if mixed and self.enforce_degree:
-            raise ParameterError("a mixed stream cannot enforce a degree: omit enforce_degree to promise max_degree")
+        if self.enforce_degree and (mixed or self.deletes):
+            raise ParameterError(
+                "a degree is enforced where edges only come: omit enforce_degree, and promise max_degree where edges "
+                "come and go (where they only go, the start is public)"
+            )
         if mixed and self.weight_limit is not None:
             raise ParameterError(
                 f"{type(self).__name__} has weights, and the third number of a mixed stream is 1 or -1: use "
                 "stream='insert' or stream='ignore-duplicates'"
             )
-        if (
-            self.max_degree is None
-            and self.needs_degree
-            and not self.deletes
-            and (self.needs_degree_if_mixed or not mixed)
-        ):
+        if self.needs_degree and self.max_degree is None and not self.deletes:
             raise ParameterError(
                 f"{type(self).__name__} needs max_degree: one edge changes it by an amount that grows with the degree. "
                 f"Promise a maximum{'' if mixed else ', or add enforce_degree=True to have it enforced'}."
@@ -124,13 +111,9 @@ class GraphQuery(Query[V_co]):
                 f"(stream={self.stream!r}, {'some' if len(self.initial_edges) else 'no'} initial edges)"
             )
         self._check()
-        _ = self.start_graph  # refuses initial edges that are not legal
+        _ = self.start_edges  # refuses initial edges that are not legal
         if self._largest_value() > LARGEST_TOTAL:
             raise TooLarge(f"{self!r} can reach {self._largest_value():.3g}, beyond the largest exact sum 2**53")
-
-    @property
-    def deletes(self) -> bool:
-        return self.rules.deletes
 
     # -- what a subclass says ----------------------------------------------------------------------------------
 
@@ -146,9 +129,9 @@ class GraphQuery(Query[V_co]):
     def _value_change_bound(self) -> ValueChangeBound:
         """How far the values of two graphs are apart that differ in one edge, or in two."""
 
-    @abstractmethod
     def _largest_value(self) -> int:
         """A number that the function never exceeds."""
+        return self.vertices
 
     def _check(self) -> None:
         """Validate the parameters that only this query has."""
@@ -156,11 +139,6 @@ class GraphQuery(Query[V_co]):
     def _empty_value(self) -> int:
         """The function of the graph without edges."""
         return 0
-
-    @property
-    def weight_limit(self) -> int | None:
-        """Largest legal weight, or None where edges have no weight."""
-        return None
 
     # -- the contract ------------------------------------------------------------------------------------------
 
@@ -186,80 +164,60 @@ class GraphQuery(Query[V_co]):
                 "without max_degree, which promises nothing"
             )
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        """**Guarantee.** Σ_cells (P² + N²), or Σ_cells (P + N), is at most this for the neighbours of the class. Proof:
+        ``graphs.proof.md``, for the power 1 section 13. Test:
+        tests/queries/test_queries_graphs_sensitivity.py::test_no_neighbours_beat_the_claim.
+
+        Raises:
+            ParameterError: In a mixed stream nothing bounds Σ_cells (P + N).
+        """
         replaced = is_replace(adjacency)
         if self.stream == "mixed":  # an edge may come and go for ever
-            return inf
-        return float(sum(part.squared(replaced, edge) for part, edge in self._bounds))
-
-    @property
-    def _bounds(self) -> Iterable[tuple[ChangeBound, ChangeBound | None]]:
-        """The bounds of one update, each with that of an inserted edge where the projection runs."""
-        parts, projected = self._change_bounds(self.stream), self.enforce_degree and not self.deletes
-        return zip(parts, self._change_bounds("insert") if projected else [None] * len(parts), strict=True)
+            if power == 2:
+                return inf
+            raise ParameterError(
+                "in a mixed stream one event can change the increments again and again, so it has no l1 sensitivity, "
+                "which pure privacy (delta=0) needs; choose a small positive delta and a horizon"
+            )
+        parts = self._change_bounds(self.stream)
+        inserted = self._change_bounds("insert") if self.enforce_degree else [None] * len(parts)
+        return float(sum(part.bound(power, replaced, edge) for part, edge in zip(parts, inserted, strict=True)))
 
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 10. Not offered where the projection runs."""
         replaced = is_replace(adjacency)
-        if self.enforce_degree and not self.deletes:
+        if self.enforce_degree:
             return None
         bound = self._value_change_bound()
         if not replaced:
             return float(bound.one)
         return float(max(bound.one, bound.exchanged, bound.both if self.stream == "mixed" else 0))
 
-    def _alternating_sensitivity(self, most: int, adjacency: Adjacency) -> float | None:
-        """`falling_sensitivity` of a number in 0..most that one edge changes by 0 or 1, at any time."""
-        if self.stream == "mixed" or (self.enforce_degree and not self.deletes):
-            return None
-        return alternating_sensitivity(most, adjacency)
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """**Guarantee.** Σ_cells (P + N) is at most this for the neighbours of the class. Proof: ``graphs.proof.md``,
-        section 13. Test: tests/queries/test_queries_graphs_sensitivity.py::test_no_neighbours_beat_the_claim.
-
-        Raises:
-            ParameterError: In a mixed stream nothing bounds it.
-        """
-        replaced = is_replace(adjacency)
-        if self.stream == "mixed":
-            raise ParameterError(
-                "in a mixed stream one event can change the increments again and again, so it has no l1 sensitivity, "
-                "which pure privacy (delta=0) needs; choose a small positive delta and a horizon"
-            )
-        return float(sum(part.absolute(replaced, edge) for part, edge in self._bounds))
-
-    @property
+    @cached_property
     def degree_bound(self) -> int:
         """The degree that no vertex exceeds: promised, enforced, or seen in the public start."""
         if self.deletes:
-            return max(1, self.start_graph.largest_degree)
+            return max(Counter(chain.from_iterable(self.start_edges)).values())
         return self.max_degree if self.max_degree is not None else self.vertices - 1
 
     def initial_state(self) -> GraphState:
-        edges, dropped, _ = self.start_graph
-        load: dict[int, int] = {}
-        if self.stream == "mixed" and self.max_degree is not None:
-            for u, v in edges:
-                load[u], load[v] = load.get(u, 0) + 1, load.get(v, 0) + 1
-        return GraphState(self._tracked(edges)[0], dict(edges), set(dropped), load)
+        degree = Counter(chain.from_iterable(self.start_edges))
+        load = dict(degree) if self.stream == "mixed" and self.max_degree is not None else {}
+        return GraphState(self._tracked(self.start_edges)[0], dict(self.start_edges), load)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, GraphState]:
-        updates, dropped, load = self._read_updates(state, events)
+        updates, load = self.read_tick(state, events)
         row = [0] * self.cells
         for u, v, weight in updates:
-            if weight > 0:
-                state.edges[u, v] = weight
-                state.tracker.insert(u, v, weight, row)
-            else:
+            if weight < 0:
                 del state.edges[u, v]
-                state.tracker.remove(u, v, row)
+            else:
+                state.edges[u, v] = weight
+            if weight:
+                state.tracker.change(u, v, weight, row)
         state.tracker.close_tick(row)
         state.load.update(load)
-        if self.deletes:
-            state.dropped.difference_update(dropped)
-        else:
-            state.dropped.update(dropped)
         return np.array(row, np.int64), state
 
     @property
@@ -272,13 +230,14 @@ class GraphQuery(Query[V_co]):
     @cached_property
     def start_values(self) -> FloatArray:
         """f(start graph), one entry per cell; public."""
-        return np.array(self._tracked(self.start_graph.edges)[1], np.float64)
+        return np.array(self._tracked(self.start_edges)[1], np.float64)
 
     def _tracked(self, edges: dict[Edge, int]) -> tuple[Tracker, list[int]]:
         """A tracker of these edges, and f of them."""
         tracker, row = self._new_tracker(), [self._empty_value()] * self.cells
         for (u, v), weight in edges.items():
-            tracker.insert(u, v, weight, row)
+            if weight:
+                tracker.change(u, v, weight, row)
         tracker.close_tick(row)
         return tracker, row
 
@@ -288,55 +247,57 @@ class GraphQuery(Query[V_co]):
 
     def dump_state(self, state: GraphState) -> dict[str, Any]:
         return {
-            "edges": [[u, v, weight] for (u, v), weight in state.edges.items()],
-            "dropped": sorted(map(list, state.dropped)),
+            "edges": [[u, v, weight] for (u, v), weight in state.edges.items() if weight],
+            "dropped": sorted([u, v] for (u, v), weight in state.edges.items() if not weight),
             "load": sorted(map(list, state.load.items())),
         }
 
     def load_state(self, data: Any) -> GraphState:
         try:
             edges = {(int(u), int(v)): int(weight) for u, v, weight in data["edges"]}
-            dropped = {(int(u), int(v)) for u, v in data["dropped"]}
+            edges |= {(int(u), int(v)): 0 for u, v in data["dropped"]}
             load = {int(vertex): int(number) for vertex, number in data["load"]}
         except (TypeError, ValueError, KeyError) as error:
             raise SnapshotError(f"this is not a stored state of {self.name}: {error}") from error
-        return GraphState(self._tracked(edges)[0], edges, dropped, load)
+        return GraphState(self._tracked(edges)[0], edges, load)
 
     def check_events(self, events: Iterable[Any]) -> None:
-        weighted = not self.deletes and self.weight_limit is not None
         for number, event in enumerate(events):
-            self.rules.parse(number, event, weighted, signed=self.stream == "mixed")
-
-    def _read_updates(self, state: GraphState, events: Any) -> TickUpdates:
-        return self.rules.read_tick(state, events)
+            self.parse(number, event)
 
     @cached_property
-    def rules(self) -> EdgeRules:
-        return EdgeRules(self.vertices, self.stream, self.max_degree, self.enforce_degree, self.weight_limit)
-
-    @cached_property
-    def start_graph(self) -> StartGraph:
-        return self.rules.read_start(self.initial_edges)
+    def start_edges(self) -> dict[Edge, int]:
+        return self.read_start(self.initial_edges)
 
 
 class OneStepQuery(GraphQuery[float]):
-    """A number in 0..largest degree that only rises, or only falls, and that one edge changes by one at most. The share
-    of one edge is 0 or 1 and may come and go with later edges, as for `Matching`."""
+    """A number that only rises, or only falls, and that one edge changes by one at most. The share of one edge is 0 or
+    1 and may come and go with later edges.
+
+    **Guarantee.** Proof: ``graphs.proof.md``, sections 8 and 11. Tests:
+    tests/queries/test_queries_values.py::test_new_queries_keep_their_claims_for_increments and
+    tests/queries/test_queries_matching.py::test_no_neighbours_beat_the_smaller_claim.
+    """
+
+    short: ClassVar[StreamKind] = "insert"
+    """The kind of stream in which a stream without one of its edges stays below the largest value."""
+    joined: ClassVar[tuple[StreamKind, ...]] = ("insert",)
+    """In which under replace the shares of both edges are never as far apart as those of two single edges."""
 
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """It never exceeds the largest degree; without an edge that the stream brings it stays below that."""
-        most = self.degree_bound
-        if stream == "insert":
+        most = self._largest_value()
+        if stream == self.short:
             return [ChangeBound(most, most - 1, swap=most**2 + (most - 1) ** 2, ceiling=most)]
         return [alternating_bound(most)]
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """Proof: ``graphs.proof.md``, section 11."""
-        most = self.degree_bound
-        general = self._alternating_sensitivity(most, adjacency)
-        if general is None or self.stream != "insert":
-            return general
-        return float(2 * most - 1 if adjacency == "add-remove" else max(2 * most - 1, 4 * most - 6))
+        if self.stream == "mixed" or self.enforce_degree:
+            return None
+        most = self._largest_value()
+        once = 2 * most - (self.stream == self.short)
+        if adjacency == "add-remove":
+            return float(once)
+        return float(max(once, 4 * most - (6 if self.stream in self.joined else 2)))
 
     def _value_change_bound(self) -> ValueChangeBound:
         return ValueChangeBound.rising(1)

@@ -14,20 +14,20 @@ from typing import Any, ClassVar, cast
 from evercount._validate import check_whole
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL
-from evercount.queries.graphs.change_bounds import ChangeBound, ProjectedChange, ValueChangeBound
 from evercount.queries.graphs.edge_rules import (
-    Edge,
+    ChangeBound,
     GraphState,
-    SignedTracker,
+    ProjectedChange,
     StreamKind,
     TickUpdates,
     Tracker,
     Update,
+    ValueChangeBound,
 )
 from evercount.queries.graphs.graph_query import GraphQuery
 
 
-class _EdgeTracker(SignedTracker):
+class _EdgeTracker(Tracker):
     def change(self, u: int, v: int, by: int, row: list[int]) -> None:
         row[0] += by
 
@@ -56,14 +56,6 @@ class Edges(GraphQuery[float]):
 
     def _largest_value(self) -> int:
         return comb(self.vertices, 2)
-
-
-class _CappedTracker(SignedTracker):
-    """A tracker of subgraphs that also knows in how many of them an edge lies."""
-
-    @abstractmethod
-    def most_near(self, u: int, v: int) -> int:
-        """The most subgraphs that u-v, or an edge whose number u-v can have raised, lies in."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,72 +91,60 @@ class _SubgraphCount(GraphQuery[float]):
                     "max_per_edge is a promise about edges that come: omit it with deletions and with enforce_degree"
                 )
             # one deletion of a start that breaks the promise would change the count by more than K
-            start = [(u, v, 1) for u, v in self.start_graph.edges]
-            self._check_promise(cast(_CappedTracker, self._new_tracker()), start, ParameterError, "initial_edges: ")
+            start = [(u, v, 1) for u, v in self.start_edges]
+            self._check_promise(self._new_tracker(), start, ParameterError, "initial_edges: ")
 
-    def _read_updates(self, state: GraphState, events: Any) -> TickUpdates:
+    def read_tick(self, state: GraphState, events: Any) -> TickUpdates:
         """As `GraphQuery`; refuses a tick that brings an edge into more than K subgraphs."""
-        read = super()._read_updates(state, events)
+        read = super().read_tick(state, events)
         if self.max_per_edge is not None:
-            self._check_promise(cast(_CappedTracker, state.tracker), read.updates, InputError)
+            self._check_promise(state.tracker, read.updates, InputError)
         return read
 
     def _check_promise(
-        self, tracker: _CappedTracker, updates: list[Update], refusal: type[EvercountError], where: str = ""
+        self, tracker: Tracker, updates: list[Update], refusal: type[EvercountError], where: str = ""
     ) -> None:
         """Try the updates on the tracker, look, and take them back."""
         done: list[Update] = []
-        broken = None
-        for u, v, sign in updates:
-            tracker.change(u, v, sign, [0])
-            done.append((u, v, sign))
-            if sign > 0 and tracker.most_near(u, v) > cast(int, self.max_per_edge):
-                broken = (u, v)
-                break
-        for u, v, sign in reversed(done):
-            tracker.change(u, v, -sign, [0])
-        if broken is not None:
-            raise refusal(
-                f"{where}the edge {broken} would bring an edge into more than max_per_edge={self.max_per_edge} "
-                f"{self.subgraphs}; promise a larger number"
-            )
+        try:
+            for u, v, sign in updates:
+                tracker.change(u, v, sign, [0])
+                done.append((u, v, sign))
+                if sign > 0 and tracker.most_near(u, v) > cast(int, self.max_per_edge):
+                    raise refusal(
+                        f"{where}the edge {(u, v)} would bring an edge into more than max_per_edge={self.max_per_edge} "
+                        f"{self.subgraphs}; promise a larger number"
+                    )
+        finally:
+            for u, v, sign in reversed(done):
+                tracker.change(u, v, -sign, [0])
 
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """Rises by at most K, and falls again unless edges only come."""
-        return [_rising_bound(stream, self.most_per_edge if stream == self.stream else self._most_by_degree)]
+        """The share of one edge lies in 0..K and grows with the other edges; it falls again unless edges only come."""
+        most = self.most_per_edge if stream == self.stream else self._most_by_degree
+        one_way = stream in ("insert", "delete", "ignore-absent")
+        return [ChangeBound(most, 0 if stream == "insert" else most, swap=2 * most**2 if one_way else None)]
 
     def _value_change_bound(self) -> ValueChangeBound:
         """One edge lies in at most K subgraphs."""
         return ValueChangeBound.rising(self.most_per_edge)
 
 
-class _TriangleTracker(_CappedTracker):
-    """Adjacency sets: an edge closes as many triangles as its ends have neighbours in common. With `counted` it also
-    knows in how many triangles each edge lies."""
+class _TriangleTracker(Tracker):
+    """Adjacency sets: an edge lies in as many triangles as its ends have neighbours in common."""
 
-    __slots__ = ("neighbours", "per_edge")
-
-    def __init__(self, counted: bool = False) -> None:
+    def __init__(self) -> None:
         self.neighbours: defaultdict[int, set[int]] = defaultdict(set)
-        self.per_edge: dict[Edge, int] | None = {} if counted else None
 
     def change(self, u: int, v: int, by: int, row: list[int]) -> None:
         self.neighbours[u] ^= {v}  # it comes or goes
         self.neighbours[v] ^= {u}
-        closed = self.neighbours[u] & self.neighbours[v]
-        row[0] += by * len(closed)
-        if self.per_edge is not None:
-            self.per_edge.pop((u, v), None)
-            if by > 0:
-                self.per_edge[u, v] = len(closed)
-            for w, end in product(closed, (u, v)):
-                self.per_edge[(end, w) if end < w else (w, end)] += by
+        row[0] += by * len(self.neighbours[u] & self.neighbours[v])
 
     def most_near(self, u: int, v: int) -> int:
-        per_edge = cast(dict[Edge, int], self.per_edge)
-        closed = self.neighbours[u] & self.neighbours[v]
-        sides = [per_edge[(end, w) if end < w else (w, end)] for w in closed for end in (u, v)]
-        return max([per_edge[u, v], *sides])
+        third = self.neighbours[u] & self.neighbours[v]
+        sides = product(third, (u, v))
+        return max([len(third), *(len(self.neighbours[w] & self.neighbours[end]) for w, end in sides)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -191,7 +171,7 @@ class Triangles(_SubgraphCount):
             raise ParameterError(f"no triangle can exist: {self.vertices} vertices, largest degree {self.degree_bound}")
 
     def _new_tracker(self) -> Tracker:
-        return _TriangleTracker(counted=self.max_per_edge is not None)
+        return _TriangleTracker()
 
     @property
     def _most_by_degree(self) -> int:
@@ -203,28 +183,24 @@ class Triangles(_SubgraphCount):
         return self.vertices * comb(self.degree_bound, 2) // 3
 
 
-class _StarTracker(_CappedTracker):
-    """Degrees: a vertex of degree d is the centre of C(d, k) stars. With `counted` it also knows the neighbours."""
+class _StarTracker(Tracker):
+    """Adjacency sets: a vertex of degree d is the centre of C(d, k) stars."""
 
-    __slots__ = ("degree", "gain", "neighbours")
-
-    def __init__(self, gain: tuple[int, ...], counted: bool = False) -> None:
-        self.degree: defaultdict[int, int] = defaultdict(int)
+    def __init__(self, gain: tuple[int, ...]) -> None:
         self.gain = gain
-        self.neighbours: defaultdict[int, set[int]] | None = defaultdict(set) if counted else None
+        self.neighbours: defaultdict[int, set[int]] = defaultdict(set)
 
     def change(self, u: int, v: int, by: int, row: list[int]) -> None:
         for vertex, other in ((u, v), (v, u)):
-            self.degree[vertex] += by
-            row[0] += by * self.gain[self.degree[vertex] - (by > 0)]
-            if self.neighbours is not None:
-                self.neighbours[vertex] ^= {other}  # it comes or goes
+            self.neighbours[vertex] ^= {other}  # it comes or goes
+            row[0] += by * self.gain[len(self.neighbours[vertex]) - (by > 0)]
 
     def most_near(self, u: int, v: int) -> int:
         # a further edge at u raises the number of every edge at u, most where the other end has the largest degree
-        around = cast(defaultdict[int, set[int]], self.neighbours)
-        ends = ((self.degree[end], max(self.degree[w] for w in around[end])) for end in (u, v))
-        return max(self.gain[one - 1] + self.gain[other - 1] for one, other in ends)
+        around = self.neighbours
+        return max(
+            self.gain[len(around[end]) - 1] + max(self.gain[len(around[w]) - 1] for w in around[end]) for end in (u, v)
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -269,7 +245,7 @@ class KStars(_SubgraphCount):
         return degree
 
     def _new_tracker(self) -> Tracker:
-        return _StarTracker(self._gain, counted=self.max_per_edge is not None)
+        return _StarTracker(self._gain)
 
     @cached_property
     def _gain(self) -> tuple[int, ...]:
@@ -289,12 +265,3 @@ class KStars(_SubgraphCount):
         if self.max_per_edge is None:
             del values["max_per_edge"]
         return values
-
-
-def _rising_bound(stream: StreamKind, most: int) -> ChangeBound:
-    """ChangeBound of a count in which the share of one edge lies in 0..most and grows with the other edges."""
-    if stream == "insert":
-        return ChangeBound(most, 0, swap=2 * most**2)
-    if stream in ("delete", "ignore-absent"):
-        return ChangeBound(most, most, swap=2 * most**2)
-    return ChangeBound(most, most)

@@ -201,7 +201,7 @@ export class Planner {
     byId("plan-rows").replaceChildren(...rows);
   }
 
-  /** The best one beside the bound, which is about Gaussian noise only: noise of another kind (delta 0) can be below it. */
+  /** The best one next to the bound, which is about Gaussian noise only: noise of another kind (delta 0) can be below it. */
   beside(best, floor) {
     const smallest = `the smallest that Gaussian noise can have is ${significant(floor)}`;
     if (best.ratio_to_lower_bound >= 1) return `, ${number(best.ratio_to_lower_bound, 3)} times the bound: ${smallest}.`;

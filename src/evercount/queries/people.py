@@ -1,0 +1,400 @@
+"""People: how many different ones so far or in each tick, and how many are inside now, from events that name users."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from evercount._validate import IntArray, check_count, check_whole
+from evercount.errors import EventRefused, ParameterError
+from evercount.privacy import Adjacency
+from evercount.queries.base import Query, is_replace, listed_events, public_names
+from evercount.queries.publishing import Publishing
+from evercount.queries.sensitivities import Rows
+
+ONLY = ""  # the one key of a stream without keys
+LONGEST_USER = 256
+TOTAL = "total"
+
+Seen = dict[str, list[str]]  # the keys under which each user has been counted. As sensitive as the events.
+
+
+class UserQuery(Query):
+    """What queries share whose events name their users, and keys where there are some; one user may have any number."""
+
+    in_place = True
+    each_tick: ClassVar[bool] = False  # whether users count anew in each tick: S and Δ₁ are then those of one tick
+    refuses_by_itself: ClassVar[bool] = True
+    _legal: Mapping[str, int]  # the keys that an event may name
+    _keyed: bool  # whether an event is a pair (user, key), and not a user alone
+
+    def __init__(self, keys: Sequence[str] | None) -> None:
+        self._keys: tuple[str, ...] | None = None if keys is None else public_names("key", keys)
+        self._keyed = keys is not None
+
+    @property
+    def people(self) -> Self:
+        return self
+
+    @property
+    @abstractmethod
+    def order_matters(self) -> bool:
+        """Whether the order of a user's events within a tick changes what is counted."""
+
+    @abstractmethod
+    def user_sensitivity(
+        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
+    ) -> float:
+        """S for one user with any number of events.
+
+        **Guarantee.** As for S of `Query`, with two streams as neighbours that differ in the events of one user (in one
+        period). Tests:
+        tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration and
+        tests/queries/test_queries_occupancy.py::test_user_sensitivity_by_enumeration.
+        """
+
+    @abstractmethod
+    def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+        """Δ₁ for one user with any number of events."""
+
+    def _pairs(self, events: Any) -> list[tuple[str, str]]:
+        """The events of a tick as pairs (user, key), each checked."""
+        pairs = []
+        for number, event in enumerate(listed_events(events)):
+            if not self._keyed:
+                user, key = event, ONLY
+            elif isinstance(event, list | tuple) and len(event) == 2:
+                user, key = event
+            else:
+                raise EventRefused(number, "must be a pair (user, key)")
+            if not isinstance(user, str) or not 0 < len(user) <= LONGEST_USER:
+                raise EventRefused(number, f"has no user, who is a text of 1 to {LONGEST_USER} characters")
+            if not isinstance(key, str) or key not in self._legal:
+                raise EventRefused(number, f"has the key {key!r:.80}, which is not in the public list")
+            pairs.append((user, key))
+        return pairs
+
+    def users_of(self, events: Iterable[Any]) -> list[str]:
+        return [user for user, _ in self._pairs(events)]
+
+    def check_events(self, events: Iterable[Any]) -> None:
+        self._pairs(events)
+
+    def dump_state(self, state: Any) -> Any:
+        return self.load_state(state)  # a copy: the state itself goes on changing
+
+
+class DistinctUsers(UserQuery):
+    """How many different users have had an event so far; with `keys`, how many under each key.
+
+    An event is a user (a text of 1 to 256 characters), or with keys a pair (user, key). A user counts once, at the
+    first event; under at most `max_keys` keys, the first ones. Later events change nothing, so a user may have any
+    number of events: with `Budget(..., unit="user")` no cap is needed, and the guarantee says so. A tick's events count
+    in their order.
+
+    Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys).
+    One user, any number of events: S = c for add-remove, 2c for replace by another user's events. One user's events of
+    one period (a budget with `period`): 2c and 5c, because who is gone now may count for the first time later.
+    One event: S = 2 for add-remove (the first event is gone: −1 now, +1 at the next); replace: 2 without keys, 4 if
+    every key counts (c is the number of keys), else 8. With `total` one more cell counts all users: user-level S grows
+    by that of c = 1, event-level S by 2. Proof: `distinct_users.proof.md`. Assumption: one id per person.
+    Tests: tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
+    tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
+
+    Args:
+        keys: the public list of keys; None to count all users together.
+        max_keys: under how many keys a user counts at most.
+        total: with keys, whether all users together are counted too, as the first number.
+
+    Raises:
+        ParameterError: a parameter is not legal.
+
+    >>> query = DistinctUsers()
+    >>> row, state = query.encode(query.initial_state(), ["ann", "bob", "ann"])
+    >>> row.tolist(), query.encode(state, ["bob", "cyd"])[0].tolist()
+    ([2], [1])
+    """
+
+    name: ClassVar[str] = "distinct-users"
+    cells = 0
+    labels: tuple[str, ...] = ()
+    monotone = True
+
+    def __init__(self, keys: Sequence[str] | None = None, max_keys: int = 1, total: bool = False) -> None:
+        super().__init__(keys)
+        self._legal = self._index = {key: cell for cell, key in enumerate(self._keys or (ONLY,))}
+        self._most = check_count("max_keys", max_keys)
+        if self._most > len(self._index):
+            raise ParameterError(f"max_keys={max_keys} is more than the {len(self._index)} keys")
+        if not isinstance(total, bool) or (total and (self._keys is None or TOTAL in self._keys)):
+            raise ParameterError(f"total is true or false; it goes with keys, none of them called {TOTAL!r}")
+        self._total, self.cells = total, len(self._index) + total
+        self.labels = ("users",) if self._keys is None else (*((TOTAL,) * total), *self._keys)
+
+    @property
+    def order_matters(self) -> bool:
+        return self._most < len(self._index)
+
+    @property
+    def rows(self) -> Rows:
+        keys = self._keys
+        return Rows(("user",)) if keys is None else Rows(("user", "key"), list_keys=lambda: (keys, False))
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        one = 2.0
+        if is_replace(adjacency) and self._keys is not None:
+            one = 4.0 if self._most == len(self._keys) else 8.0
+        return one + 2.0 * self._total
+
+    def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
+        each = {(False, False): 1, (True, False): 2, (False, True): 2, (True, True): 5}
+        return float(each[is_replace(adjacency), period] * (self._most + self._total))
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """Δ₁ for one event: 2, and 4 under replace with keys; 2 more with `total`.
+
+        **Guarantee.** Proof: `distinct_users.proof.md`. Test:
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
+        """
+        return (4.0 if is_replace(adjacency) and self._keys is not None else 2.0) + 2.0 * self._total
+
+    def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+        """Δ₁ for one user with any number of events: c changes of 1, twice that under replace, c more in a period."""
+        return float((is_replace(adjacency) + 1 + period) * (self._most + self._total))
+
+    def initial_state(self) -> Seen:
+        return {}
+
+    def encode(self, state: Seen, events: Any) -> tuple[IntArray, Seen]:
+        pairs = self._pairs(events)
+        row = np.zeros(self.cells, np.int64)
+        for user, key in pairs:
+            if user not in state:
+                state[user] = []
+                row[0] += self._total
+            seen = state[user]
+            if key not in seen and len(seen) < self._most:
+                seen.append(key)
+                row[self._index[key] + self._total] += 1
+        return row, state
+
+    def load_state(self, data: Any) -> Seen:
+        return {user: list(keys) for user, keys in data.items()}
+
+    def with_keys(self, keys: Sequence[Any]) -> DistinctUsers:
+        if self._keys is None:
+            raise ParameterError(f"{self.name!r} counts all users together: it has no keys that others could join")
+        return type(self)(**{**self.parameters(), "keys": [*self._keys, *keys]})
+
+    def parameters(self) -> dict[str, Any]:
+        keys = None if self._keys is None else list(self._keys)
+        return {"keys": keys, "max_keys": self._most, "total": self._total}
+
+
+class ActiveUsers(DistinctUsers):
+    """How many different users had an event in each tick: daily active users, and the like.
+
+    An event is as for `DistinctUsers`. In a tick a user counts once, with keys under at most `max_keys` keys, the first
+    ones. Published is the sum over all ticks so far; the view `per-tick` tells the users of each tick, with its exact
+    error. With `Budget(..., unit="user")` a user may have any number of events; the budget says in how many ticks one
+    user counts (`max_ticks`), or protects what a user does in one `period`.
+
+    Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys). It has no memory, so each
+    event changes its own tick. One user, any number of events: a tick changes by c for add-remove, 2c for replace, in
+    squares; `engine/build.py::squared_norm` puts the ticks of a user together.
+    One event: S = 1 without keys; with keys 1 for add-remove and 2 for replace if every key counts (c is the number of
+    keys), else 2 and 8. Proof: `distinct_users.proof.md`, "Active users". Assumption: one id per person. Tests:
+    tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
+    tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
+
+    Args:
+        keys: the public list of keys; None to count all users together.
+        max_keys: under how many keys of one tick a user counts at most.
+
+    Raises:
+        ParameterError: a parameter is not legal.
+
+    >>> query = ActiveUsers()
+    >>> query.encode(None, ["ann", "bob", "ann"])[0].tolist(), query.encode(None, ["bob"])[0].tolist()
+    ([2], [1])
+    """
+
+    name: ClassVar[str] = "active-users"
+    in_place = False
+    whole_ticks: ClassVar[bool] = True
+    each_tick: ClassVar[bool] = True
+
+    def __init__(self, keys: Sequence[str] | None = None, max_keys: int = 1) -> None:
+        super().__init__(keys, max_keys)
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        alone, other = (1.0, 1.0) if self._keys is None else (2.0, 8.0) if self.order_matters else (1.0, 2.0)
+        return other if is_replace(adjacency) else alone
+
+    def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
+        return float(self._most * (1 + is_replace(adjacency)))
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """Δ₁ for one event: S where every key counts, else 2 and 4.
+
+        **Guarantee.** Proof: `distinct_users.proof.md`. Test:
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
+        """
+        return min(self.squared_sensitivity(adjacency), 4.0)
+
+    def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+        """Δ₁ of one tick for one user: c changes of 1, twice that under replace."""
+        return self.user_sensitivity(adjacency)
+
+    def initial_state(self) -> Any:
+        return None
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        return super().encode({}, events)[0], state
+
+    def load_state(self, data: Any) -> Any:
+        return None
+
+    def parameters(self) -> dict[str, Any]:
+        return {name: value for name, value in super().parameters().items() if name != "total"}
+
+
+IN, OUT = "in", "out"
+NO_VIEWS = "the number inside is not a sum over ticks; in Python, Releases.between has its change with its error"
+Places = dict[str, dict[str, Any]]
+"""`inside`: where everyone is who is inside; `events`: how many events each has had. As sensitive as the events."""
+
+
+class Occupancy(UserQuery):
+    """How many people are inside after each tick; with `keys`, how many under each key.
+
+    An event is a pair (user, where). `where` is "in" or "out"; with `keys` it is a key or "out". A person is where
+    their last event says: another key moves them, and an event that says where they are already changes nothing. A
+    tick's events count in their order. Nobody is inside before the first tick.
+
+    With `max_events` = k a person's first k events count, and later ones are ignored: whoever is inside after k events
+    stays inside. `Budget(..., unit="user")` then protects everything under one id, however many events that is.
+    Without it events are protected, or users by noise on the numbers themselves (`direct`, which needs a horizon).
+
+    Guarantee. Let a = 1 without keys or with one, else 2, and n = a·k − a + 1.
+    One event, no cap: S = 2a for add-remove, 8a for replace. With a cap: 5a and 20a.
+    One user: on factorizations whose Gram matrix falls S = n for add-remove, 4n − 2 for replace by another user's
+    events; on others up to k² and 4k². The number inside changes by at most 1 (replace: a), squared, whatever k is.
+    Proof: `occupancy.proof.md`. Assumption: one id per person. Tests:
+    tests/queries/test_every_sensitivity.py::test_claims_by_enumeration and
+    tests/queries/test_queries_occupancy.py::test_user_sensitivity_by_enumeration.
+
+    Args:
+        keys: the public list of places, none of them called "out"; None where inside is one place.
+        max_events: how many events of a person count at most, over the whole stream; None for all.
+
+    Raises:
+        ParameterError: a parameter is not legal.
+
+    >>> query = Occupancy(["ward a", "ward b"])
+    >>> row, state = query.encode(query.initial_state(), [("ann", "ward a"), ("bob", "ward a")])
+    >>> row.tolist(), query.encode(state, [("ann", "ward b"), ("bob", "out")])[0].tolist()
+    ([2, 0], [-2, 1])
+    """
+
+    name: ClassVar[str] = "occupancy"
+    cells = 0
+    labels: tuple[str, ...] = ()
+    order_matters = True
+    publishing = Publishing(no_views=NO_VIEWS)
+    starts_empty: ClassVar[bool] = False  # whoever is inside when a successor starts comes in again: old data
+
+    def __init__(self, keys: Sequence[str] | None = None, max_events: int | None = None) -> None:
+        super().__init__(keys)
+        if OUT in (self._keys or ()):
+            raise ParameterError(f"a key cannot be called {OUT!r}: that is the event of leaving")
+        self._index = {key: cell for cell, key in enumerate(self._keys or (IN,))}
+        self._legal, self._keyed = {**self._index, OUT: -1}, True
+        self._most = None if max_events is None else check_whole("max_events", max_events, 1, 1_000_000)
+        self.cells, self.labels = len(self._index), self._keys or ("inside",)
+        self._touched = min(2, self.cells)
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(("user", "key"), list_keys=lambda: (tuple(self._legal), False), repeats=True)
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        return float((2 if self._most is None else 5) * self._touched * (4 if is_replace(adjacency) else 1))
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """Δ₁ for one event: 2a, with a cap 3a; twice that under replace.
+
+        **Guarantee.** Proof: `occupancy.proof.md`. Test:
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
+        """
+        return float((2 if self._most is None else 3) * self._touched * (2 if is_replace(adjacency) else 1))
+
+    def squared_value_sensitivity(self, adjacency: Adjacency) -> float:
+        """v² for one event: one person is elsewhere, under replace two are.
+
+        **Guarantee.** Proof: `occupancy.proof.md`. Test:
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
+        """
+        return float(self._touched * (4 if is_replace(adjacency) else 1))
+
+    def user_sensitivity(
+        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
+    ) -> float:
+        """S for one user with any number of events: see the class. Infinite without a cap, except on values.
+
+        With `period` neighbours differ in what one user does in a period. The cap goes on counting over all of them, so
+        these are any two histories of one user: as costly as a user in place of another.
+        """
+        replaced = is_replace(adjacency) or period
+        found = [math.inf]
+        if values:
+            found.append(self._touched if replaced else 1)
+        if self._most is not None and falling:
+            changes = self._changes(self._most)
+            found.append(4 * changes - 2 if replaced else changes)
+        elif self._most is not None:
+            half, rest = (self._most + 1) // 2, self._most // 2
+            moves = rest**2 + ((self._most - 1) // 2) ** 2 if self._touched == 2 else 0
+            found.append((half**2 + rest**2 + moves) * (4 if replaced else 1))
+        return float(min(found))
+
+    def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+        """Δ₁ for one user with any number of events: the number of changes, twice that under replace or in a period."""
+        replaced = is_replace(adjacency) or period
+        if self._most is None:
+            raise ParameterError("a person may come and go any number of times: give max_events, or a positive delta")
+        return float(self._changes(self._most) * (2 if replaced else 1))
+
+    def _changes(self, events: int) -> int:
+        """How many cells so many events of one user change at most, each time by 1: the first event changes one."""
+        return self._touched * events - self._touched + 1
+
+    def initial_state(self) -> Places:
+        return {"inside": {}, "events": {}}
+
+    def encode(self, state: Places, events: Any) -> tuple[IntArray, Places]:
+        pairs = self._pairs(events)
+        row = np.zeros(self.cells, np.int64)
+        inside, seen = state["inside"], state["events"]
+        for user, where in pairs:
+            if self._most is not None:
+                if seen.get(user, 0) >= self._most:
+                    continue
+                seen[user] = seen.get(user, 0) + 1
+            before = inside.pop(user, None)
+            if before is not None:
+                row[self._index[before]] -= 1
+            if where != OUT:
+                inside[user] = where
+                row[self._index[where]] += 1
+        return row, state
+
+    def load_state(self, data: Any) -> Places:
+        return {"inside": dict(data["inside"]), "events": dict(data["events"])}
+
+    def parameters(self) -> dict[str, Any]:
+        return {"keys": None if self._keys is None else list(self._keys), "max_events": self._most}

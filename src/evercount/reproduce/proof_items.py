@@ -1,0 +1,325 @@
+"""What the paper proves, run: attacks on three mechanisms as it states them and on ours, and its reductions.
+
+An attack is the best possible test between two neighbouring streams: the likelihood ratio of all releases together. If
+a mechanism is (ε, δ)-DP, then for every test P[accept | x] ≤ e^ε·P[accept | x′] + δ. Each row runs the test on many
+simulated releases of both streams and reports P[accept | x] − e^ε·P[accept | x′], which must not exceed δ.
+
+A reduction turns neighbouring inputs of an easier problem into neighbouring inputs of a harder one, and reads the
+easier answer off the harder answer, with the same error. So a lower bound for the easier problem is one for the harder
+problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from evercount import bounds
+from evercount._validate import FloatArray, IntArray
+from evercount.bounds import landau
+from evercount.engine.stream import Stream
+from evercount.factorizations import Factorization, factorization
+from evercount.noise.secret import insecure_generator
+from evercount.plotting import panels
+from evercount.privacy import Budget
+from evercount.privacy.gaussian import delta_of
+from evercount.queries import Count, HighDegree, MinCut, Query, Substrings
+from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, finish, item, plain_marks
+from evercount.reproduce.simulator import batch_seed, one_batch
+
+TRIALS_PER_BATCH = 512
+OURS = "ours"  # in the column "what": a mechanism of this package, not a claim of the paper
+
+
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """A pair of neighbours and the attacker's statistic, as seen through a mechanism's noise."""
+
+    # `draw(n, seed)` runs the mechanism's noise n times and gives weights·noise, the statistic of a stream whose exact
+    # running sums are those of x′. Under x the statistic is larger by `shift` = weights·(change of the running sums).
+    # The log-likelihood ratio is the statistic less shift/2, so `shift` is also its variance.
+
+    name: str
+    claim: str
+    shift: float
+    draw: Callable[[int, int], FloatArray]
+
+    @property
+    def mu(self) -> float:
+        """Distance of the two streams in standard deviations: the exact Gaussian-DP parameter of this pair."""
+        return float(np.sqrt(self.shift))
+
+    def run(self, epsilon: float, repetitions: int, seed: int) -> Row:
+        """Accept when the log-likelihood ratio exceeds ε. Both streams get the same noise: a smaller standard error."""
+        wrong = right = 0
+        for start in range(0, repetitions, TRIALS_PER_BATCH):
+            count = min(TRIALS_PER_BATCH, repetitions - start)
+            ratio = self.draw(count, batch_seed(seed, self.name, start)) - self.shift / 2
+            wrong += int(np.count_nonzero(ratio > epsilon))
+            right += int(np.count_nonzero(ratio + self.shift > epsilon))
+        r0, r1, factor = wrong / repetitions, right / repetitions, float(np.exp(epsilon))
+        # Noise that is accepted under x′ is accepted under x too: the covariance is r0·(1 − r1).
+        variance = r1 * (1 - r1) + factor**2 * r0 * (1 - r0) - 2 * factor * r0 * (1 - r1)
+        return {
+            "mechanism": self.name,
+            "accepted under x": r1,
+            "accepted under x′": r0,
+            "delta reached": r1 - factor * r0,
+            "standard error": float(np.sqrt(variance / repetitions)),
+            "delta, exact for this pair": delta_of(self.mu, epsilon),
+            "attack in standard deviations": self.mu,
+            "trials": repetitions,
+            "what": self.claim,
+        }
+
+
+def linear_attack(name: str, claim: str, engine: Factorization, difference: IntArray, sigma: float) -> Attack:
+    """The best test against noise L·z of std sigma. `difference` is the change of the increments, (ticks, cells)."""
+    ticks, cells = difference.shape
+    left, right = engine.dense(ticks)
+    weights = np.linalg.solve(left.T, right @ difference) / sigma**2
+    flat = weights.ravel() * sigma
+
+    def draw(count: int, seed: int) -> FloatArray:
+        return np.asarray(flat @ one_batch(engine, cells * count, seed).reshape(ticks * cells, count))
+
+    return Attack(name, claim, float(np.sum(weights * np.cumsum(difference, axis=0))), draw)
+
+
+def changed_cells(query: Query, one: Any, other: Any) -> IntArray:
+    """The difference of the increments of two streams, by the query's own encoder, in the cells that differ."""
+    first, _ = query.encode_run(query.initial_state(), one)
+    second, _ = query.encode_run(query.initial_state(), other)
+    difference = first - second
+    return difference[:, np.abs(difference).sum(axis=0) > 0]
+
+
+def fresh_noise(ticks: int, budget: Budget) -> list[Attack]:
+    """A stream of zeros and one whose first bit is 1; the paper's proof draws new noise in every round."""
+    multiplier = budget.noise_multiplier()
+    std = multiplier * np.asarray(landau(np.arange(1, ticks + 1)))
+
+    def draw(count: int, seed: int) -> FloatArray:
+        z = insecure_generator(seed).standard_normal((count, ticks))
+        released = z * std  # row t of L_t·z_t, with new noise in every round
+        return np.asarray(released @ std**-2.0)
+
+    bits = np.zeros((ticks, 1), np.int64)
+    bits[0] = 1
+    unit_std = multiplier * float(np.sqrt(Count().squared_sensitivity("replace")))
+    attacks = [Attack("fresh noise per round", "the paper's proof of Theorem 2", float(np.sum(std**-2.0)), draw)]
+    for name in ("square-root", "balanced"):
+        engine = factorization(name, ticks)
+        attacks.append(linear_attack(f"one noise vector, {name}", OURS, engine, bits, unit_std * engine.column_norm))
+    return attacks
+
+
+def substring_sensitivity(ticks: int, longest: int, budget: Budget) -> list[Attack]:
+    """One letter of a text replaced. The paper calibrates to S = ℓ²; the true S is ℓ(ℓ+1)(ℓ+2)/3."""
+    query = Substrings(["a", "b"], longest)
+    one = ["b"] * ticks
+    other = ["b"] * longest + ["a"] + ["b"] * (ticks - longest - 1)
+    difference = changed_cells(query, one, other)
+    engine = factorization("square-root", ticks)
+    unit_std = budget.noise_multiplier() * engine.column_norm
+    true_sensitivity = float(np.sqrt(query.squared_sensitivity("replace")))
+    claim = "the paper's corollary on substrings"
+    return [
+        linear_attack("substrings, S = ℓ²", claim, engine, difference, unit_std * longest),
+        linear_attack("substrings, true S", OURS, engine, difference, unit_std * true_sensitivity),
+    ]
+
+
+def graph_sensitivity(ticks: int, name: str, budget: Budget) -> list[Attack]:
+    """One edge absent. With it two nodes get degree 2 at once; without it later, at two neighbouring ticks."""
+    query = HighDegree(ticks, tau=2)
+    engine = factorization(name, ticks)
+    early, late = worst_ticks(engine, ticks)
+    stream: list[list[tuple[int, int]]] = [[] for _ in range(ticks)]
+    stream[0] = [(0, 2)]
+    stream[1] = [(1, 3)]
+    stream[early] = [(0, 1)]  # the edge that is absent in the neighbour: nodes 0 and 1 get degree 2
+    stream[late] = [(0, 4)]
+    stream[late + 1] = [(1, 5)]
+    without = [[] if t == early else tick for t, tick in enumerate(stream)]
+    difference = changed_cells(query, stream, without)
+    unit_std = budget.noise_multiplier() * engine.column_norm
+    l2 = float(np.linalg.norm(difference))
+    true_sensitivity = float(np.sqrt(query.squared_sensitivity("add-remove")))
+    claim = "the paper's corollary on graph functions"
+    return [
+        linear_attack(f"nodes of degree ≥ 2, l2 = √6, {name}", claim, engine, difference, unit_std * l2),
+        linear_attack(f"nodes of degree ≥ 2, S = 8, {name}", OURS, engine, difference, unit_std * true_sensitivity),
+    ]
+
+
+def worst_ticks(engine: Factorization, ticks: int) -> tuple[int, int]:
+    """The 0-based ticks where a change of +2, followed by −1 and −1 at two later ticks in a row, reveals most."""
+    _, right = engine.dense(ticks)
+    gram = right.T @ right
+    own = np.diag(gram)
+    best, worst = 0.0, (2, 3)
+    for early in range(2, min(ticks - 2, 64)):
+        late = np.arange(early + 1, ticks - 1)
+        size = 4 * own[early] + own[late] + own[late + 1] + 2 * gram[late, late + 1]
+        size = size - 4 * (gram[early, late] + gram[early, late + 1])
+        if size.max() > best:
+            best, worst = float(size.max()), (early, int(late[size.argmax()]))
+    return worst
+
+
+@item(
+    "privacy-failures",
+    "Attacks on three of the paper's statements",
+    "Theorem 2 (fresh noise per round), the corollary on substrings (S = ℓ²) and on graph functions (l2-sensitivity).",
+    {
+        "epsilon": 0.5,
+        "delta": 0.05,
+        "ticks": 1024,
+        "text": 64,
+        "repetitions": 100000,
+        "graphs": [["square-root", 1024], ["balanced", 256]],
+        "graph repetitions": 400000,
+    },
+    {"ticks": 256, "text": 16, "repetitions": 10000, "graphs": [["balanced", 256]], "graph repetitions": 40000},
+)
+def failures(parameters: Parameters, context: Context) -> Result:
+    """Run all attacks at one (ε, δ). δ is large, so that simulation can count how far it is exceeded."""
+    epsilon, delta = parameters["epsilon"], parameters["delta"]
+    budget = Budget(epsilon, delta)
+    small, large = parameters["repetitions"], parameters["graph repetitions"]
+    few = [*fresh_noise(parameters["ticks"], budget), *substring_sensitivity(parameters["text"], 4, budget)]
+    graphs = [attack for name, ticks in parameters["graphs"] for attack in graph_sensitivity(ticks, name, budget)]
+    jobs = [*((attack, small) for attack in few), *((attack, large) for attack in graphs)]
+    rows: list[Row] = []
+    for attack, repetitions in context.steps(jobs):
+        row = attack.run(epsilon, repetitions, context.seed)
+        row["delta promised"] = delta
+        row["excess in standard errors"] = (row["delta reached"] - delta) / row["standard error"]
+        row["broken"] = bool(row["excess in standard errors"] > 4)
+        rows.append(row)
+    tight = Budget(0.5, 1e-10).mu / budget.mu
+    mu, tight_delta = "attack in standard deviations", "delta at ε = 0.5, tight calibration"
+    small_delta = [
+        {"mechanism": row["mechanism"], "claimed": "(0.5, 1e-10)", tight_delta: delta_of(row[mu] * tight, 0.5)}
+        for row in rows
+    ]
+    return Result(
+        {"attacks": rows, "the same pairs at (0.5, 1e-10)": small_delta},
+        "the paper's three statements are not private as they stand; ours withstand the same attacks",
+        {"claim": "Theorem 2, the corollaries on substrings and on graph functions: (ε, δ)-differentially private"},
+        {"attacks": lambda: _draw(rows, delta)},
+    )
+
+
+def _draw(rows: list[Row], delta: float) -> Figure:
+    """The δ that each attack reaches: squares for the paper's mechanisms, dots for ours."""
+    figure, axes = panels(1, 1, 9.0, 3.8)
+    y = np.arange(len(rows))[::-1]
+    for place, row in zip(y, rows, strict=True):  # a log axis has no zero: points, not bars
+        colour, marker = ("#14647f", "o") if row["what"] == OURS else ("#d55e00", "s")
+        reached, error = max(row["delta reached"], 0.0), 2 * row["standard error"]
+        low = max(reached - error, delta / 50)
+        axes[0].plot([low, reached + error], [place, place], color=colour, linewidth=2.5, solid_capstyle="butt")
+        axes[0].plot([max(reached, delta / 50)], [place], marker, color=colour, markersize=7)
+    axes[0].set_xscale("log")
+    plain_marks(axes[0].xaxis, (0.03, 0.05, 0.1, 0.2, 0.5, 1))
+    axes[0].set_xlim(left=min(max(row["delta reached"] - 2 * row["standard error"], delta / 50) for row in rows) / 1.5)
+    axes[0].axvline(delta, color="black", linestyle="--", linewidth=1)
+    axes[0].annotate(f" promised δ = {delta:g}", (delta, -0.62), fontsize=8)
+    axes[0].set_ylim(-0.8, len(rows) - 0.4)
+    axes[0].set_yticks(y, [row["mechanism"] for row in rows])
+    title = "squares: the paper's, dots: ours"
+    finish(axes[0], "δ reached by the attack, ± 2 standard errors", "", title, legend=False)
+    return figure
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """An easier problem solved by a harder one."""
+
+    easier: str
+    harder: str
+    query: Callable[[int], Query]
+    stream: Callable[[IntArray], list[Any]]
+    """Bits (or, for thresholds, numbers of values) of each tick → ticks of the harder problem, whose first output is
+    their running count."""
+
+
+def _clique_and_one(ticks: int) -> MinCut:
+    """A public clique of ticks + 1 vertices next to one vertex without edges."""
+    return MinCut(ticks + 2, "mixed", initial_edges=tuple(combinations(range(ticks + 1), 2)))
+
+
+def _edges_of_one_vertex(bits: IntArray) -> list[Any]:
+    """A one joins the lonely vertex to the next vertex of the clique: its edges become the smallest cut."""
+    last = len(bits) + 1
+    return [[(t, last, 1)] if bit else [] for t, bit in enumerate(bits.tolist())]
+
+
+REDUCTIONS = (
+    Reduction("thresholds of a set of values", "counting", lambda _: Count(), lambda bits: bits.tolist()),
+    Reduction("counting", "substrings", lambda _: Substrings("ab", 2), lambda bits: np.where(bits, "a", "b").tolist()),
+    Reduction("counting", "smallest cut", _clique_and_one, _edges_of_one_vertex),
+)
+
+
+def true_answers(reduction: Reduction, bits: IntArray) -> FloatArray:
+    """The harder problem's answers without noise, read as running counts."""
+    query = reduction.query(len(bits))
+    rows, _ = query.encode_run(query.initial_state(), reduction.stream(bits))
+    sums = np.cumsum(rows, axis=0).astype(np.float64) * query.grid
+    return np.asarray(query.decode_run(1, sums)[:, 0])
+
+
+def apart(reduction: Reduction, bits: IntArray, other: IntArray) -> int:
+    """In how many updates the harder streams of two easier inputs differ."""
+    pairs = zip(reduction.stream(bits), reduction.stream(other), strict=True)
+    return sum(mine != theirs for mine, theirs in pairs)
+
+
+@item(
+    "reductions",
+    "Reductions between problems, run",
+    "Lower bounds: thresholds to counting, counting to substrings, counting to smallest cuts.",
+    {"epsilon": 1.0, "delta": 1e-6, "ticks": 32, "streams": 50},
+    {"ticks": 12, "streams": 10},
+)
+def reductions(parameters: Parameters, context: Context) -> Result:
+    ticks, tries = int(parameters["ticks"]), parameters["streams"]
+    budget = Budget(parameters["epsilon"], parameters["delta"])
+    floor = budget.noise_multiplier() * float(bounds.nuclear_lower(ticks))
+    rng = np.random.default_rng(context.seed)
+    rows: list[Row] = []
+    for reduction in context.steps(REDUCTIONS):
+        exact, neighbours = 0, 0
+        for _ in range(tries):
+            bits = (rng.random(ticks) < 0.6).astype(np.int64)
+            exact += bool(np.array_equal(true_answers(reduction, bits), np.cumsum(bits)))
+            flipped = bits.copy()
+            flipped[rng.integers(ticks)] ^= 1
+            neighbours += apart(reduction, bits, flipped) == 1
+        stream = Stream(reduction.query(ticks), budget, ticks)
+        worst = float(stream.std(np.arange(1, ticks + 1)).max())
+        rows.append(
+            {
+                "easier problem": reduction.easier,
+                "harder problem": reduction.harder,
+                "inputs": tries,
+                "answers that are the running counts": exact,
+                "neighbours that stay neighbours": neighbours,
+                "our worst std for the harder problem": worst,
+                "lower bound for the easier problem": floor,
+                "ratio": worst / floor,
+            }
+        )
+    all_hold = all(
+        row["answers that are the running counts"] == row["neighbours that stay neighbours"] == tries for row in rows
+    )
+    verdict = f"the reductions {'hold' if all_hold else 'DO NOT HOLD'} as programs; the bounds are those of counting"
+    paper = {"claim": "lower bounds for counting carry over to substrings and to smallest cuts"}
+    return Result({"reductions": rows}, verdict, paper)

@@ -1,0 +1,26 @@
+"""All that a store has released, as tests compare it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evercount.store import Reading
+
+
+def all_releases(reading: Reading, name: str) -> Iterator[dict[str, Any]]:
+    """What a stream shows when the first is taken, tick by tick."""
+    from evercount.store.stored_releases import find_stream, released_until
+
+    one = reading.database.read(find_stream, name)
+    until, after = reading.database.read(released_until, one.id), 0
+    while page := reading.read_releases(one, after, until=until):
+        yield from page
+        after = page[-1]["tick"]
+
+
+def stored_labels(reading: Reading, name: str) -> list[str]:
+    from evercount.store.stored_releases import find_stream, labels_of
+
+    return list(reading.database.read(labels_of, reading.database.read(find_stream, name)))
