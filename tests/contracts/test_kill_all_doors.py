@@ -54,7 +54,8 @@ def lap(door: str, folder: Path, address: str, seed: int, lives: Any, growth: fl
     assert len(found) == TICKS
     verify(folder, door)
     if door == "log":
-        assert len((folder / "bad.jsonl").read_text().splitlines()) == 1
+        rejects = (folder / "bad.jsonl").read_text().splitlines()  # again after a kill between it and the commit
+        assert len(set(rejects)) == 1 <= len(rejects) <= 1 + kills
     return kills
 
 
