@@ -36,6 +36,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 COLUMNS: dict[str, Any] = {"key": "region", "value": "score", "user": "score", "levels": ["region", "score"]}
 EVENTS = {"epsilon": 4.0, "delta": 1e-3}
 BUDGETS: dict[str, dict[str, Any]] = {"events": EVENTS, "users": {**EVENTS, "unit": "user", "max_events": 1}}
+CAPS = {"active-users": {"max_ticks": 2}}
 REVISED = {"late": "revise", "revise_for": 3, "factorization": "balanced"}
 
 
@@ -88,6 +89,7 @@ def test_killed_runs_release_what_an_undisturbed_one_does(name: str, unit: str, 
     budget = dict(BUDGETS.get(unit, EVENTS))
     if query.people is not None:  # it protects users of any number of events
         budget.pop("max_events", None)
+        budget |= CAPS.get(name, {}) if unit == "users" else {}
     views = ["per-tick", "per-day"] if query.publishing.no_views is None else []
     quiet, killed = tmp_path / "quiet", tmp_path / "killed"
     quiet.mkdir()
