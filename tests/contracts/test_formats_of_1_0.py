@@ -41,9 +41,9 @@ STREAMS: dict[str, tuple[Query, dict[str, Any], dict[str, Any], list[Any]]] = {
 }
 
 
-def stream_of(name: str) -> Stream:
+def stream_of(name: str, factorization: Any = None) -> Stream:
     query, budget, rest, _ = STREAMS[name]
-    return Stream(query, Budget(1.0, **budget), secret=SECRET, **rest)
+    return Stream(query, Budget(1.0, **budget), secret=SECRET, factorization=factorization, **rest)
 
 
 def step(stream: Stream, events: Any) -> list[float]:
@@ -154,8 +154,15 @@ def test_snapshots_go_on(name: str) -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_same_secret_has_the_same_noise(name: str) -> None:
-    """Bits of noise are promised, too: a stream from its first tick publishes what it published then."""
+    """Bits of noise are promised, too: a stream from its first tick publishes what it published then. The numbers of a
+    `blend` are part of its declaration: on another kind of processor a new fit ends at other last digits."""
+    kept = Stream.restore((FOLDER / f"{name}.snapshot").read_bytes())
+    kept.close()
     stream = stream_of(name)
+    if isinstance(kept.factorization.spec, dict):
+        assert stream.std(50) == pytest.approx(kept.std(50), rel=1e-3)
+        stream.close()
+        stream = stream_of(name, kept.factorization.spec)
     found = [step(stream, events) for events in STREAMS[name][3]]
     assert found[2] == EXPECTED["streams"][name]
     stream.close()

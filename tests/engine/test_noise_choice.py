@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, DiscoveredKeys, Histogram, Stream
-from evercount.declarations.cautions import declares_again, differences
+from evercount.declarations.cautions import as_known, declares_again, differences
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule
 from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, least_alone
 from evercount.errors import BudgetExceeded, ParameterError, UnknownName
+from evercount.factorizations.blend import round_root
 from evercount.factorizations.laplace_choice import is_pure_name
 from evercount.noise import Secret
 from evercount.noise.secret import insecure_secret
@@ -211,6 +212,22 @@ def test_a_blend_is_stored_with_its_numbers() -> None:
     assert StreamDeclaration.from_dict(first.to_dict()) == first
     assert declares_again(first, declared(views=["per-day"], factorization="blend"))
     assert first.build(secret=insecure_secret(1)).factorization.spec == first.factorization
+
+
+def test_a_fit_on_another_processor_declares_the_same_stream() -> None:
+    """A fit ends at other last digits there (`OPENBLAS_CORETYPE` shows it): a stream that goes on keeps its own."""
+    asked: dict[str, object] = {"views": ["per-day", "per-week", "running"], "factorization": "blend"}
+    here = declared(**asked)
+    assert isinstance(here.factorization, dict)
+    zeros = [number * (1 - 2.0**-14) for number in here.factorization["zeros"]]
+    there = declared(**{**asked, "factorization": {**here.factorization, "zeros": list(map(round_root, zeros))}})
+    assert there.factorization != here.factorization
+    assert declares_again(there, here), differences(there, here)
+    assert as_known(here, there).factorization == there.factorization
+    longer = declared(**{**asked, "horizon": 2 * YEAR})
+    assert any("horizon" in line for line in differences(there, longer))
+    named = declared(**{**asked, "factorization": here.factorization})
+    assert any("factorization" in line for line in differences(there, named)), "numbers that are named count"
 
 
 def test_hours_plan_the_longest_day() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -242,3 +245,26 @@ def test_a_renewed_stream_of_a_store_keeps_the_keys_that_joined() -> None:
     assert sorted(stored_labels(reader, "flu-2")) == ["islands", "north", "other"]
     assert reader.verify() == []
     reader.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home", [STORE, "--state f.state"], ids=["store", "state file"])
+def test_a_run_on_another_processor_goes_on(home: str) -> None:
+    """The noise of these views is fitted in floating point: the run there keeps the numbers that the stream has."""
+    persons = "--user who --max-per-tick 1 --max-ticks 3 --view running"
+    line = f"{OPTIONS} {home} --out flu.csv {persons}".replace("--horizon 5", "--horizon 40")
+    for core, day in (("Haswell", 5), ("Nehalem", 9)):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "evercount",
+                *shlex.split(f"release events.csv {line} --now 2026-01-{day:02d}T01:00"),
+            ],
+            env={**os.environ, "OPENBLAS_CORETYPE": core},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Noise: blend" in done.stderr
+    assert rows("flu.csv") == [f"2026-01-{day:02d}" for day in range(1, 9)]

@@ -20,12 +20,14 @@ FREE = ("views", "late", "wait")  # what may change while a stream runs
 
 
 def as_known(wanted: StreamDeclaration, known: StreamDeclaration) -> StreamDeclaration:
-    """A declaration with the noise of the stream that is known, where it does not say what its noise is for."""
-    asked = wanted.asked
-    if asked.noise_for or wanted.noise_for == known.noise_for or wanted.revise_for != known.revise_for:
+    """A declaration with the noise of the stream that is known, where it does not say what its noise is for; and with
+    its fitted numbers, where it names none: on another kind of processor a fit ends at other last digits."""
+    asked, same_views = wanted.asked, wanted.noise_for == known.noise_for
+    fitted = isinstance(known.factorization, dict) and wanted.horizon == known.horizon
+    takes_fitted = fitted and asked.factorization in (None, "blend", "best")
+    if wanted.revise_for != known.revise_for or (not takes_fitted if same_views else asked.noise_for):
         return wanted
-    fitted = known.factorization if isinstance(known.factorization, dict) else None
-    name = fitted if fitted is not None and asked.factorization in (None, "blend", "best") else asked.factorization
+    name = known.factorization if takes_fitted else asked.factorization
     return replace(wanted, budget=asked.budget, factorization=name, noise_for=known.noise_for)
 
 

@@ -300,7 +300,8 @@ def _continued(
     if not job.zone_given:
         declaration = declaration.with_schedule(replace(schedule, zone=known.schedule.zone))
     if first_start is not None and set(declaration.query.labels) < set(known.query.labels):
-        declaration = replace(declaration, query=known.query)  # keys that joined the streams before it
+        asked = declaration.asked  # keys that joined the streams before it
+        declaration = replace(declaration, query=known.query, budget=asked.budget, factorization=asked.factorization)
     if first_start is not None and declaration.schedule.start == first_start:
         declaration = declaration.going_on(known.schedule.begin, declaration)
     earliest = declaration.earliest
