@@ -361,12 +361,17 @@ def _pieces(zone: tzinfo, begin: int, years: int) -> tuple[Piece, ...]:
     high = min(begin + years * YEAR, last)
     pieces = [Piece(low, _offset(zone, low), -(2**62))]
     at = high if zone is UTC else low
+    here, one_day = _moment(at).replace(tzinfo=zone), timedelta(days=1)  # dates, because they are quick: 36,525 days
+    shift = zone.fromutc(here).utcoffset()
     while at < high:
         ahead = min(at + day, last)
-        if _offset(zone, ahead) != pieces[-1].offset:
+        here = here + one_day if ahead < last else _moment(last).replace(tzinfo=zone)
+        if zone.fromutc(here).utcoffset() != shift:
             ahead, before = _change(zone, at, ahead), pieces[-1]
             latest_wall = max(before.latest_wall, ahead + before.offset - 1)
             pieces.append(Piece(ahead, _offset(zone, ahead), latest_wall))
+            here = _moment(ahead).replace(tzinfo=zone)
+            shift = zone.fromutc(here).utcoffset()
         at = ahead
     return tuple(pieces)
 
