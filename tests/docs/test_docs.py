@@ -111,3 +111,20 @@ def test_every_test_that_a_guarantee_names_exists() -> None:
                 missing.append((page.name, file, name))
     assert not missing
     assert found > 80
+
+
+def test_the_map_names_every_room_and_every_file_that_is_named_exists() -> None:
+    source = ROOT / "src" / "evercount"
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    the_map = text.partition("## The map")[2].partition("##")[0]
+    rooms = {path.parent.name for path in source.glob("*/__init__.py")}
+    assert [room for room in sorted(rooms) if not re.search(rf"\b{room}\b", the_map)] == []
+    listed = (source / "factorizations" / "README.md").read_text(encoding="utf-8")
+    modules = [path.name for path in (source / "factorizations").glob("*.py") if path.name != "__init__.py"]
+    assert [name for name in sorted(modules) if f"`{name}`" not in listed] == []
+    named = {name for page in PAGES for name in re.findall(r"`(\w+/[\w/]+\.py)", page.read_text(encoding="utf-8"))}
+    missing = [
+        name for name in sorted(named) if not any((place / name).exists() for place in (source, source.parent, ROOT))
+    ]
+    assert missing == []
+    assert len(named) > 30
