@@ -71,12 +71,17 @@ def universe(query: Query) -> Universe:
     raise ParameterError(f"no universe of events is known for {query!r}: pass universe=Universe(events=(…))")
 
 
+@singledispatch
 def universe_of_rows(query: Query) -> Universe:
     """Events that are rows of a table: a row always counts, and has exactly one key."""
-    if isinstance(query, Count):
-        return Universe((1,), tick=sum)
-    if not isinstance(query, Histogram):
-        return universe(query)
+    return universe(query)
+
+
+universe_of_rows.register(Count, lambda query: Universe((1,), tick=sum))
+
+
+@universe_of_rows.register
+def _rows_of_histogram(query: Histogram) -> Universe:
     parameters = query.parameters()
     if isinstance(parameters["keys"], int):
         raise ParameterError("rows have named keys: give the names of the histogram's keys")
@@ -110,14 +115,19 @@ def _of_rollup(query: Rollup) -> Universe:
 universe.register(Marginals, lambda query: Universe(_bounded(tuple(product(*query.parameters()["columns"])))))
 
 
-@universe.register
-def _of_users(query: DistinctUsers) -> Universe:
+def _users(query: DistinctUsers) -> tuple[Any, ...]:
     people, keys = ("ann", "bob"), query.parameters()["keys"]
-    events = _bounded(people if keys is None else tuple(product(people, keys)))
-    if not isinstance(query, ActiveUsers):
-        return Universe(events)
-    # Users of one tick are counted together, so the increments of a tick are no sums over its events. One user in
+    return _bounded(people if keys is None else tuple(product(people, keys)))
+
+
+universe.register(DistinctUsers, lambda query: Universe(_users(query)))
+
+
+@universe.register
+def _of_active_users(query: ActiveUsers) -> Universe:
+    # Users of one tick are counted together, so the increments of a tick are not sums over its events. One user in
     # place of another changes a tick only where the same user has another event in it.
+    events = _users(query)
     first, other = events[0], events[len(events) // 2]
     return Universe(events, merge=False, replaced_ticks=(((first, first), (first, other)),))
 
