@@ -260,7 +260,6 @@ class GrowingStream(StreamFacts[V_co]):
         ('north', 'south')
         """
         self._check_owner()
-        self._check_torn()
         hidden, known = self.hidden_labels, set(self.labels)
         named = list(dict.fromkeys(tuple(key) if isinstance(key, list) else key for key in keys))
         again = [label_of(key) for key in named if label_of(key) in hidden]
@@ -291,5 +290,4 @@ class GrowingStream(StreamFacts[V_co]):
             ParameterError: A label is not known, or none would be left; the stream is unchanged.
         """
         self._check_owner()
-        self._check_torn()
         self._state = hide_keys(self._parameters, self._state, list(keys), hide=True)

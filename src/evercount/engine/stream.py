@@ -167,16 +167,15 @@ class Stream(GrowingStream[V_co]):
         self._check_owner()
         if tick is not None:
             check_tick(tick)
-            if tick != self.tick + 1:
-                self._check_torn()
-                return read_again(self.tick, self._state.last, tick, seen)
-        self._check_torn()
-        self._parameters.check_limit(self.tick, 1)
+            if tick != self._state.tick + 1:
+                return read_again(self._state.tick, self._state.last, tick, seen)
+        self._parameters.check_limit(self._state.tick, 1)
         self._state = self._state.with_users()
-        self._torn = self.query.in_place
+        query = self._parameters.query
+        self._torn = query.in_place
         try:
             (kept,), changes = self._capped([read], None if named is None else [named], counting)
-            row, encoder = self.query.encode(self._state.encoder, kept)
+            row, encoder = query.encode(self._state.encoder, kept)
         except EvercountError:
             self._torn = False  # a refusal comes before anything is changed
             raise
@@ -186,7 +185,7 @@ class Stream(GrowingStream[V_co]):
         self, increments: IntArray, encoder: Any, counting: Counting, changes: UserChanges, seen: Seen | None = None
     ) -> Releases[V_co]:
         """Add noise and commit. With `seen`, a retry can read the tick back."""
-        first = self.tick + 1
+        first = self._state.tick + 1
         rows, after = self._advance(self._parameters, self._state, increments, encoder=encoder)
         releases = self._parameters.releases(first, rows, counting)
         last = None if seen is None else (seen, releases[0])
@@ -204,8 +203,8 @@ class Stream(GrowingStream[V_co]):
 
     def _account(self, named: bool, capped: Capped) -> Counting:
         """How the next ticks account for users, as all ticks before did."""
-        before = self._state.counting if self.tick else None
-        return choose_counting(self.budget, before, named, capped, self.query)
+        before = self._state.counting if self._state.tick else None
+        return choose_counting(self._parameters.budget, before, named, capped, self._parameters.query)
 
     def prepare(self, events: Any = ()) -> None:
         """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number.
@@ -248,7 +247,6 @@ class Stream(GrowingStream[V_co]):
         ticks = plain_ticks(list(ticks) if isinstance(ticks, Iterator) else ticks)
         self._check_owner()
         counting = self._account(users is not None, capped)
-        self._check_torn()
         self._parameters.check_limit(self.tick, 0)
         self._state = self._state.with_users()
         encoder, changes = self._state.encoder, UserChanges()
@@ -280,7 +278,6 @@ class Stream(GrowingStream[V_co]):
         """
         self._check_owner()
         counting = self._account(False, capped)
-        self._check_torn()
         self._state = self._state.with_users()
         increments = self.query.encode_totals(totals)
         self._parameters.check_limit(self.tick, len(increments))
@@ -298,7 +295,6 @@ class Stream(GrowingStream[V_co]):
             ParameterError: The stream is a replay.
         """
         self._check_owner()
-        self._check_torn()
         if self.replay:
             raise ParameterError("a replay gives no snapshot: it repeats the noise of another stream, for audits only")
         return dump_stream(self._parameters, self._state.with_users())

@@ -18,7 +18,7 @@ from evercount.engine.release import Releases
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.take_views import discovery_ticks, evidence_at
 from evercount.engine.user_counting import enforced_by, guarantee_sentence
-from evercount.errors import EvercountError, ParameterError
+from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner, Secret, random_bytes
 from evercount.privacy import Budget, Cost, Entry, GuaranteeText, Ledger, TimeRange, guarantee_text
@@ -32,7 +32,6 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
 
     _parameters: StreamParameters
     _state: StreamState
-    _torn = False  # whether an interruption left an encoder that works in place between two ticks
 
     @property
     def query(self) -> Query:
@@ -78,10 +77,6 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def replay(self) -> bool:
         """Whether it repeats the noise of another stream, for an audit."""
         return self._parameters.replay
-
-    def _check_torn(self) -> None:
-        if self._torn:
-            raise EvercountError("this stream was interrupted in the middle of a tick: restore its newest snapshot")
 
     @property
     def tick(self) -> int:

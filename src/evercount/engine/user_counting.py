@@ -328,10 +328,11 @@ def check_users(ticks: Sequence[Any], users: Sequence[Any]) -> None:
 
 
 def enforced_by(query: Query, counting: Counting | None) -> Enforced:
-    """Who keeps to the cap of users; evercount, unless the caller has promised it or the query needs none."""
+    """Who keeps to the cap of users: evercount, unless the caller has promised it or the query needs none. It means
+    nothing where events are protected."""
     if isinstance(query, Revisions):
         return "revised"
-    if query.people is not None:
+    if counting != "events" and query.people is not None:
         return "query"
     return "caller" if counting == "capped" else "evercount"
 

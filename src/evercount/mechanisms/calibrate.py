@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount._validate import FloatArray, check_count
+from evercount._validate import FloatArray
 from evercount.errors import ParameterError, SnapshotError
 from evercount.factorizations import Factorization, Fresh, Periods
 from evercount.mechanisms.composed_noise import ONE_BY_ONE, FreshStream, NamedNoise, PeriodicStream
@@ -243,7 +243,7 @@ class RevisionNoise(NoiseStream):
         return self._days[day]
 
     def take(self, ticks: int) -> FloatArray:
-        rows = np.zeros((check_count("ticks", ticks, 0), self._lags, self._cells))
+        rows = np.zeros((ticks, self._lags, self._cells))
         for row in rows:
             tick = self.tick + 1
             for lag in range(min(self._lags, tick)):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount._validate import AnyArray, FloatArray, IntArray, check_count
+from evercount._validate import AnyArray, FloatArray, IntArray
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
 from evercount.factorizations import Factorization
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
@@ -310,7 +310,6 @@ class PureStream(NoiseStream):
             self._parameters.append(self.first_cell)
 
     def take(self, ticks: int) -> FloatArray:
-        ticks = check_count("ticks", ticks, 0)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit)
         parts, ready = [self._rows], self.tick + len(self._rows)

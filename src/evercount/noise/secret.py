@@ -210,6 +210,7 @@ class NoiseOwner:
 
     _process: int = 0
     _closed: bool = False
+    _torn: bool = False  # whether an interruption left data between two ticks
     _place: tuple[str, weakref.ref[Any]] | None = None
 
     def _own(self, key: Secret | None = None, *, restored: bool = False) -> None:
@@ -232,7 +233,7 @@ class NoiseOwner:
         self._place = (name, reference)
 
     def _check_owner(self) -> None:
-        """Refuse after `close` and in a process that is a fork of the owner's."""
+        """Refuse after `close`, in a process that is a fork of the owner's, and after an interruption within a tick."""
         if os.getpid() != self._process:
             raise EvercountError(
                 f"this {self._owner_noun} belongs to another process: after a fork both would publish with the same "
@@ -241,6 +242,11 @@ class NoiseOwner:
             )
         if self._closed:
             raise EvercountError(f"this {self._owner_noun} is closed")
+        if self._torn:
+            raise EvercountError(
+                f"this {self._owner_noun} was interrupted in the middle of a tick and cannot continue; restore its "
+                "newest snapshot"
+            )
 
     def close(self) -> None:
         """Give the noise up: nothing more is released, and a snapshot or an owner of the same secret may go on."""

@@ -116,7 +116,6 @@ class SparseCount(NoiseOwner):
             self._noise = make_counter(self.plan, secret.derive("sparse counter"), dumped)
         self.tick = 0
         self.segments = 0
-        self._torn = False
         self._open = 0  # events of the segment that is not closed
         self._total = 0  # events of closed segments
         self._estimate = 0.0
@@ -192,7 +191,6 @@ class SparseCount(NoiseOwner):
 
     def _advance(self, counts: list[int]) -> list[SparseRelease]:
         self._check_owner()
-        self._check_not_torn()
         self._torn = True
         releases = []
         for start in range(0, len(counts), TICKS_AHEAD):
@@ -225,12 +223,6 @@ class SparseCount(NoiseOwner):
         if closed:
             self._close()
         return closed
-
-    def _check_not_torn(self) -> None:
-        if self._torn:
-            raise EvercountError(
-                "this counter was interrupted in the middle of a tick and cannot continue; restore its newest snapshot"
-            )
 
     def _close(self) -> None:
         assert self._noise is not None
@@ -268,7 +260,6 @@ class SparseCount(NoiseOwner):
             EvercountError: the counter is closed, belongs to another process, or was interrupted in a tick.
         """
         self._check_owner()
-        self._check_not_torn()
         plan: SparsePlan = self.plan
         data = {
             "sparse": [plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta],

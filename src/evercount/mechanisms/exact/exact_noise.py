@@ -100,7 +100,6 @@ class ExactStream(NoiseStream):
         self._kept: tuple[FloatArray, Any] | None = None
 
     def take(self, ticks: int) -> FloatArray:
-        ticks = check_count("ticks", ticks, 0)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit) if self.factorization.horizon else PrecisionReached(self.limit)
         out, done = np.empty((ticks, self.cells)), 0
