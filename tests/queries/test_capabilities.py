@@ -19,9 +19,9 @@ SOURCE = Path(__file__).parents[2] / "src" / "evercount"
 
 
 def kinds(kind: type = Query) -> set[str]:
-    """The names of all classes of `queries/` that are queries."""
+    """The names of all classes of the package that are queries; those of the engine are made of another one."""
     below = {name for each in kind.__subclasses__() for name in kinds(each)}
-    return below | ({kind.__name__} if kind is not Query and kind.__module__.startswith("evercount.queries") else set())
+    return below | ({kind.__name__} if kind is not Query and kind.__module__.startswith("evercount.") else set())
 
 
 BUILD = {
@@ -31,6 +31,8 @@ BUILD = {
     "words.py": "public names",
     "audit/universes.py": "the registry that has the legal events of each kind of query",
     "cli/showcase_commands.py": "the example of the command is a histogram",
+    "declarations/declaration.py": "what is released where days are revised",
+    "engine/build_parameters.py": "makes queries of parts and of days out of others",
     "planning/compare.py": "a plan without a query is one of `Count`",
     "planning/plan_views.py": "as `compare.py`",
     "planning/special_plans.py": "a sample stream with so many cells",
@@ -51,14 +53,26 @@ def faults(tree: ast.Module, concrete: set[str]) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] == "evercount":
-                yield from (("names", f"line {node.lineno}: {one.name}") for one in names if one.name in concrete)
+                told = concrete | ({"queries"} if module == "evercount" else set())
+                yield from (("names", f"line {node.lineno}: {one.name}") for one in names if one.name in told)
+            case ast.Import(names=names):
+                whole = [one.name for one in names if one.name.startswith("evercount.queries")]
+                yield from (("names", f"line {node.lineno}: {name}") for name in whole)
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, asked]):
-                if mentioned(asked) & concrete:
+                if mentioned(asked) & {*concrete, "QUERIES"}:
                     yield "asks", f"line {node.lineno}: {ast.unparse(node)}"
+            case ast.Call(func=ast.Name(id="hasattr" | "getattr"), args=[asked, *_]) if is_query(asked):
+                yield "asks", f"line {node.lineno}: {ast.unparse(node)}"
+            case ast.Attribute(value=value, attr=attr):
+                kind = is_type(value) and attr != "__name__" and any(map(is_query, arguments(value)))
+                if kind or (attr == "__class__" and is_query(value)) or is_name_of(value):
+                    yield "asks", f"line {node.lineno}: {ast.unparse(node)}"
+            case ast.Subscript(slice=place) if is_name_of(place):
+                yield "asks", f"line {node.lineno}: {ast.unparse(node)}"
             case ast.Compare(left=left, comparators=others):
-                if any(is_type(side) for side in (left, *others)) and mentioned(node) & concrete:
-                    yield "asks", f"line {node.lineno}: {ast.unparse(node)}"
-                if any(is_query_name(side) for side in (left, *others)) and texts(node) & QUERIES.keys():
+                if (any(map(is_type, (left, *others))) and mentioned(node) & concrete) or any(
+                    texts(side) & QUERIES.keys() for side in (left, *others) if not isinstance(side, ast.Subscript)
+                ):
                     yield "asks", f"line {node.lineno}: {ast.unparse(node)}"
             case ast.Match(subject=subject, cases=cases):
                 told = {name for case in cases for name in mentioned(case.pattern)}
@@ -77,15 +91,25 @@ def texts(node: ast.AST) -> set[str]:
     return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
 
 
+def arguments(node: ast.AST) -> list[ast.expr]:
+    return node.args if isinstance(node, ast.Call) else []
+
+
 def is_type(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type"
 
 
+def is_query(node: ast.AST) -> bool:
+    return ast.unparse(node).endswith("query")
+
+
+def is_name_of(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "name" and is_query(node.value)
+
+
 def is_query_name(node: ast.AST) -> bool:
     """`query.name`, `….query.name`, and a local `name` or `query` that may be one."""
-    return ast.unparse(node).endswith(("query.name", "query_name")) or (
-        isinstance(node, ast.Name) and node.id in ("name", "query")
-    )
+    return is_name_of(node) or (isinstance(node, ast.Name) and node.id in ("name", "query"))
 
 
 def allowed(place: str) -> bool:
@@ -98,7 +122,8 @@ def test_nothing_outside_asks_which_query_it_is() -> None:
     assert {kind.__name__ for kind in QUERIES.values()} <= concrete
     found, naming = [], set()
     for place, tree in modules():
-        for what, where in faults(tree, concrete):
+        own = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+        for what, where in faults(tree, concrete - own):
             if what == "names":
                 naming.add(place)
             if (what == "names" and not allowed(place)) or what == "asks":
@@ -117,6 +142,16 @@ def test_nothing_outside_asks_which_query_it_is() -> None:
         ("type(self.query) is Count", "asks"),
         ("self.query.name == 'histogram'", "asks"),
         ("name in ('sum', 'quantiles')", "asks"),
+        ("isinstance(query, QUERIES['count'])", "asks"),
+        ("hasattr(query, 'thresholds')", "asks"),
+        ("getattr(stream.query, 'keys', None)", "asks"),
+        ("type(query).decode is Query.decode", "asks"),
+        ("query.__class__ is other", "asks"),
+        ("query.name.startswith('top')", "asks"),
+        ("TABLE[declared.query.name]", "asks"),
+        ("kind == 'count'", "asks"),
+        ("import evercount.queries.counts as counts", "names"),
+        ("from evercount import queries", "names"),
         ("match query:\n    case Cuts():\n        pass", "asks"),
         ("query.cuts is None or query.name == other", None),
         ("isinstance(query, Query)", None),

@@ -166,14 +166,14 @@ class LibraryProgram(DoorProgram):
 
 def _tap(stream: Stream, rows: list[FloatArray]) -> None:
     """Keep a copy of every noisy row: a stream shows them to `Query.decode_run` before post-processing."""
-    query = copy.copy(stream.query)
+    query, tapped = stream.query, copy.copy(stream.query)
 
     def keep(first_tick: int, noisy: FloatArray) -> Any:
         rows.append(noisy.copy())
-        return type(query).decode_run(query, first_tick, noisy)
+        return query.decode_run(first_tick, noisy)
 
-    vars(query)["decode_run"] = keep
-    stream._parameters = replace(stream._parameters, query=query)
+    vars(tapped)["decode_run"] = keep
+    stream._parameters = replace(stream._parameters, query=tapped)
 
 
 def stream_claim(stream: Stream, ticks: int) -> Claim:

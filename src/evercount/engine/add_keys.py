@@ -18,7 +18,6 @@ from evercount._validate import FloatArray, IntArray
 from evercount.engine.build import squared_norm
 from evercount.engine.build_parameters import dump_stream, load_stream
 from evercount.engine.error_model import JoinedCells
-from evercount.engine.revisions import CellRange
 from evercount.engine.state import Advanced, Rows, StreamParameters, StreamState, postprocessed
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.user_counting import PeriodOf
@@ -169,7 +168,7 @@ def add_keys(
     Proof: `mechanisms/joined_noise.proof.md`. Tests: tests/engine/test_add_keys.py.
     """
     query, old = parameters.query.with_keys(list(keys)), parameters.query
-    if isinstance(old, CellRange):
+    if parameters.part is not None:
         raise ParameterError("a part of the cells cannot be joined by keys: add them to the whole stream")
     if "monotone" in parameters.postprocess:
         raise ParameterError("releases that are made monotone cannot be joined by keys: their errors look back")

@@ -198,7 +198,7 @@ def build_parameters(
         built = build_revisions(engine, days.lags, query.cells, horizon, make, declared, **source)
         of_days = RevisedErrors(days, engine, built.sigma, built.stream.rounded)
         caps = UserCaps.of(query, budget, None, revise_for)
-        facts = (days, budget, horizon, engine, built, (), replay, of_days, None, (RUNNING,), during, caps)
+        facts = (days, query, budget, horizon, engine, built, (), replay, of_days, None, (RUNNING,), during, caps)
         return StreamParameters(*facts, revise_for)
     shown = check_noise_for(query, views)
     query = query.for_views(shown)
@@ -213,8 +213,8 @@ def build_parameters(
     found = query.discovery
     thresholds = None if found is None else found.thresholds(budget, horizon, errors.unrounded_std)
     caps = UserCaps.of(query, budget, period_of)
-    fixed = (asked, budget, horizon, engine, built, names, replay, errors)
-    return StreamParameters(*fixed, thresholds, shown, during, caps)
+    fixed = (asked, query, budget, horizon, engine, built, names, replay, errors)
+    return StreamParameters(*fixed, thresholds, shown, during, caps, part=part)
 
 
 def choose_revised(
@@ -245,10 +245,7 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
             "a step of this stream was interrupted after its noise was drawn: release that tick first, then take the "
             "snapshot, or restore the newest one"
         )
-    query, last = parameters.query, None
-    part = [query.part.start, query.part.stop] if isinstance(query, CellRange) else None
-    if isinstance(query, Revisions | CellRange):
-        query = query.query
+    query, part, last = parameters.declared, parameters.part, None
     if state.last is not None:
         seen, release = state.last
         sums = None if state.last_sums is None else state.last_sums.tolist()
@@ -269,7 +266,7 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "counting": state.counting,
         "totals": state.totals if state.totals.dtype != object else state.totals.tolist(),
         "highest": state.highest,
-        "part": part,
+        "part": None if part is None else [part.start, part.stop],
         "revise_for": parameters.revise_for,
         "joined": [list(one) for one in parameters.errors.joined],
         "hidden": list(state.hidden),

@@ -14,7 +14,6 @@ import numpy as np
 from evercount._validate import AnyArray, FloatArray, IntArray
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
-from evercount.engine.revisions import CellRange
 from evercount.engine.user_counting import Counting, Seen, UserCaps, enforced_by, guarantee_sentence
 from evercount.errors import HorizonReached, PrecisionReached
 from evercount.factorizations import Factorization
@@ -35,7 +34,8 @@ RunningSums = AnyArray  # int64, or Python's whole numbers (dtype object) where 
 
 @dataclass(frozen=True, eq=False)
 class StreamParameters:
-    query: Query
+    query: Query  # what is released; it is made of the declared one where that is not `declared` itself
+    declared: Query
     budget: Budget
     horizon: int | None
     factorization: Factorization
@@ -49,6 +49,7 @@ class StreamParameters:
     user_caps: UserCaps | None = None  # what is counted of a user, where users are protected
     revise_for: int | None = None
     """For how many ticks each day is published again; None where the past stays as it was published."""
+    part: range | None = None  # the cells of the declared query that are released; None for all
 
     def check_limit(self, tick: int, ticks: int) -> None:
         """Refuse `ticks` more ticks after `tick`: beyond the horizon, or beyond what exact noise can do without one."""
@@ -76,11 +77,8 @@ class StreamParameters:
     @property
     def owned_key(self) -> Secret:
         """What only one live stream may have: the key of its noise, and for a part of the cells one for that part."""
-        key = self.noise.key
-        if not isinstance(self.query, CellRange):
-            return key
-        part = self.query.part
-        return key.derive(f"cells {part.start} to {part.stop}")
+        key, part = self.noise.key, self.part
+        return key if part is None else key.derive(f"cells {part.start} to {part.stop}")
 
     def releases(self, first_tick: int, rows: Rows, counting: Counting | None) -> Releases:
         sentence = guarantee_sentence(self.budget, enforced_by(self.query, counting), self.replay)
@@ -152,7 +150,7 @@ def advance(parameters: StreamParameters, state: StreamState, increments: IntArr
 
 def _advance_block(parameters: StreamParameters, state: StreamState, increments: IntArray) -> Advanced:
     query, noise = parameters.query, parameters.noise.stream
-    sums, totals = _running_sums(state, increments, 1 if parameters.revise_for is None else parameters.revise_for + 1)
+    sums, totals = _running_sums(state, increments, query.lags)
     noisy = noise.rows(state.tick + 1, len(increments))
     # whole numbers are added as such: no sum is ever too large to be private
     noisy = (noisy.astype(np.int64) + sums).astype(np.float64, copy=False)

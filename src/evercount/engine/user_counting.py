@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from evercount.engine.revisions import Revisions
 from evercount.errors import AlreadyReleased, InputError, ParameterError
 from evercount.factorizations import Factorization
 from evercount.factorizations.independent import Fresh
@@ -160,7 +159,7 @@ def choose_counting(
         if named or capped:
             raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
         return "events"
-    if capped is True and isinstance(query, Revisions):
+    if capped is True and query is not None and query.lags > 1:
         raise ParameterError("name the users of a revised stream, lag by lag: it keeps their caps day by day")
     if query is not None and query.people is not None:
         if named or capped:
@@ -330,7 +329,7 @@ def check_users(ticks: Sequence[Any], users: Sequence[Any]) -> None:
 def enforced_by(query: Query, counting: Counting | None) -> Enforced:
     """Who keeps to the cap of users: evercount, unless the caller has promised it or the query needs none. It means
     nothing where events are protected."""
-    if isinstance(query, Revisions):
+    if query.lags > 1:
         return "revised"
     if counting != "events" and query.people is not None:
         return "query"

@@ -188,7 +188,7 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
             key=key[0] if isinstance(key := given["key"], list | tuple) and len(key) == 1 else key or None,
             value=given["value"],
             user=given["user"],
-            levels=listed_names("rollup", given["rollup"], split=True),
+            levels=listed_names("rollup", given["rollup"], split=True, distinct=False),
         ),
         late=given["late"] or "drop",
         wait=given["wait"] or "0s",
@@ -282,12 +282,14 @@ def _query(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return name, asked
 
 
-def listed_names(what: str, names: str | Sequence[str] | None, split: bool = False) -> tuple[str, ...]:
-    """One name or several, each once but for columns; with `split` a text may hold several, with commas."""
+def listed_names(
+    what: str, names: str | Sequence[str] | None, split: bool = False, distinct: bool = True
+) -> tuple[str, ...]:
+    """One name or several, each once where they are `distinct`; with `split` a text may hold several, with commas."""
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")] if split else [names]
     check_kind(f"`{what}`", names, Sequence | None, '["per-tick", "last-7"]' if what == "views" else '["integer"]')
-    return tuple(names or ()) if what == "rollup" else tuple(dict.fromkeys(names or ()))
+    return tuple(dict.fromkeys(names or ())) if distinct else tuple(names or ())
 
 
 def described_options(*functions: Any) -> dict[str, str]:

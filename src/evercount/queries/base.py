@@ -38,8 +38,8 @@ def is_replace(adjacency: Adjacency) -> bool:
     return adjacency == "replace"
 
 
-SPELLED_IN_1_0 = {"low": "lo", "high": "hi"}
-"""How version 1.0 spelled some parameters: the keys of its noise stay."""
+SPELLED_IN_KEYS = {"low": "lo", "high": "hi"}
+"""How some parameters are spelled where keys of noise are derived from them."""
 
 LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
@@ -90,6 +90,8 @@ class Query(Sensitivities, Generic[V_co]):
     >>> Even().encode_run(None, [[1, 2], [4, 6]])[0].tolist()
     [[1], [2]]
     """
+
+    lags: int = 1  # of how many days a tick releases numbers: more than its own where late events revise days
 
     in_place: bool = False
     """Whether `encode` changes the state that it is given (after all checks), instead of returning a new one."""
@@ -281,8 +283,8 @@ class Query(Sensitivities, Generic[V_co]):
         """
 
     def named(self) -> list[Any]:
-        """[name, parameters] with the spelling of version 1.0, from which keys of noise are derived."""
-        return [self.name, {SPELLED_IN_1_0.get(name, name): value for name, value in self.parameters().items()}]
+        """[name, parameters] as keys of noise are derived from them."""
+        return [self.name, {SPELLED_IN_KEYS.get(name, name): value for name, value in self.parameters().items()}]
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.parameters() == other.parameters()
