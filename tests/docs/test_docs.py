@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 
 from evercount import Budget
 from evercount.cli import COMMANDS
+from evercount.factorizations import FACTORIZATIONS
+from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import LocalEstimate
 from evercount.local.genprot import GenProtServer
@@ -113,15 +116,33 @@ def test_every_test_that_a_guarantee_names_exists() -> None:
     assert found > 80
 
 
-def test_the_map_names_every_room_and_every_file_that_is_named_exists() -> None:
+def drawn(lines: list[list[str]], layers: list[list[str]]) -> list[list[str]]:
+    """The lines of the map, those of one layer together."""
+    found = iter(lines)
+    joined = []
+    for layer in layers:
+        names: list[str] = []
+        while len(names) < len(layer):
+            names += next(found)
+        joined.append(names)
+    assert next(found, None) is None
+    return joined
+
+
+def test_the_map_is_that_of_the_imports_and_every_file_that_is_named_exists() -> None:
     source = ROOT / "src" / "evercount"
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     the_map = text.partition("## The map")[2].partition("##")[0]
-    rooms = {path.parent.name for path in source.glob("*/__init__.py")}
-    assert [room for room in sorted(rooms) if not re.search(rf"\b{room}\b", the_map)] == []
+    lines = [line.strip().partition("   ")[0].split() for line in the_map.splitlines() if line.startswith("    ")]
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = [layer.split(" | ") for layer in checked["contracts"][0]["layers"]]
+    assert [sorted(line) for line in drawn(lines, layers)] == [sorted(layer) for layer in layers]
+    assert {path.parent.name for path in source.glob("*/__init__.py")} <= {name for line in lines for name in line}
     listed = (source / "factorizations" / "README.md").read_text(encoding="utf-8")
     modules = [path.name for path in (source / "factorizations").glob("*.py") if path.name != "__init__.py"]
     assert [name for name in sorted(modules) if f"`{name}`" not in listed] == []
+    registered = {*FACTORIZATIONS, *PURE, *PURE_ENDLESS}
+    assert [name for name in sorted(registered) if f"`{name}`" not in listed] == []
     named = {name for page in PAGES for name in re.findall(r"`(\w+/[\w/]+\.py)", page.read_text(encoding="utf-8"))}
     missing = [
         name for name in sorted(named) if not any((place / name).exists() for place in (source, source.parent, ROOT))
