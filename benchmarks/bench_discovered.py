@@ -128,16 +128,16 @@ def ingestion_goes_on() -> Row:
     alone = min(read() for _ in range(5))
     helper = threading.Thread(target=stream.prepare)
     helper.start()
-    beside = []
+    meanwhile = []
     while helper.is_alive():
-        beside.append(read())
+        meanwhile.append(read())
     start = time.perf_counter()
     stream.step([f"key {number}" for number in range(1000)] * 35)
     closing = time.perf_counter() - start
     stream.close()
     return {
         "name": "requests are read while 1,000 keys join at tick 3,000",
-        "value": float(np.median(beside)) / alone if beside else float("nan"),
+        "value": float(np.median(meanwhile)) / alone if meanwhile else float("nan"),
         "unit": "times slower",
         "note": f"the closing tick in which they become candidates then takes {closing * 1e3:.0f} ms",
     }

@@ -2,7 +2,7 @@
 
 R has any shape and entries, the l1 norm of each of its columns is 1, and L = M·R⁺ (least squares), so L·R = M. The
 largest variance over ticks at ε = 1 is 2·max_t [M (RᵀR)⁻¹ Mᵀ]_tt. The search begins at a tree of intervals and moves
-every entry. It needs T³ work and T² memory, so it is no mechanism for a stream; it says how far from the best known a
+every entry. It needs T³ work and T² memory, so no stream can use it; it says how far from the best known a
 bridge is. The two lines below reach 30.7 and 96.4.
 
     python benchmarks/dense_laplace.py 64 --levels 1 4 16 64 --steps 3000

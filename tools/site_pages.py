@@ -1,7 +1,7 @@
 """A hook of mkdocs: pages that lie outside `docs/` join the site, and links between all of them stay whole.
 
 Proofs lie next to the code that they prove; changelog and map of the rooms lie at the top of the repository. Here they
-become pages of the site without being copied. A link to a file that is no page (code, a test) becomes plain text.
+become pages of the site without being copied. A link to a file that is not a page (code, a test) becomes plain text.
 Pages with formulas get KaTeX, from `docs/assets/katex`; the others do not load it.
 """
 

@@ -140,7 +140,7 @@ def literature_vectors() -> dict[str, Any]:
              "eps = 0.5, delta = 1e-10; Fichtenberger, Henzinger, Upadhyay 2023"),
     ]  # fmt: skip
     return {
-        "about": "published constants beside what this program computes",
+        "about": "published constants next to what this program computes",
         "constants": rows,
         "by_search": [
             {

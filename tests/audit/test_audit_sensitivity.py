@@ -147,7 +147,7 @@ def test_high_degree_beats_the_paper_for_the_square_root_as_well() -> None:
     ("letters", "ticks", "length", "known"), [("ab", 9, 2, 12.3429), ("ab", 9, 3, 27.1789), ("abc", 6, 2, None)]
 )
 def test_known_maxima_of_substrings(letters: str, ticks: int, length: int, known: float | None) -> None:
-    """Values found by independent brute force, one letter per tick; beside them the query's own exact formula."""
+    """Values found by independent brute force, one letter per tick; next to them the query's own exact formula."""
     R = square_root(ticks)
     query = Substrings(letters, length)
     world = Universe(events=tuple(letters), absent=((None,),), merge=False)

@@ -71,7 +71,7 @@ def test_many_processes_give_the_same_attacks() -> None:
 
 
 def test_every_query_is_in_the_table() -> None:
-    # what discovered keys publish is no linear function of the data: tests/audit/test_discovery_attack.py attacks them
+    # discovered keys are not a linear function of the data: tests/audit/test_discovery_attack.py attacks them
     assert {query.name for query in QUERIES} == set(KNOWN) - {"prefix", "discovered-keys"}
     cases = list(all_cases(Count()))
     assert {case.adjacency for case in cases} == {"add-remove", "replace"}

@@ -116,7 +116,7 @@ def test_exact_law_of_the_first_ticks() -> None:
 
 
 def law_distance(claim: Claim, noise: FloatArray, grid: float = 1.0) -> tuple[float, float]:
-    """(χ² statistic over its degrees of freedom, p-value) of observed noise, shape (runs, ticks), beside the exact law.
+    """(χ² statistic over its degrees of freedom, p-value) of noise, shape (runs, ticks), against the exact law.
 
     Points with an expected number below 5 are put together in one class.
     """

@@ -95,7 +95,7 @@ def test_every_factorization_keeps_the_promise(name: str) -> None:
     assert worst.holds
     assert random.holds
     # an unbounded stream keeps room for its endless future; Honaker's releases hide some of its nodes, and those of
-    # the full estimator too where the horizon is no power of two
+    # the full estimator too where the horizon is not a power of two
     room = {"unbounded": 0.6, "anytime": 0.6, "honaker": 0.6, "honaker-full": 0.96}
     assert worst.worst.ratio > room.get(name, 1 - 1e-6)
 

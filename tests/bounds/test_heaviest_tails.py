@@ -67,7 +67,7 @@ def most_convex(law: np.ndarray) -> float:
 
 @pytest.mark.parametrize("parts", WITH_LARGEST, ids=str)
 def test_log_concave_with_the_largest_scale(parts: list[tuple[float, float]]) -> None:
-    """Lemma 2: shapes below 1 do no harm beside an exponential number of the largest scale, only of a smaller one."""
+    """Lemma 2: shapes below 1 do no harm next to an exponential number of the largest scale, only of a smaller one."""
     assert most_convex(density(*parts)) < 1e-7
     assert most_convex(density((1, 0.1), (0.3, 0.8))) > 1e-5
 
@@ -104,7 +104,7 @@ def test_crossings_of_equal_parts() -> None:
 
 
 @pytest.mark.parametrize("equal", range(1, int(NUMBERS[NUMBERS % 1 > 0].max()) + 1))
-def test_a_smaller_part_beside_equal_ones(equal: int) -> None:
+def test_a_smaller_part_next_to_equal_ones(equal: int) -> None:
     """Item 2: from none to a part of full size, the zero in x of the derivative rises, so the ends are the largest."""
     theta = (np.arange(8_000) + 0.5) * 0.02
 

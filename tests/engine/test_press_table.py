@@ -1,4 +1,4 @@
-"""Tables for people: post-processed views, rounded numbers, and the description beside a CSV."""
+"""Tables for people: post-processed views, rounded numbers, and the description next to a CSV."""
 
 from __future__ import annotations
 

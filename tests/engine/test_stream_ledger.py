@@ -20,7 +20,7 @@ TOTAL = Budget(1.0, 1e-9)
 
 @pytest.mark.parametrize("budget", [TOTAL, Budget(1.0, 0.0), Budget(0.5, 1e-12)])
 def test_a_stream_spends_exactly_its_budget(budget: Budget) -> None:
-    """The whole total buys one stream of that budget, and nothing fits beside it."""
+    """The whole total buys one stream of that budget, and nothing else fits."""
     ledger = Ledger(budget)
     stream = Stream(Count(), budget, horizon=64, ledger=ledger)
     entry = ledger.entries[0]

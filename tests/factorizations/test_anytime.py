@@ -1,4 +1,4 @@
-"""`anytime`: the default without a horizon, its ratios to `balanced` told the horizon, and `unbounded` beside it."""
+"""`anytime`: the default without a horizon, its ratios to `balanced` told the horizon, and `unbounded` next to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_new_streams_take_it_and_old_ones_keep_theirs() -> None:
 def test_no_endless_factorization_comes_closer() -> None:
     """The certified ratio is below that of each endless factorization, and grows with the horizon.
 
-    A bound that is too large is caught: with `optimal` told T = 64, which is no endless one, the ratio is 1 at 64 and
+    A bound that is too large is caught: with `optimal` told T = 64, which is not endless, the ratio is 1 at 64 and
     far above it at early ticks, and its largest ratio must not be below the bound either.
     """
     bounds = [anytime_lower_bound(ticks) for ticks in (2, 16, 64)]

@@ -26,7 +26,7 @@ def test_optimum_is_certified_and_depends_on_the_horizon_only():
     first = {T: optimal.dual_maximiser(T) for T in horizons}
     for T in reversed(horizons):
         p, values, vectors = first[T]
-        # squared row norms of L, and those of the columns of R reversed, beside the lower bound
+        # squared row norms of L, and those of the columns of R reversed, next to the lower bound
         assert np.max(vectors**2 @ values / p) <= values.sum() * (1 + 1.001e-5)
         assert np.array_equal(p, optimal.dual_maximiser(T)[0])
 

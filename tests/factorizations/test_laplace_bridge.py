@@ -137,7 +137,7 @@ def test_stated_bars(horizon: int, worst: float, mean: float) -> None:
     ("horizon", "part"),
     [(24, 0.75), (100, 0.72), (365, 0.72), (1000, 0.72), (8760, 0.72), (2**14, 0.72), (2**20, 0.72)],
 )
-def test_worst_error_beside_the_digit_tree(horizon: int, part: float) -> None:
+def test_worst_error_against_the_digit_tree(horizon: int, part: float) -> None:
     tree = DigitTree(horizon, best_base(horizon), True)
     bridge = Bridge(horizon)
     tick, norm = bridge.worst_row()

@@ -1,4 +1,4 @@
-"""Delta and Iceberg tables beside a release: every tick once, over kills, repeats and two writers at once."""
+"""Delta and Iceberg tables next to a release: every tick once, over kills, repeats and two writers at once."""
 
 from __future__ import annotations
 

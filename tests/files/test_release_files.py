@@ -1,4 +1,4 @@
-"""Where a run writes: links are not followed or replaced, names of folders are no patterns, nobody's traps are used."""
+"""Where a run writes: links are not followed or replaced, names of folders are not patterns, no trap is used."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path, option: str) -> None:
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_traps_beside_the_files_are_not_written_to(tmp_path: Path) -> None:
+def test_traps_next_to_the_files_are_not_written_to(tmp_path: Path) -> None:
     """Links under the names of private files: removed or refused, never followed."""
     victim = tmp_path / "victim"
     victim.write_text("precious")

@@ -47,7 +47,7 @@ def test_numerical_error_is_paid_for() -> None:
 
 
 def test_pure_streams_add_up() -> None:
-    """Pure streams add ε with no δ; beside a Gaussian one the promise is less than the plain sum, and holds."""
+    """Pure streams add ε with no δ; with a Gaussian one the promise is less than the plain sum, and holds."""
     assert promise(compose_sentence((spent(1.0, 0.0),), spent(0.5, 0.0))) == (1.5, 0.0)
     epsilon, delta = promise(compose_sentence((spent(1.0, 0.0),), spent(0.5)))
     assert delta == 1e-6

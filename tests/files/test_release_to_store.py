@@ -47,7 +47,7 @@ def rows(path: str) -> list[str]:
 
 @pytest.mark.parametrize("home", [STORE, "--state f.state"], ids=["store", "state file"])
 def test_cron_goes_on_into_the_next_horizon(home: str) -> None:
-    """The same line on many days: three horizons of five days, each in a file; rows of earlier ones are no bad rows."""
+    """The same line on many days: three horizons of five days, each in a file; earlier rows are not bad rows."""
     for day in (3, 6, 7, 12, 15):
         code, said = run(day, f"{home} --out flu.csv --renew --view last-2")
         assert code == 0, said
@@ -168,8 +168,8 @@ def test_a_service_shows_what_runs_write(kind: str, request: pytest.FixtureReque
         where, kind, _ = answer.headers["link"].split("; ")
         described = client.get(f"/v1/streams/flu/{where.strip('<>')}")
         assert (kind, described.headers["content-type"]) == ('rel="describedby"', "application/csvm+json")
-        beside = json.loads(Path("f.csv.meta.json").read_text())
-        assert described.json() == {**beside, "url": "releases.csv"}
+        of_file = json.loads(Path("f.csv.meta.json").read_text())
+        assert described.json() == {**of_file, "url": "releases.csv"}
         weeks = client.get("/v1/streams/flu/releases.csv?view=per-week").text.splitlines()
         assert [line.split(",")[0] for line in weeks[1:]] == ["4", "4", "11", "11"]
         with client.stream("GET", "/v1/streams/flu/live?after=11") as stream:
@@ -191,7 +191,7 @@ def test_a_service_shows_what_runs_write(kind: str, request: pytest.FixtureReque
 
 
 @pytest.mark.parametrize("home", ["--db s.db --name flu", "--state f.state"], ids=["store", "state file"])
-def test_notes_are_shown_beside_the_numbers(home: str) -> None:
+def test_notes_are_shown_next_to_the_numbers(home: str) -> None:
     """In the output, in views and in the description, also of days that were published before, and for good."""
     more = f"{home} --out flu.csv --view last-2"
     assert run(3, more)[0] == 0

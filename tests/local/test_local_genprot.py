@@ -1,4 +1,4 @@
-"""GenProt: exact pure privacy by enumeration, exact bits, unbiased estimates, and utility beside the Gaussian form."""
+"""GenProt: exact pure privacy by enumeration, exact bits, unbiased estimates, and utility next to the Gaussian form."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_estimates_are_unbiased_and_stds_right(rule: str) -> None:
     assert narrow < least_share(0.9, studies), "planted: a band that is 15 % too narrow"
 
 
-def test_utility_beside_the_gaussian_form() -> None:
+def test_utility_against_the_gaussian_form() -> None:
     """n·Var at ε = 0.5, w = 128: two bits and δ = 0 do better than (0.5, 1e-6); the paper's route is far worse."""
     gauss = LocalEstimate(LocalPlan(0.5, 1e-6, 65536), 1, np.zeros(129)).std.max() ** 2
     best, paper = (GenProtPlan(0.5, 65536, "s", rule=rule) for rule in ("best", "paper"))

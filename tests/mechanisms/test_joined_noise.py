@@ -47,14 +47,14 @@ def _loaded(noise: NoiseStream, state: dict[str, Any], kind: str) -> JoinedNoise
     """As `engine/build.py` loads it."""
     cohorts = []
     for cells, base, one in cohort_states(state):
-        beside = make(kind, 1).beside(cells.start, len(cells))
-        if isinstance(beside, PureStream):
-            beside = beside.resume(one)
-        elif isinstance(beside, FreshStream):
-            beside = FreshStream(5.0, len(cells), SECRET, cells.start, 0.0, T, one)
+        joining = make(kind, 1).beside(cells.start, len(cells))
+        if isinstance(joining, PureStream):
+            joining = joining.resume(one)
+        elif isinstance(joining, FreshStream):
+            joining = FreshStream(5.0, len(cells), SECRET, cells.start, 0.0, T, one)
         else:
-            beside = ExactStream.load(factorization(kind, T), 5.0, len(cells), one)
-        cohorts.append(Cohort(beside, len(cells), base))
+            joining = ExactStream.load(factorization(kind, T), 5.0, len(cells), one)
+        cohorts.append(Cohort(joining, len(cells), base))
     return JoinedNoise(cohorts)
 
 

@@ -55,7 +55,7 @@ def test_plain_counters_with_delta_are_those_of_plan() -> None:
 
 
 def test_without_a_horizon() -> None:
-    """The counter without a horizon, over so many ticks: its own bounds, beside mechanisms that need no horizon."""
+    """The counter without a horizon, over so many ticks: its own bounds, next to mechanisms that need no horizon."""
     found = plan_sparse_count(Budget(1.0, 0.0), None, 400, ticks=2**12)
     own = SparseCount(1.0, None, max_ones=400, method="partition").plan
     assert (found.split.horizon, found.ticks) == (None, 2**12)

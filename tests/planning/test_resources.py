@@ -1,4 +1,4 @@
-"""What `plan` states about memory and disk, beside real runs of `evercount release`."""
+"""What `plan` states about memory and disk, next to real runs of `evercount release`."""
 
 from __future__ import annotations
 

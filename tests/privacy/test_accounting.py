@@ -26,7 +26,7 @@ def test_events_have_the_profile_of_the_noise(delta):
 
 
 def test_a_ledger_never_charges_less_than_the_distribution():
-    """Three kinds, each alone and with Gaussian noise beside it; planted: a cost of a tenth less is below the truth."""
+    """Three kinds, each alone and with Gaussian noise; planted: a cost of a tenth less is below the truth."""
     kinds = [
         distributions.from_gaussian_mechanism(4.0),
         distributions.from_laplace_mechanism(2.0),

@@ -205,7 +205,7 @@ def test_threads_cannot_overspend_together() -> None:
 
 
 def pld_delta(mu: float, pure: float, epsilon: float, kind: str) -> float:
-    """δ(ε) of a Gaussian mechanism beside a pure one, by dp-accounting: discretised, rounded up."""
+    """δ(ε) of a Gaussian mechanism with a pure one, by dp-accounting: discretised, rounded up."""
     step = 2e-4
     other = (
         privacy_loss_distribution.from_randomized_response(

@@ -87,7 +87,7 @@ def test_the_stated_promise_is_never_below_the_truth(entries: list[Entry]) -> No
     )
 
 
-def test_unlisted_keys_beside_many_streams() -> None:
+def test_unlisted_keys_among_many_streams() -> None:
     """A stream half of whose δ is no Gaussian's: its price grows with the ε of all, so it counts as its promise.
 
     Negative control: without the leak the same ε would be stated too low.
@@ -184,7 +184,7 @@ def test_a_rule_that_forgets_the_numerical_error_is_caught() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 1e-6, 0.01, 0.3])
 def test_the_least_epsilon_is_the_least(share: float) -> None:
-    """A thousandth less ε needs more δ than is stated, for Gaussian streams and beside a pure one."""
+    """A thousandth less ε needs more δ than is stated, for Gaussian streams and with a pure one."""
     for others in ([], [(Budget(0.4, 0.0), 0.0)]):
         entries = [(Budget(0.5, 1e-9), share * 1e-9), (Budget(0.7, 1e-9), share * 1e-9), *others]
         whole = together(entries)

@@ -108,7 +108,7 @@ class Case:
 
 
 def claims(case: Case, adjacency: Adjacency) -> dict[str, Claim]:
-    """What the query declares, each beside the largest change of all pairs."""
+    """What the query declares, each next to the largest change of all pairs."""
     report = case.audit(adjacency)
     assert report.exhaustive
     assert report.pairs >= 6
@@ -264,9 +264,9 @@ SHORT |= {"replaced_S": 18, "replaced_l1": 6}
 """Three edges do little to a smallest degree or cut: `test_all_orders_of_all_edges` reaches the claims with ten."""
 
 
-def least(edges: list[Any], beside: list[Any], *rest: list[Any], first: Sequence[Any] = ()) -> tuple[Any, Any]:
+def least(edges: list[Any], around: list[Any], *rest: list[Any], first: Sequence[Any] = ()) -> tuple[Any, Any]:
     """Two streams that differ in the first edge of a tick, which changes the smallest degree or cut in turns."""
-    one, other = ([*([first] if first else []), [edge, *beside], *rest] for edge in edges)
+    one, other = ([*([first] if first else []), [edge, *around], *rest] for edge in edges)
     return one, other
 
 

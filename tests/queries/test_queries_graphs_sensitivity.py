@@ -247,7 +247,7 @@ def absolute(query: GraphQuery, one: Sequence[Any], other: Sequence[Any]) -> flo
 
 STAR_PAIR: Updates = [(0, 2), (0, 3), (1, 4), (1, 5)]  # takes both ends of 0-1 from degree 0 to 2
 TWO_TRIANGLES: Updates = [(0, 2), (1, 2), (0, 3), (1, 3)]  # both over the edge 0-1
-HEAVY_THEN_LIGHT: Updates = [(0, 2, 2), (1, 2, 2), (0, 3, 1), (1, 3, 1)]  # paths beside 0-1 of weight 2, then 1
+HEAVY_THEN_LIGHT: Updates = [(0, 2, 2), (1, 2, 2), (0, 3, 1), (1, 3, 1)]  # paths next to 0-1 of weight 2, then 1
 
 # query type, its own arguments, stream kind, the edge that changes, what follows it, S for add-remove and replace
 INSERT, DELETE, IGNORE, ABSENT = KINDS

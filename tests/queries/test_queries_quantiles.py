@@ -110,7 +110,7 @@ def coverage(number: int, q: float, budget: Budget, factor: float = 1.0) -> dict
     ),
 )
 def test_intervals_hold_as_often_as_they_say(number: int, q: float, delta: float) -> None:
-    """More often where a bin is wide beside the interval: the truth is missed only together with its whole bin."""
+    """More often where a bin is wide compared with the interval: the truth is missed only with its whole bin."""
     for level, held in coverage(number, q, Budget(1.0, delta)).items():
         assert held >= level - 0.01
 

@@ -75,10 +75,10 @@ def test_new_events_come_first_with_their_band(hourly: Running, visit: Callable[
     assert "95 % interval" in shown(page, "#span-error")
     data = page.evaluate("evercount.page.spans.chart.chart.data.map((column) => Array.from(column))")
     assert data[1:] == [[span[part][0] for span in answer["releases"]] for part in ("high", "low", "values")]
-    assert page.locator("#span-note").is_hidden()  # a rise by 400 events a tick is no noise
+    assert page.locator("#span-note").is_hidden()  # a rise by 400 events a tick is not noise
     above, below = (page.locator(f"#{card}").bounding_box() for card in ("span-card", "focus-card"))
     assert above["y"] <= below["y"]
-    assert above["x"] < below["x"]  # the running total stands beside it
+    assert above["x"] < below["x"]  # the running total stands next to it
     keep_picture(page, artefacts / "views-desktop-light.png")
     made = hourly.close("wave0", ["a"] * 5000)
     page.wait_for_function("tick => evercount.page.spans.answer.releases.at(-1).tick === tick", arg=made["tick"])
@@ -148,7 +148,7 @@ def test_two_cells_or_two_streams_are_compared(
 
 
 def test_a_comparison_begins_with_something_to_see(hourly: Running, visit: Callable[..., Any]) -> None:
-    """A stream of one cell is set beside another one of the same ticks, in a view that has spans already."""
+    """A stream of one cell is compared with another one of the same ticks, in a view that has spans already."""
     start = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     one = {"query": "count", "budget": BUDGET, "public": True, "tick": "1m", "horizon": 5, "start": start}
     for name in ("left-one", "right-one"):

@@ -1,4 +1,4 @@
-"""The log of SQLite is moved beside the writer, and everything that was committed stays."""
+"""The log of SQLite is moved while the writer works, and everything that was committed stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Very many new keys at a late tick: their noise is drawn beside the writer, events are taken, nothing is lost."""
+"""Very many new keys at a late tick: their noise is drawn while the writer works, events are taken, nothing is lost."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_tick_that_is_closed_by_hand_stops_nobody(client: httpx.Client, monkey
     assert len(answers[0].json()["values"]) == 3, "the key is public"
 
 
-def test_a_thousand_keys_join_beside_the_writer(client: httpx.Client, service: Service, clock: HandClock) -> None:
+def test_a_thousand_keys_join_while_the_writer_works(client: httpx.Client, service: Service, clock: HandClock) -> None:
     """The same without a gate: no noise of a key is drawn by the writer, whose turns are those of all streams."""
     drawn_by: set[str] = set()
     join = NamedNoise.join

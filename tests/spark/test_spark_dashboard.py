@@ -98,7 +98,7 @@ def test_a_store_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_the_command_shows_a_store(store: Store, programs: Programs, tmp_path: Path) -> None:
-    """`evercount serve --read-only` beside the process that has the lock."""
+    """`evercount serve --read-only` next to the process that has the lock."""
     store.close_ticks(store.find("live"), 1, 0.0)
     words = ("serve", "--read-only", "--port", "0", "--db", "store.db")
     process = programs.start(COMMAND, *words, cwd=tmp_path, env={**os.environ, "EVERCOUNT_ADMIN_TOKEN": ADMIN})

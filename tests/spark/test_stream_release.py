@@ -133,7 +133,7 @@ def test_rounds_and_restarts_in_any_order_are_one_stream(spark: Any, feed: Feed,
 
 @pytest.mark.soak
 def test_any_streaming_source_will_do(spark: Any, tmp_path: Path) -> None:
-    """A source that is no folder: 30 rows in each batch, an hour apart."""
+    """A source that is not a folder: 30 rows in each batch, an hour apart."""
     from pyspark.sql import functions as sf
 
     source = spark.readStream.format("rate-micro-batch").options(

@@ -72,7 +72,7 @@ def test_units_that_cannot_be_added_up_have_the_cap_each(tmp_path: Path) -> None
 
 
 def test_streams_about_users_add_up_whatever_they_count_of_each(tmp_path: Path) -> None:
-    """Each keeps its promise for all events of a user: four of epsilon 1 are no four totals of 1."""
+    """Each keeps its promise for all events of a user: four of epsilon 1 are not one of 1."""
     store = Store(tmp_path / "a.db")
     for events in (5, 4, 3, 1):
         store.declare(declared(f"k{events}", 1.0, unit="user", max_events=events), 0.0)

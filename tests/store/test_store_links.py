@@ -41,7 +41,7 @@ def test_links_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "other.lock").exists()
 
 
-def test_a_trap_beside_the_head_is_not_written_to(tmp_path: Path) -> None:
+def test_a_trap_next_to_the_head_is_not_written_to(tmp_path: Path) -> None:
     place, victim = tmp_path / "a.db", tmp_path / "victim"
     victim.write_text("precious")
     for name in (".a.db.head.new", "a.db.head.new"):

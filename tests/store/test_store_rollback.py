@@ -193,7 +193,7 @@ def test_a_copy_that_the_head_knows_to_be_old_is_not_adopted(tmp_path: Path) -> 
 
 
 def test_a_copy_from_before_the_first_release_needs_its_head(tmp_path: Path) -> None:
-    """It holds the secret of the stream: beside the original it would release the same ticks with the same noise."""
+    """It holds the secret of the stream: next to the original it would release the same ticks with the same noise."""
     place, copy = tmp_path / "a.db", tmp_path / "copy.db"
     advance(place, 0)
     assert run("backup", copy, "--db", place)[0] == 0

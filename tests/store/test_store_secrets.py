@@ -45,7 +45,7 @@ def test_a_secret_is_used_once_for_one_declaration(tmp_path: Path, key: bytes | 
     secret = Secret.generate()
     store = Store(tmp_path / "a.db", key)
     first = store.declare(declared(), 0.0, secret)
-    assert store.declare(declared(), 0.0, secret) is first  # the same stream again is no second one
+    assert store.declare(declared(), 0.0, secret) is first  # the same stream again is not a second one
     for again in (False, True):
         if again:
             store.close()

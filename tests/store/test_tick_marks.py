@@ -122,7 +122,7 @@ def test_readers_see_notes_and_gaps(tmp_path: Path) -> None:
 
 
 def test_events_of_persons_do_not_move(tmp_path: Path) -> None:
-    """Caps per tick: moved events of a person would stand beside those of the next tick."""
+    """Caps per tick: moved events of a person would be mixed with those of the next tick."""
     budget = {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_per_tick": 1, "period": "1d"}
     store = Store(tmp_path / "a.db")
     store.declare(declared(budget=budget), START, SECRET)
