@@ -149,7 +149,7 @@ def alone(cells: int, out: Path) -> float:
     stream, schedule = declaration.build(secret=Secret.generate()), declaration.schedule
     totals = TickTotals(1, SHARD_TICKS, cells, none, none, none)
     closed = close_ticks(stream, totals, schedule.starts_of)
-    tables = shown_tables(stream, closed, declaration.shown, schedule, np.empty((0, cells)), LEVEL)
+    tables = shown_tables(stream, closed, declaration.main_view, schedule, np.empty((0, cells)), LEVEL)
     write_parquet(str(out), tables, schedule, {})
     return time.perf_counter() - start
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evercount import Histogram, TopK
-from evercount._validate import LONGEST, check_public_text, csv_text, escaped, fault, shown
+from evercount._validate import LONGEST, check_public_text, csv_text, displayable, escaped, fault
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import ParameterError
 from evercount.queries import PrefixQuery, build_query
@@ -52,7 +52,7 @@ def test_what_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("text", GOOD)
 def test_what_is_taken(text: str) -> None:
-    assert check_public_text("the key", text) == text == shown(text)
+    assert check_public_text("the key", text) == text == displayable(text)
     assert fault(text) is None
 
 

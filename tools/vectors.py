@@ -65,7 +65,7 @@ def release_vectors() -> dict[str, Any]:
     for query, budget, horizon, name, events in cases:
         stream = Stream(query, budget, horizon, name, secret=Secret.from_hex(KEY))
         released = [stream.step(tick).values.tolist() for tick in events]
-        asked = {"name": query.name, "parameters": query.named()[1]}
+        asked = {"name": query.name, "parameters": query.identity()[1]}
         facts = {"query": asked, "budget": budget.to_dict(), "horizon": horizon, "factorization": name}
         noise = {"sigma": stream.sigma, "numeric_delta": stream.numeric_delta}
         streams.append({**facts, **noise, "events": events, "releases": released})

@@ -233,7 +233,7 @@ def fault(text: str) -> str | None:
     return None
 
 
-def shown(text: str) -> str:
+def displayable(text: str) -> str:
     """A text as it may be displayed: itself, or escaped where it breaks the rule, as a word of legal letters may."""
     return text if fault(text) is None else escaped(text)
 

@@ -106,7 +106,9 @@ def test_all_doors_publish_the_same_numbers() -> None:
     data = ((("north",), ("south",)), (), (("south",),), (("north",),))
     files, service = FilesProgram(query, budget, T), ServiceProgram(query, budget, T)
     by_hand = service._declaration
-    started = by_hand.started(by_hand.schedule.opened(instant_of(MOMENT)).begin)  # the start is part of the noise's key
+    started = by_hand.started(
+        by_hand.schedule.with_start(instant_of(MOMENT)).begin
+    )  # the start is part of the noise's key
     for door, declaration in ((files, files.declaration), (service, started)):
         library = declaration.build(secret=SECRET, replay=True).run([[key for (key,) in tick] for tick in data])
         assert np.array_equal(door.run(data, SECRET).values, library.rows)

@@ -21,7 +21,7 @@ from tiers import soak_but
 def test_the_total_and_the_rest_are_those_of_the_matrix(epoch: int, ticks: int, whole: bool) -> None:
     tree = EndlessBridge(whole)
     left, _ = tree.tree(epoch).dense(ticks)
-    weight, variance, largest = tree.tree(epoch).beside_total(np.arange(1, ticks + 1))
+    weight, variance, largest = tree.tree(epoch).apart_from_total(np.arange(1, ticks + 1))
     np.testing.assert_allclose(weight, left[:, 0] * tree.total_parts[epoch], atol=1e-12)
     np.testing.assert_allclose(variance, 2 * (left[:, 1:] ** 2).sum(axis=1), rtol=1e-9, atol=1e-9)
     assert (largest >= np.abs(left[:, 1:]).max(axis=1) * (1 - 1e-12)).all()

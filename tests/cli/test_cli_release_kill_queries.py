@@ -90,7 +90,7 @@ def test_killed_runs_release_what_an_undisturbed_one_does(name: str, unit: str, 
     if query.people is not None:  # it protects users of any number of events
         budget.pop("max_events", None)
         budget |= CAPS.get(name, {}) if unit == "users" else {}
-    views = ["per-tick", "per-day"] if query.publishing.no_views is None else []
+    views = ["per-tick", "per-day"] if query.publishing.why_no_views is None else []
     quiet, killed = tmp_path / "quiet", tmp_path / "killed"
     quiet.mkdir()
     flu.write_csv(quiet / "events.csv", 30)
@@ -120,6 +120,6 @@ def test_killed_runs_release_what_an_undisturbed_one_does(name: str, unit: str, 
     assert release(killed, "2025-10-07T02:00Z", "commit") == -signal.SIGKILL
     assert (killed / "out.csv").read_bytes() == (quiet / "out.csv").read_bytes()
     assert release(killed, "2025-10-07T02:00Z") == 0
-    shown = StreamDeclaration.from_dict(stream).shown
+    shown = StreamDeclaration.from_dict(stream).main_view
     for file in ("out.csv", *(f"out.{view}.csv" for view in views if view != shown)):
         assert (killed / file).read_bytes() == (quiet / file).read_bytes(), file

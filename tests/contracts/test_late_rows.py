@@ -145,7 +145,7 @@ def by_service(one: Case, deliveries: list[Delivery], secret: Secret, folder: Pa
                 store, inside = Store(folder / "store.db"), inside[7:]
             send(store, one, tick, inside)
             store.close_ticks(store.find(declaration.name), 1, 0.0)
-    found = read_store(one, store)[declaration.shown]
+    found = read_store(one, store)[declaration.main_view]
     store.close()
     return found
 
@@ -196,7 +196,7 @@ def test_late_rows_count_by_the_declared_rule(name: str, rule: str, door: str, t
     found = DOORS[door](one, deliveries, secret_of(name), tmp_path)
     if one.declaration.query.discovery is not None:
         assert len({row[2] for row in found}) > one.declaration.query.outputs, "some key became public"
-    assert found == expected[one.declaration.shown]
+    assert found == expected[one.declaration.main_view]
 
 
 @pytest.mark.parametrize("name", DROPPED)

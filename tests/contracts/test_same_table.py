@@ -395,7 +395,7 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret) -> Tables:
 
 def names_of(one: Case) -> list[str]:
     """The main output's view first."""
-    return list(dict.fromkeys((one.declaration.shown, *one.declaration.views)))
+    return list(dict.fromkeys((one.declaration.main_view, *one.declaration.views)))
 
 
 def rows_of(table: ReleaseTable) -> Rows:
@@ -742,7 +742,7 @@ def test_a_batch_of_spark_publishes_the_same_table(name: str, spark: Any, tmp_pa
     rows = events_of(one, 3000) if name in PERSONS else events_of(one)
     secret = Secret.from_hex(ROOT_SECRET).derive(f"evercount/spark/run/{one.declaration.name}")
     expected = by_library(one, rows, secret)
-    assert by_spark_batch(spark, one, rows, tmp_path, 3) == expected[one.declaration.shown]
+    assert by_spark_batch(spark, one, rows, tmp_path, 3) == expected[one.declaration.main_view]
 
 
 @pytest.mark.slow
@@ -765,7 +765,7 @@ def test_keys_that_nobody_listed_and_persons_are_alike_in_every_door(
     assert by_service(one, rows, secret, tmp_path / "service") == expected
     (tmp_path / f"log{name.replace(' ', '')}").mkdir()
     assert by_log(nats_address, one, rows, secret, tmp_path / f"log{name.replace(' ', '')}") == expected
-    assert by_spark_batch(spark, one, rows, tmp_path, 3) == expected[one.declaration.shown]
+    assert by_spark_batch(spark, one, rows, tmp_path, 3) == expected[one.declaration.main_view]
     shards = 3 if name == "person-days" else None  # only listed cells can be cut
     assert by_spark_stream(spark, one, rows, secret, tmp_path, shards) == expected
 
@@ -949,7 +949,7 @@ def check_size(one: Case, tables: Tables) -> None:
 
 def test_what_is_shown_by_default() -> None:
     """New events per tick where a clock closes the ticks; else running totals, and where differences mean nothing."""
-    shown = {name: one.declaration.shown for name, one in CASES.items()}
+    shown = {name: one.declaration.main_view for name, one in CASES.items()}
     running = {"average per tick", "average per event", "sums of users", "post-processed", "running", "running keys"}
     running |= {"occupancy of users", "occupancy, without a cap", "discovered keys, sometimes, without end"}
     first = {
@@ -960,8 +960,8 @@ def test_what_is_shown_by_default() -> None:
     }
     assert shown == {name: "running" if name in running else first.get(name, "per-tick") for name in CASES}
     by_hand = {"name": "x", "query": "count", "budget": GAUSSIAN}
-    assert StreamDeclaration.from_dict(by_hand).shown == "running"
-    assert StreamDeclaration.from_dict({**by_hand, "views": ["per-tick"]}).shown == "per-tick"
+    assert StreamDeclaration.from_dict(by_hand).main_view == "running"
+    assert StreamDeclaration.from_dict({**by_hand, "views": ["per-tick"]}).main_view == "per-tick"
 
 
 @pytest.mark.parametrize("name", soak_but(["all caps of persons"], PERSONS))

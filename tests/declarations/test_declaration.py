@@ -183,7 +183,7 @@ def test_declared_views_are_post_processed_and_running_totals_are_not() -> None:
     assert (views.stream_postprocess, views.view_postprocess) == ((), ("nonnegative", "integer"))
     assert views.build(replay=True).postprocess == ()
     totals = StreamDeclaration.from_dict({**given, **whole})
-    assert (totals.stream_postprocess, totals.shown) == (("nonnegative", "integer"), "running")
+    assert (totals.stream_postprocess, totals.main_view) == (("nonnegative", "integer"), "running")
     assert declares_again(views, replace(views, views=("last-7",)))
     assert not declares_again(views, replace(views, views=()))
     assert differences(views, replace(views, views=()))

@@ -16,11 +16,11 @@ MINE = Dense(np.tri(40) @ np.linalg.inv(np.eye(40) + 0.5 * np.eye(40, k=-1)), np
 NAMES = ["balanced", "square-root", "binary-tree", "honaker", "honaker-full", "fresh", "periods-7", "optimal", MINE]
 
 
-def shown(engine):
+def drawn(engine):
     return engine if isinstance(engine, str) else engine.name
 
 
-@pytest.mark.parametrize("engine", NAMES, ids=shown)
+@pytest.mark.parametrize("engine", NAMES, ids=drawn)
 def test_covariance_is_that_of_the_matrices(engine):
     stream = smooth_stream(Count(), GAUSSIAN, 40, engine, seed=1)
     L = stream.factorization.dense(40)[0][np.asarray(TICKS) - 1]
@@ -44,7 +44,7 @@ def test_differences_agree_with_the_matrix():
 PURE = ("bridge", "pure-tree", "pure-binary", "fresh of Laplace", "pure-hybrid", "endless-bridge")
 
 
-@pytest.mark.parametrize("engine", [*NAMES, *PURE], ids=shown)
+@pytest.mark.parametrize("engine", [*NAMES, *PURE], ids=drawn)
 def test_paths_have_the_stated_covariance(engine):
     budget = Budget(6.0, 0.0) if engine in PURE else Budget(6.0, 1e-3)
     name = engine.removesuffix(" of Laplace") if isinstance(engine, str) else engine

@@ -114,7 +114,7 @@ def test_columns_have_the_types_that_people_expect(name: str, kind: str) -> None
     pytest.importorskip("pyarrow" if kind == "arrow" else kind, reason=f"{kind} is not installed")
     query, tick = SHOWN[name]
     releases = Stream(query, BUDGET, 40).run([tick] * 12)
-    for shown in (releases, releases.per_tick()) if query.publishing.no_views is None else (releases,):
+    for shown in (releases, releases.per_tick()) if query.publishing.why_no_views is None else (releases,):
         frame = getattr(shown, f"to_{kind}")()
         names, types = (frame.column_names, frame.schema.types) if kind == "arrow" else (frame.columns, frame.dtypes)
         found = dict(zip(names, types, strict=True))

@@ -47,7 +47,7 @@ def _loaded(noise: NoiseStream, state: dict[str, Any], kind: str) -> JoinedNoise
     """As `engine/build.py` loads it."""
     cohorts = []
     for cells, base, one in cohort_states(state):
-        joining = make(kind, 1).beside(cells.start, len(cells))
+        joining = make(kind, 1).further_cells(cells.start, len(cells))
         if isinstance(joining, PureStream):
             joining = joining.resume(one)
         elif isinstance(joining, FreshStream):
@@ -65,7 +65,7 @@ def test_damaged_states_and_other_noise_are_refused() -> None:
         cohort_states(state)
 
     class Other(ExactStream):
-        beside = NoiseStream.beside
+        further_cells = NoiseStream.further_cells
 
     with pytest.raises(ParameterError, match="cannot be joined"):
         join_cells(Other(factorization("balanced", T), 5.0, 2, SECRET), 2, 1)

@@ -199,7 +199,7 @@ def test_what_is_said_of_published_numbers_is_true(name: str) -> None:
             published.joint([0])
     if query.publishes_whole_numbers:
         assert np.all(query.decode_run(3, numbers * query.grid) % 1 == 0)
-    if published.no_views is None:  # a difference of ticks is what the sums between them would publish
+    if published.why_no_views is None:  # a difference of ticks is what the sums between them would publish
         change, weight = published.between(2, 3, *query.decode_run(2, numbers[:2]))
         assert np.allclose(change, rows @ (numbers[1] - numbers[0]))
         assert np.allclose(weight, ones * published.norms())

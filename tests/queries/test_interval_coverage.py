@@ -51,7 +51,7 @@ def errors_and_halves(stream: Stream, ticks: list[Any], streams: int) -> Iterato
     noise = noise_of(stream, streams, len(ticks))
     errors = published(query, noise) - published(query, np.zeros((len(ticks), 1, query.cells)))
     yield np.abs(errors), releases._symmetric(LEVEL)
-    if query.publishing.no_views is None:
+    if query.publishing.why_no_views is None:
         yield np.abs(errors[2:] - errors[:-2]), releases.last(2)._half_widths(LEVEL)[1:]
 
 

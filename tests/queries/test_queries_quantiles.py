@@ -70,7 +70,7 @@ def test_covariance_and_reach_against_the_dense_map(query: Quantiles) -> None:
     assert np.allclose(query.publishing.joint(range(query.bins)), rows @ rows.T, atol=1e-12)
     assert np.allclose(query.publishing.norms(), np.linalg.norm(rows, axis=1), atol=1e-12)
     for q in (0.25, 0.9):
-        assert np.allclose(query.norms_beside(q), np.linalg.norm(rows - q * rows[-1], axis=1), atol=1e-12)
+        assert np.allclose(query.norms_against(q), np.linalg.norm(rows - q * rows[-1], axis=1), atol=1e-12)
     assert np.all(query.publishing.roundings() >= np.abs(rows).sum(axis=1) - 1e-12)
 
 

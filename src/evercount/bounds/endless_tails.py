@@ -132,7 +132,7 @@ def _classes(
     keys, counts = [], []
     least = math.ceil(math.log(LEAST_VARIANCE) * (classes / 2))
     for start in range(1, inside + 1, _TICKS_AT_ONCE):
-        weight, variance, largest = bridge.beside_total(np.arange(start, min(start + _TICKS_AT_ONCE, inside + 1)))
+        weight, variance, largest = bridge.apart_from_total(np.arange(start, min(start + _TICKS_AT_ONCE, inside + 1)))
         bins = np.minimum((weight * WEIGHTS).astype(np.int64), WEIGHTS - 1)
         np.minimum.at(low, bins, weight)
         np.maximum.at(high, bins, weight)

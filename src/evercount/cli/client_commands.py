@@ -150,14 +150,14 @@ def push(
     idempotency key made of the stream, the file's first two lines (or --id; of a Parquet file its first row) and their
     place in the file. Of a file that has grown since it was sent, the new rows are sent.
     """
-    from evercount.cli.http_client import opened
+    from evercount.cli.http_client import open_pushed
 
     if name is not None and len(files) > 1:
         raise ParameterError("--id names one file: send files one by one, or omit it")
     columns = {"time": time, "key": key, "value": value, "user": user}
     with connected(url, token_file) as client:
         for file in files:
-            with opened(file, columns) as events:
+            with open_pushed(file, columns) as events:
                 sent = Sent()
                 for number, batch in enumerate(_batches(events.lines())):
                     try:

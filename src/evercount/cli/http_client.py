@@ -110,13 +110,13 @@ class PushedFile:
         """What tells this file from others, and stays when it grows: its first two lines, or its first row."""
         if self.source.kind == "parquet":
             return json.dumps([self.source.columns, next(self.lines(), "")])
-        with _opened(self.source) as raw:
+        with _open_bytes(self.source) as raw:
             return (raw.readline() + raw.readline()).decode("utf-8", "replace")
 
     def lines(self) -> Iterator[str]:
         """The events in the order of the file, each as a line of JSON."""
         if self.source.kind == "jsonl":
-            with _opened(self.source) as raw:
+            with _open_bytes(self.source) as raw:
                 text = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
                 yield from (line.strip() for line in text if line.strip())
             return
@@ -124,7 +124,7 @@ class PushedFile:
         yield from self._table_lines() if self.source.kind == "parquet" else self._csv_lines()
 
     def _csv_lines(self) -> Iterator[str]:
-        with _opened(self.source) as raw:
+        with _open_bytes(self.source) as raw:
             table = csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), strict=True)
             for row in table:
                 event: dict[str, Any] = {name: row[column] for name, column in self.columns.items()}
@@ -161,7 +161,7 @@ class PushedFile:
 
 
 @contextmanager
-def opened(file: Path, columns: Mapping[str, str | None]) -> Iterator[PushedFile]:
+def open_pushed(file: Path, columns: Mapping[str, str | None]) -> Iterator[PushedFile]:
     """The file, ready to be read; what cannot be read is an InputError.
 
     Whether text is a table is said by the columns that are named, never guessed: `3` begins a list of counts as well as
@@ -180,7 +180,7 @@ def opened(file: Path, columns: Mapping[str, str | None]) -> Iterator[PushedFile
 
 
 @contextmanager
-def _opened(source: Source) -> Iterator[IO[bytes]]:
+def _open_bytes(source: Source) -> Iterator[IO[bytes]]:
     """The bytes of a file; every failure to read them becomes an InputError, with its name."""
     try:
         with source.open_bytes() as raw:

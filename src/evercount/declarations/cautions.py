@@ -144,7 +144,7 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
     line = f"Published: {', '.join(said)}. Noise: {stream.factorization.name}, {kind}{why}."
     if not new or declaration.views or asked.noise_for:
         return line
-    other, first = ("running totals", RUNNING) if declaration.shown == PER_TICK else ("single ticks", PER_TICK)
+    other, first = ("running totals", RUNNING) if declaration.main_view == PER_TICK else ("single ticks", PER_TICK)
     return f"{line} For {other} or weeks declare `views` {first}, last-7: they have other noise."
 
 

@@ -197,7 +197,7 @@ class StreamDeclaration:
     @property
     def has_views(self) -> bool:
         """Whether differences of its releases are sums over ticks."""
-        return self.query.publishing.no_views is None and not self.stream_postprocess
+        return self.query.publishing.why_no_views is None and not self.stream_postprocess
 
     @property
     def stream_postprocess(self) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ class StreamDeclaration:
         return self.postprocess if self.views else ()
 
     @property
-    def shown(self) -> str:
+    def main_view(self) -> str:
         """The view that the main output shows: the first of `views`, or of `noise_for`; a quantile is no cell of it."""
         views = [name for name in self.views if not QUANTILE.fullmatch(name)]
         if self.revise_for is not None:
@@ -220,7 +220,7 @@ class StreamDeclaration:
     @property
     def shows_releases(self) -> bool:
         """Whether the main output shows what the stream releases: running totals, keys of the day, or revised days."""
-        return self.shown == RUNNING or self.query.publishing.own_ticks or self.revise_for is not None
+        return self.main_view == RUNNING or self.query.publishing.own_ticks or self.revise_for is not None
 
     # -- one JSON form, one TOML form ------------------------------------------------------------------------------
 

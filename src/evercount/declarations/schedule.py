@@ -255,7 +255,7 @@ class Schedule:
             raise ParameterError("the schedule has no start yet")
         return self.start
 
-    def opened(self, now: int) -> Schedule:
+    def with_start(self, now: int) -> Schedule:
         """The schedule with a start: where none was declared, now, back to a whole tick (whole second if manual)."""
         if self.start is not None:
             return self

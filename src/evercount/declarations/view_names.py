@@ -256,7 +256,7 @@ class TickMark:
         return self.first <= tick <= self.last
 
     @property
-    def shown(self) -> str:
+    def remark(self) -> str:
         return self.text if self.missing is None else f"missing: {self.text}" if self.text else "missing"
 
     def facts(self, schedule: Schedule) -> dict[str, Any]:
@@ -327,7 +327,7 @@ def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> Rel
         alone = shown.first is None or view not in DAYS
         span = range(tick if shown.first is None or view == RUNNING else int(shown.first[place]), tick + 1)
         about = [one for one in marks if one.first < span.stop and span.start <= one.last]
-        notes.append("; ".join(dict.fromkeys(one.shown for one in about)))
+        notes.append("; ".join(dict.fromkeys(one.remark for one in about)))
         if gaps and (any(one.holds(tick) for one in gaps) if alone else len(missing_ticks(gaps, span)) == len(span)):
             if numbers is shown.numbers:
                 numbers = numbers.copy()

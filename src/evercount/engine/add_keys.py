@@ -47,7 +47,7 @@ def advance_keys(
     assert len(increments) == len(encoder.pending)
     if parameters.query.publishing.own_ticks:
         return _advance_own_ticks(parameters, state, increments[:, 0], encoder)
-    table, ticks = encoder.opened(), encoder.pending
+    table, ticks = encoder.changeable(), encoder.pending
     published: list[Published] = []
     totals = state.totals
     for start in range(0, len(ticks), TICKS_AT_A_TIME):
@@ -92,7 +92,7 @@ def _advance_own_ticks(
         std = parameters.errors.std(range(state.tick + 1, state.tick + 1 + len(found)))[:, :1]
         sums = np.where(np.isnan(values), np.nan, (values - thresholds.at(state.tick + 1) - 1) / std)
         sums[:, :2] = 0.0
-    last = KeyCounts.shown(list(found[-1]), state.tick + len(found)) if found else replace(encoder, pending=())
+    last = KeyCounts.of_published(list(found[-1]), state.tick + len(found)) if found else replace(encoder, pending=())
     published, _ = postprocessed(parameters.postprocess, values, None)
     after = replace(
         state, tick=state.tick + len(found), encoder=last, last_sums=sums[-1:, ~np.isnan(values[-1])] if found else None

@@ -252,7 +252,7 @@ def noise_declaration(
 ) -> dict[str, Any]:
     """What the key of a stream's noise belongs to."""
     return {
-        "query": query.named(),
+        "query": query.identity(),
         "budget": budget.to_dict(),
         "horizon": horizon,
         "noise": "exact",

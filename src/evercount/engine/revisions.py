@@ -79,7 +79,7 @@ class Revisions(_Derived):
             self._decode,
             lambda: np.tile(each * of_day.norms(), self.lags),
             lambda: np.tile(each * of_day.roundings(), self.lags),
-            no_views="the numbers of a revised stream are those of single days: views take the newest number of each",
+            why_no_views="the numbers of a revised stream are of single days: views take the newest number of each",
         )
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
@@ -104,8 +104,8 @@ class Revisions(_Derived):
     def check_totals(self, totals: IntArray) -> None:
         self.query.check_totals(totals.reshape(-1, self.query.cells))
 
-    def named(self) -> list[Any]:
-        return [self.name, {"query": self.query.named(), "lags": self.lags}]
+    def identity(self) -> list[Any]:
+        return [self.name, {"query": self.query.identity(), "lags": self.lags}]
 
     def with_keys(self, keys: Sequence[Any]) -> Query:
         raise ParameterError("keys cannot join a stream whose ticks are revised: declare a successor with all keys")
@@ -125,7 +125,7 @@ def check_revised(query: Query) -> None:
             "late = 'revise': unlisted keys become public tick by tick, and a revised day has none of its own; list "
             "the keys (histogram)"
         )
-    if query.publishing.no_views is not None or query.publishing.weights is not None or query.publishing.own_ticks:
+    if query.publishing.why_no_views is not None or query.publishing.weights is not None or query.publishing.own_ticks:
         raise ParameterError(f"late = 'revise': {query.name!r} publishes no sums; publish the sum and the count")
 
 

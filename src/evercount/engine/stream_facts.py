@@ -278,7 +278,7 @@ def identify(stream: StreamFacts, secret: Secret | None) -> str:
     if secret is None:
         return random_bytes(16).hex()
     declared = {
-        "query": stream.query.named(),
+        "query": stream.query.identity(),
         "budget": stream.budget.to_dict(),
         "horizon": stream.horizon,
         "factorization": stream.factorization.name,

@@ -184,7 +184,7 @@ class View(Exports):
         if query.quantiles is None or len(self.cells) != query.outputs:
             raise ParameterError("quantiles are read from all cells of a stream of Quantiles")
         factor = self._errors.difference_factors(level, self.first - 1, self.last)
-        cell, norms = self._cell_errors[1], query.quantiles.norms_beside(q)
+        cell, norms = self._cell_errors[1], query.quantiles.norms_against(q)
         rounding = self._parts[0].rounding
         half = factor * cell.spread * norms + cell.slack_of(norms, rounding + q * rounding[-1])
         return query.quantiles.read_quantile(self.values, half, q)

@@ -51,7 +51,7 @@ class EpochBridge(Bridge):
 
     name = "endless-bridge"
 
-    def beside_total(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def apart_from_total(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(weight of the epoch's total, variance and largest scale of the rest) of the noise at each tick, rate 1."""
         # Sorted ticks. Of continuous noise, as the last two of `laplace_errors`; the rest is independent of the total.
         weights, scales = np.zeros((2, 2, 1))  # at both ends of the blocks

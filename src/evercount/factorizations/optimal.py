@@ -105,9 +105,9 @@ def _spectrum(p: FloatArray) -> tuple[FloatArray, FloatArray]:
 
     inverse = 1 / p[::-1]
     diagonal = (inverse + np.append(inverse[1:], 0.0)) / p
-    beside = -inverse[1:] / np.sqrt(p[1:] * p[:-1])
+    off_diagonal = -inverse[1:] / np.sqrt(p[1:] * p[:-1])
     # stemr, not stevd: the matrix products of stevd run on threads that wait for each other on a busy machine
-    values, vectors = eigh_tridiagonal(diagonal, beside, lapack_driver="stemr")
+    values, vectors = eigh_tridiagonal(diagonal, off_diagonal, lapack_driver="stemr")
     return np.asarray(values, np.float64) ** -0.5, np.asarray(vectors, np.float64)
 
 

@@ -68,7 +68,7 @@ class UserRule:
             found.append(_added_up(rows["place"][counted], rows["cell"][counted], None, units))
             known.append(used)
         groups = _added_up(*(np.concatenate(column) for column in zip(*found, strict=True)))
-        return groups, {**(users if opened == begun else {}), **table.named(known)}
+        return groups, {**(users if opened == begun else {}), **table.by_user(known)}
 
     def _step(
         self, rows: Mapping[str, AnyArray], table: _Users, periods: IntArray, opened: int | None
@@ -170,7 +170,7 @@ class _Users:
             had[same] = self.had[at[same]]
         return had[:, 0], had[:, 1]
 
-    def named(self, used: list[IntArray]) -> dict[str, UsedBefore]:
+    def by_user(self, used: list[IntArray]) -> dict[str, UsedBefore]:
         rows = np.concatenate([np.empty((0, 3), np.int64), *used])
         if not len(rows):
             return {}

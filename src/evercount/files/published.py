@@ -206,7 +206,7 @@ class Published:
 
     @property
     def main(self) -> ReleaseTable:
-        return self.view(self.job.declaration.shown)
+        return self.view(self.job.declaration.main_view)
 
     def view(self, name: str) -> ReleaseTable:
         declaration, carried = self.job.declaration, self.job.carried
@@ -232,7 +232,7 @@ class Published:
         starts = declaration.schedule.starts_of
         released = self.releases.table(starts=starts(1, len(self.releases)))
         table = by_day(released, self.releases.query, starts)
-        return replace(with_marks(table, self.marks, declaration.shown), clock=declaration.schedule)
+        return replace(with_marks(table, self.marks, declaration.main_view), clock=declaration.schedule)
 
     def table(self) -> ReleaseTable:
         return replace(self.main, views={name: self.view(name) for name in self.job.all_views})
@@ -338,6 +338,6 @@ def chart_title(declaration: StreamDeclaration, drawn: int, cells: int) -> str:
     whom = budget.unit if budget.period is None else f"{budget.unit} and {budget.period}"
     promise = f"ε = {stated(budget.epsilon)}, δ = {stated(budget.delta)} per {whom} for all ticks together"
     some = f"the first {drawn} of {cells} cells; " if drawn < cells else ""
-    what = f"{name}{declaration.query.name}, {declaration.shown}, ticks of {declaration.schedule.tick}; {promise}"
+    what = f"{name}{declaration.query.name}, {declaration.main_view}, ticks of {declaration.schedule.tick}; {promise}"
     counted = " of counted events" if counted_text(budget) else ""
     return f"{what}\n{some}band: {LEVEL:.0%} interval per number{counted}"

@@ -82,8 +82,8 @@ class Job:
         one = self.declaration
         names = check_views((*one.views, *self.views), one.query, one.schedule, one.stream_postprocess)
         if one.revise_for is not None:  # the output has all revisions, and views the newest ones
-            return tuple(dict.fromkeys((*names, one.shown)))
-        return tuple(name for name in names if name != one.shown)
+            return tuple(dict.fromkeys((*names, one.main_view)))
+        return tuple(name for name in names if name != one.main_view)
 
     @property
     def kept(self) -> bool:

@@ -231,8 +231,8 @@ def _write(run: Run, counted: Counted, tell: Progress) -> State:
             tables = iter([Published.of(job, stream, stack_rows(*numbers), all_tables(), run.marks).output()])
         else:
             made = run.declaration.view_postprocess
-            tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, LEVEL, made)
-            if job.carried is not None and run.declaration.shown == RUNNING:
+            tables = shown_tables(stream, closed(), run.declaration.main_view, schedule, run.published, LEVEL, made)
+            if job.carried is not None and run.declaration.main_view == RUNNING:
                 tables = map(partial(job.carried.add_to, errors=stream._errors), tables)
         if not job.full_digits:
             tables = map(round_table, tables)

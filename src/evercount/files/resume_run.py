@@ -317,8 +317,8 @@ def _continued(
             "`start` and another `out`; `new_noise_stream` starts again with these and adds to the spent budget"
         )
     declaration = as_known(declaration, known).with_schedule(known.schedule)
-    if declaration.shown != known.shown:  # views may change, but not what an output shows
-        declaration = replace(declaration, views=(known.shown, *declaration.views))
+    if declaration.main_view != known.main_view:  # views may change, but not what an output shows
+        declaration = replace(declaration, views=(known.main_view, *declaration.views))
     return declaration if earliest is None else declaration._changed(earliest=earliest)
 
 

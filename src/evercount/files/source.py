@@ -109,14 +109,14 @@ class Source:
     def open_bytes(self) -> Iterator[IO[bytes]]:
         """The file's bytes, decompressed. That a compressed file is damaged shows while it is read."""
         try:
-            with self._opened() as raw:
+            with self._open() as raw:
                 yield raw
         except (OSError, EOFError, zlib.error) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the machine's, not the file's
             raise InputError(f"{self.name} is a damaged {self.compression} file") from error
 
-    def _opened(self) -> IO[bytes]:
+    def _open(self) -> IO[bytes]:
         if self.compression == "gzip":
             return gzip.open(self.path, "rb")  # type: ignore[return-value]
         if self.compression == "zstd":

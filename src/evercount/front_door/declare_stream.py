@@ -74,7 +74,7 @@ class Declared(TypedDict, total=False):
 def with_options(options: Any) -> Callable[[F], F]:
     """Show the options in the signature of a function, for help and completion."""
 
-    def shown(function: F) -> F:
+    def decorate(function: F) -> F:
         own = inspect.signature(function)
         named = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         for name, hint in options.__annotations__.items():
@@ -87,7 +87,7 @@ def with_options(options: Any) -> Callable[[F], F]:
             function.__doc__ = re.sub(r"        options: .*", lambda _: lines, function.__doc__ or "")
         return function
 
-    return shown
+    return decorate
 
 
 @with_options(Declared)

@@ -65,7 +65,7 @@ class FreshStream(NoiseStream):
             self._before = rows[-1].copy()
         return rows
 
-    def beside(self, first_cell: int, cells: int) -> FreshStream:
+    def further_cells(self, first_cell: int, cells: int) -> FreshStream:
         each = self._each
         return FreshStream(each.scale, cells, self._secret, first_cell, self.numeric_delta, each.limit)
 

@@ -329,7 +329,7 @@ class PureStream(NoiseStream):
         dumped = {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
         return {**dumped, "sum": self._last} if isinstance(self.tree, WindowTree) else dumped
 
-    def beside(self, first_cell: int, cells: int) -> PureStream:
+    def further_cells(self, first_cell: int, cells: int) -> PureStream:
         return PureStream(self.tree, *self._calibration, cells, self._secret, first_cell)
 
     def resume(self, dumped: dict[str, Any]) -> PureStream:

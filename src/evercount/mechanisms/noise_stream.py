@@ -71,7 +71,7 @@ class NoiseStream(ABC):
     def expect(self, names: Iterable[str]) -> None:  # noqa: B027 - doing nothing is right for numbered cells
         """Make noise of names ready that will soon be needed, where cells have names; it changes no number."""
 
-    def beside(self, first_cell: int, cells: int) -> NoiseStream:
+    def further_cells(self, first_cell: int, cells: int) -> NoiseStream:
         """The noise of further cells, numbered from `first_cell` on, under the same key, from tick 1 on."""
         raise ParameterError("the noise of this stream cannot be joined by cells: no other cell has noise of its kind")
 
@@ -115,8 +115,8 @@ class JoinedNoise(NoiseStream):
         for cohort in self.cohorts:
             cohort.noise.prepare()
 
-    def beside(self, first_cell: int, cells: int) -> NoiseStream:
-        return self.cohorts[0].noise.beside(first_cell, cells)
+    def further_cells(self, first_cell: int, cells: int) -> NoiseStream:
+        return self.cohorts[0].noise.further_cells(first_cell, cells)
 
     def dump(self) -> dict[str, Any]:
         states = [one.noise.dump() for one in self.cohorts]
@@ -130,7 +130,7 @@ def join_cells(noise: NoiseStream, old: int, new: int) -> dict[str, Any]:
 
     It takes time in proportion to the tick and to the number of new cells. `noise` itself is not changed.
     """
-    joining = noise.beside(old, new)
+    joining = noise.further_cells(old, new)
     base = np.zeros(new)
     while joining.tick < noise.tick:
         base = joining.take(min(max(1, NUMBERS_AT_A_TIME // new), noise.tick - joining.tick))[-1]

@@ -282,7 +282,7 @@ class Query(Sensitivities, Generic[V_co]):
             The arguments by name.
         """
 
-    def named(self) -> list[Any]:
+    def identity(self) -> list[Any]:
         """[name, parameters] as keys of noise are derived from them."""
         return [self.name, {SPELLED_IN_KEYS.get(name, name): value for name, value in self.parameters().items()}]
 

@@ -259,11 +259,11 @@ class Average(Sum):
     def publishing(self) -> Publishing:
         if self.per == "tick":
             return Publishing(
-                self._per_tick, weights=lambda ticks: 1.0 / ticks, no_views=NO_SUM, change=self._average_between
+                self._per_tick, weights=lambda ticks: 1.0 / ticks, why_no_views=NO_SUM, change=self._average_between
             )
         return Publishing(
             self._per_event,
-            no_views=NO_EVENTS,
+            why_no_views=NO_EVENTS,
             change=self._nothing_between,
             kept=KeptSums(self._output_scale, self._interval),
         )

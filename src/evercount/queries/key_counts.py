@@ -168,7 +168,7 @@ class KeyCounts:
     pending: tuple[Mapping[str, int], ...] = ()  # what each tick that was encoded and not released adds to each key
 
     @classmethod
-    def shown(cls, keys: list[str], tick: int) -> KeyCounts:
+    def of_published(cls, keys: list[str], tick: int) -> KeyCounts:
         """What a stream without memory keeps of its last tick: the keys that were published, and no counts."""
         places = np.arange(len(keys))
         place = dict(zip(keys, range(len(keys)), strict=True))
@@ -189,13 +189,13 @@ class KeyCounts:
                 self.rare.pop(key, None)
         return replace(self, changed={})
 
-    def opened(self) -> KeyCounts:
+    def changeable(self) -> KeyCounts:
         """A copy that `add` may change, without pending ticks."""
         settled = self.settled()
         return replace(settled, changed={}, keys=[*self.keys], place={**self.place}, pending=())
 
     def add(self, more: Mapping[str, int], minimum: int) -> KeyCounts:
-        """The counts after one more tick. `self`, a copy of `opened`, must not be used again."""
+        """The counts after one more tick. `self`, a copy of `changeable`, must not be used again."""
         counts = self.counts.copy()
         frequent: dict[str, int] = {}
         for key, number in more.items():

@@ -305,7 +305,7 @@ class Occupancy(UserQuery):
     cells = 0
     labels: tuple[str, ...] = ()
     order_matters = True
-    publishing = Publishing(no_views=NO_VIEWS)
+    publishing = Publishing(why_no_views=NO_VIEWS)
     starts_empty: ClassVar[bool] = False  # whoever is inside when a successor starts comes in again: old data
 
     def __init__(self, keys: Sequence[str] | None = None, max_events: int | None = None) -> None:

@@ -59,7 +59,7 @@ class Publishing:
     weights: Callable[[IntArray], FloatArray] | None = None
     whole: bool = False  # whether `decode` makes whole numbers of whole numbers
     # why differences of releases are no sums over ticks, and what to take; None where they are
-    no_views: str | None = None
+    why_no_views: str | None = None
     # (change, weight) as `between`, where it is not a difference of published numbers
     change: Callable[[int, int, FloatArray, FloatArray], Change] | None = None
     kept: KeptSums | None = None  # where errors follow from the sums of a release
@@ -77,8 +77,8 @@ class Publishing:
 
     def check_views(self, prefix: str, width: int | None = 1) -> None:
         """Refuse views of so many ticks (None: all so far) where they have no meaning; `prefix` begins the message."""
-        if self.no_views is not None:
-            raise ParameterError(f"{prefix}{self.no_views}")
+        if self.why_no_views is not None:
+            raise ParameterError(f"{prefix}{self.why_no_views}")
         if self.own_ticks and width != 1:
             raise ParameterError(f"{prefix}{ONE_TICK}")
 

@@ -98,7 +98,7 @@ class Quantiles(TreeQuery):
 
     @cached_property
     def publishing(self) -> Publishing:
-        return Publishing(self._decode, lambda: self.norms_beside(0.0), self._rounding, self._covariance)
+        return Publishing(self._decode, lambda: self.norms_against(0.0), self._rounding, self._covariance)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         return np.cumsum(self.tree.estimate(noisy)[:, -self.bins :], axis=1)
@@ -121,7 +121,7 @@ class Quantiles(TreeQuery):
     def quantiles(self) -> Self:
         return self
 
-    def norms_beside(self, q: float) -> FloatArray:
+    def norms_against(self, q: float) -> FloatArray:
         """Std of (number below each edge) − q·(number of all), in units of a cell's std."""
         left = np.arange(1, self.bins + 1) / self.bins
         below = np.asarray([self.tree.own[level][0] / 2 for level in range(1, self.height + 1)])  # Var r of each level

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount._validate import FloatArray, IntArray, check_count, require_fits, shown
+from evercount._validate import FloatArray, IntArray, check_count, displayable, require_fits
 from evercount.errors import EventRefused
 from evercount.privacy import Adjacency
 from evercount.queries.base import PowerQuery, is_replace, listed_events, public_names
@@ -70,7 +70,7 @@ class WordQuery(PowerQuery[FloatArray]):
         names = tuple(map(str, range(self._size))) if self._letters is None else self._letters
         join = ("" if all(len(name) == 1 for name in names) else " ").join
         words = tuple(join(word) for k in range(1, self._longest + 1) for word in product(names, repeat=k))
-        return words if all(map(str.isascii, names)) else tuple(map(shown, words))
+        return words if all(map(str.isascii, names)) else tuple(map(displayable, words))
 
     @cached_property
     def _index(self) -> dict[Any, int]:

@@ -42,10 +42,10 @@ def own_plan(live: AnyStream, points: int) -> dict[str, Any]:
     stream = live.declaration.build(replay=True) if isinstance(live, EndedStream) else live.stream
     last = live.declaration.horizon or UNBOUNDED_PLAN
     ticks = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64))
-    std = stream.std(ticks, *noise_views([live.declaration.shown], live.declaration.schedule))
+    std = stream.std(ticks, *noise_views([live.declaration.main_view], live.declaration.schedule))
     return {
         "stream": live.name,
-        "view": live.declaration.shown,
+        "view": live.declaration.main_view,
         "ticks": ticks.tolist(),
         "std": np.asarray(std).max(axis=1).tolist(),
         "sigma": stream.sigma,

@@ -281,7 +281,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         first, stop = asked.first_cell, asked.first_cell + asked.cells
         releases = await service.read(service.read_page, live, asked.after, asked.limit, first, asked.cells)
         part = {"labels": list(live.labels[first:stop]), "first_cell": first, "cells": len(live.labels)}
-        return Json({"stream": live.name, **part, "view": live.declaration.shown, "releases": releases})
+        return Json({"stream": live.name, **part, "view": live.declaration.main_view, "releases": releases})
 
     @app.get("/v1/streams/{name}/releases.{kind}", tags=["releases"], response_class=FileResponse)
     async def export_releases(

@@ -39,7 +39,7 @@ S = TypeVar("S", bound=AnyStream)
 log = logging.getLogger("evercount.service")
 
 READERS, PLANNERS, PREPARERS = 8, 2, 4  # threads
-DECLARED = ("description", "tick", "horizon", "late", "wait", "revise_for", "public", "shown")  # facts as declared
+DECLARED = ("description", "tick", "horizon", "late", "wait", "revise_for", "public")  # facts as declared
 BEHIND_SECONDS = 0.5  # a stream with several ticks to close is called catching up once the oldest is this late
 MOST_GAUGES = 100  # cells of a public stream whose released numbers are metrics; wider streams have an API of their own
 
@@ -283,6 +283,7 @@ class Service:
                 declaration.budget, enforced_by(declaration.released_query, None), declaration.tick
             ),
             **{name: getattr(declaration, name) for name in DECLARED},
+            "shown": declaration.main_view,
             "start": format_utc(schedule.begin),
             "zone": schedule.zone,
             "postprocess": list(declaration.postprocess),

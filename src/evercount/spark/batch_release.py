@@ -281,7 +281,7 @@ def _released(
     before, made = np.empty((0, len(stream.labels))), declaration.view_postprocess
     try:
         closed = (table for block in blocks for table in close_ticks(stream, block, schedule.starts_of))
-        for table in shown_tables(stream, closed, declaration.shown, schedule, before, LEVEL, made):
+        for table in shown_tables(stream, closed, declaration.main_view, schedule, before, LEVEL, made):
             yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
     finally:
         stream.close()

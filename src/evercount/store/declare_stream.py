@@ -92,7 +92,7 @@ def declare_stream(
             "query has more"
         )
     text = declaration.canonical()
-    start = declaration.schedule.opened(instant_of(now)).begin / SECOND
+    start = declaration.schedule.with_start(instant_of(now)).begin / SECOND
     declaration = declaration.started(instant_of(start))  # as it is read back: the start is part of the noise's key
     schedule = declaration.schedule
     if not schedule.manual and schedule.tick_of(instant_of(now)) > MOST_MISSED:

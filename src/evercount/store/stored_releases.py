@@ -217,7 +217,7 @@ class StoredReleases:
             return []
         table, reached = self._shown(one, after, limit, until, labels, outputs)
         hashes = self.database.read(read_hashes, one.id, after, reached)
-        return described(with_marks(table, marks, one.declaration.shown), format_utc, hashes)
+        return described(with_marks(table, marks, one.declaration.main_view), format_utc, hashes)
 
     def release_tables(self, one: Known, until: int) -> Iterator[ReleaseTable]:
         """All that the stream shows up to tick `until`, as tables of a bounded size; one at least. Each table is a read
@@ -231,7 +231,7 @@ class StoredReleases:
             if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
                 known = len(declaration.query.labels)
                 table = among(table, [*table.cells[:known], *sorted(table.cells[known:])])
-            yield with_marks(table, marks, declaration.shown)
+            yield with_marks(table, marks, declaration.main_view)
             if reached >= until:
                 return
 
@@ -239,7 +239,7 @@ class StoredReleases:
         self, one: Known, after: int, limit: int, until: int, labels: Sequence[str], cells: range
     ) -> tuple[ReleaseTable, int]:
         """At most `limit` ticks, or spans of the view that is shown, after tick `after`; the tick that was reached."""
-        declaration, name, schedule = one.declaration, one.declaration.shown, one.declaration.schedule
+        declaration, name, schedule = one.declaration, one.declaration.main_view, one.declaration.schedule
         if declaration.shows_releases:
             last = max(after, min(after + limit, until))
             return self.adder(one)(self.database.read(read_shown, one, after, last, cells)), last

@@ -119,7 +119,7 @@ class ExactStream(NoiseStream):
         self.tick, self._rows, self._state, self._before, self._start = self.tick + ticks, rows, state, before, start
         return out
 
-    def beside(self, first_cell: int, cells: int) -> ExactStream:
+    def further_cells(self, first_cell: int, cells: int) -> ExactStream:
         return ExactStream(
             self.factorization, self.scale, cells, self._secret, first_cell, self.numeric_delta, self.limit
         )

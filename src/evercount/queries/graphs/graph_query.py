@@ -222,7 +222,7 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
 
     @property
     def publishing(self) -> Publishing:
-        return Publishing(self._decode, whole=True, no_views=NO_VIEWS)
+        return Publishing(self._decode, whole=True, why_no_views=NO_VIEWS)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         return noisy + self.start_values

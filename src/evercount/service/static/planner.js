@@ -193,7 +193,7 @@ export class Planner {
     const absent = curves.filter((curve) => !drawn.includes(curve)).map((curve) => curve.name);
     this.view = planChart(byId("plan-chart"), drawn, floor, logarithmic);
     const far = `Smallest error: ${best.name}. In its worst ${tickWord(false)} the standard deviation is ${significant(best.worst_std)}`;
-    const bound = floor === null ? "." : this.beside(best, floor);
+    const bound = floor === null ? "." : this.nextToBound(best, floor);
     setText(byId("plan-summary"), far + bound);
     setText(byId("plan-caption"), `Exact errors for epsilon ${plain(plan.epsilon)}, delta ${probability(plan.delta)}, ${length(plan)}${absent.length ? `. Too large for this scale, in the table only: ${absent.join(", ")}` : ""}`);
     const rows = plan.mechanisms.map((row) => this.row(row));
@@ -202,7 +202,7 @@ export class Planner {
   }
 
   /** The best one next to the bound, which is about Gaussian noise only: noise of another kind (delta 0) can be below it. */
-  beside(best, floor) {
+  nextToBound(best, floor) {
     const smallest = `the smallest that Gaussian noise can have is ${significant(floor)}`;
     if (best.ratio_to_lower_bound >= 1) return `, ${number(best.ratio_to_lower_bound, 3)} times the bound: ${smallest}.`;
     return `. It needs no delta, and its noise is not Gaussian; ${smallest}.`;
