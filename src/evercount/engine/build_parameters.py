@@ -245,30 +245,21 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
             "a step of this stream was interrupted after its noise was drawn: release that tick first, then take the "
             "snapshot, or restore the newest one"
         )
-    query, part, last = parameters.declared, parameters.part, None
+    last = None
     if state.last is not None:
         seen, release = state.last
         sums = None if state.last_sums is None else state.last_sums.tolist()
         last = {"digest": seen.digest, "values": release.values.tolist(), "sums": sums}
     return {
-        "query": {"name": query.name, "parameters": query.parameters()},
-        "budget": parameters.budget.to_dict(),
-        "horizon": parameters.horizon,
-        "factorization": parameters.factorization.spec,
-        "views": list(parameters.views),
-        "during": None if parameters.during is None else parameters.during.to_list(),
-        "postprocess": list(parameters.postprocess),
+        **parameters.dumped,
         "noise": parameters.noise.dump(),
         "tick": state.tick,
-        "encoder": query.dump_state(state.encoder),
+        "encoder": parameters.declared.dump_state(state.encoder),
         "last": last,
         "users": {user: list(used) for user, used in state.users.items()},
         "counting": state.counting,
         "totals": state.totals if state.totals.dtype != object else state.totals.tolist(),
         "highest": state.highest,
-        "part": None if part is None else [part.start, part.stop],
-        "revise_for": parameters.revise_for,
-        "joined": [list(one) for one in parameters.errors.joined],
         "hidden": list(state.hidden),
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,22 @@ class StreamParameters:
         """
         during = self.during if self.query.starts_empty else None
         return Cost(self.budget, self.noise.numeric_delta, during, self.noise.unseen)
+
+    @cached_property
+    def dumped(self) -> dict[str, Any]:
+        """Their part of a snapshot, which every tick of a service writes."""
+        return {
+            "query": {"name": self.declared.name, "parameters": self.declared.parameters()},
+            "budget": self.budget.to_dict(),
+            "horizon": self.horizon,
+            "factorization": self.factorization.spec,
+            "views": list(self.views),
+            "during": None if self.during is None else self.during.to_list(),
+            "postprocess": list(self.postprocess),
+            "part": None if self.part is None else [self.part.start, self.part.stop],
+            "revise_for": self.revise_for,
+            "joined": [list(one) for one in self.errors.joined],
+        }
 
     @property
     def owned_key(self) -> Secret:

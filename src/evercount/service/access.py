@@ -157,15 +157,15 @@ def shared_address(host: str) -> str:
 
 async def read_body(request: Request, most: int) -> bytes:
     """The body, or Problem 413 as soon as it is too long."""
-    too_long = Problem(413, "TooLarge", f"a body has at most {most} bytes")
     declared, body = request.headers.get("content-length", ""), bytearray()
-    if declared.isdigit() and int(declared) > most:
-        raise too_long
-    async for part in request.stream():
-        body += part
-        if len(body) > most:
-            raise too_long
-    return bytes(body)
+    if not declared.isdigit() or int(declared) <= most:
+        async for part in request.stream():
+            body += part
+            if len(body) > most:
+                break
+        else:
+            return bytes(body)
+    raise Problem(413, "TooLarge", f"a body has at most {most} bytes")
 
 
 VARIABLE = "EVERCOUNT_ADMIN_TOKEN"

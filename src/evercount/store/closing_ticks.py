@@ -279,7 +279,7 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
         following = NextTicks.stored(connection, live, count)
         totals = following.totals
         assert isinstance(totals, TickTotals)
-        if live.declaration.user_caps is not None:
+        if live.declaration.budget.unit == "user":
             forget_users(connection, live, range(live.open_tick, last + 1))
         following.write(connection, live, last)
         frozen = {tick: totals.rows(tick, tick + 1)[0] for tick in np.unique(totals.tick).tolist()}

@@ -283,7 +283,7 @@ class Store(Reading):
         tick, closing.blob = live.stream.tick, live.stream.snapshot()
         live.write_state(connection, tick, closing.blob)
         live.write_totals(connection, tick + 1, np.zeros(live.stream.query.cells, np.int64))
-        if live.declaration.user_caps is not None:
+        if live.declaration.budget.unit == "user":
             forget_users(connection, live, range(live.open_tick, tick + 1))
         following.write(connection, live, tick)
         if live.declaration.remembers:
