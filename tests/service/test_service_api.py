@@ -316,7 +316,7 @@ def test_raw_counts_are_nowhere(client: httpx.Client, service: Service, caplog: 
     assert "636" not in caplog.text
 
 
-def test_a_failing_store_is_answered_and_mends(client: httpx.Client, service: Service) -> None:
+def test_a_failing_store_is_answered_and_recovers(client: httpx.Client, service: Service) -> None:
     declare(client)
     client.post("/v1/streams/flu/events", json=["north"])
     connection = service.store.database.connection()

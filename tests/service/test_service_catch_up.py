@@ -163,7 +163,7 @@ def test_a_clock_jump_waits_for_the_operator(
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "60")
             assert client.get("/readyz").json()["status"] == "clock-jump"
             assert live.closed == 900
-        clock.moment -= 30 * 86400 - 5  # the clock is mended: nothing was lost
+        clock.moment -= 30 * 86400 - 5  # the clock is right again: nothing was lost
         assert client.post("/v1/streams/seconds/events", json=["a"]).json()["tick"] == 906
         clock.moment += 7200
         assert client.post("/v1/streams/seconds/events", json=["a"]).status_code == 503

@@ -54,7 +54,7 @@ def test_a_second_process_is_refused_while_the_first_lives(
     assert second(place, head) == "opened\n"
 
 
-def test_a_lost_connection_is_noticed_and_mended(tmp_path: Path, postgres: Postgres) -> None:
+def test_a_lost_connection_is_noticed_and_restored(tmp_path: Path, postgres: Postgres) -> None:
     from evercount.store import Batch, StreamDeclaration
 
     store = Store(postgres.fresh(), head=tmp_path / "head")

@@ -205,7 +205,7 @@ class Writer(threading.Thread):
 
     def _call(self, work: Callable[[], Any], future: Future[Any]) -> None:
         try:
-            self._mend()
+            self._recover()
             future.set_result(work())
         except Exception as error:  # noqa: BLE001 - it belongs to the caller
             if not isinstance(error, EvercountError) or (
@@ -225,7 +225,7 @@ class Writer(threading.Thread):
 
     def _accept(self, batches: list[tuple[Batch, Future[Any]]], now: float) -> None:
         try:
-            self._mend()
+            self._recover()
             answers: list[Accepted | EvercountError] = self.store.accept([b for b, _ in batches], now)
         except Exception as error:  # noqa: BLE001 - nothing was committed, and everybody waiting is told
             self._failed(error)
@@ -293,7 +293,7 @@ class Writer(threading.Thread):
         """Close one slice of one stream. A failure stops no other stream."""
         live = self.store.streams.get(name)
         try:
-            self._mend()
+            self._recover()
             live = self.store.streams.get(name)  # the repair may have loaded it afresh
             if live is not None and live.due(now):
                 most = min((tick - live.open_tick for tick, _, _ in self._waiting.get(name, [])), default=None)
@@ -306,7 +306,7 @@ class Writer(threading.Thread):
                 self._failed(error)
         self._admit_waiting(name, now)
 
-    def _mend(self) -> None:
+    def _recover(self) -> None:
         """Load the store again after a failed commit: nobody knows what of it is committed."""
         if self._doubtful or self.store.database.lost:
             self.store.recover()
