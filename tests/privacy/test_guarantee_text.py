@@ -131,7 +131,7 @@ def test_sentences_about_caps_and_periods(caps: dict[str, Any], words: str, adja
     budget = Budget(1.0, 1e-6, adjacency, unit="user", **caps)
     words, within = said_by(words, tick), said_by(WITHIN[budget.period], tick)
     text = guarantee_text(budget, tick=tick)
-    everything = " ".join([text.sentence, text.who, text.question, text.compared, text.letter, *text.not_protected])
+    everything = " ".join([text.sentence, text.who, text.question, text.letter, *text.strength, *text.not_protected])
     assert tick == "manual" or "tick" not in everything
     assert "user" not in everything
     counted = "counted " if within else ""
@@ -182,7 +182,7 @@ def test_the_long_texts_say_the_same(unit: str, adjacency: str, enforced: Enforc
     assert text.who.startswith("Every single event." if unit == "event" else "Every id of a person, with everything")
     assert text.who[1:] in text.letter
     assert text.question in text.letter
-    assert text.compared in text.letter
+    assert all(sentence in text.letter for sentence in text.strength)
     assert all(f"\n- {item}" in text.letter for item in text.not_protected)
     assert "cannot break AES-256" in text.letter
     assert "at most 2.72 times as likely" in text.letter

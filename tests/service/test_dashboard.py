@@ -483,7 +483,7 @@ def test_a_private_stream_needs_a_token_that_stays_in_the_tab(
 
 
 def test_the_guarantee_is_said_in_plain_words(service: Running, visit: Callable[..., Any]) -> None:
-    budget = {"epsilon": 2, "delta": 1e-6, "unit": "user", "max_events": 5, "adjacency": "replace"}
+    budget = {"epsilon": 2, "delta": 1.2341e-6, "unit": "user", "max_events": 5, "adjacency": "replace"}
     service.declare("people", ["a"], budget=budget)
     page = visit("#/stream/people")
     wait_state(page, "live")
@@ -494,14 +494,16 @@ def test_the_guarantee_is_said_in_plain_words(service: Running, visit: Callable[
     told = service.call("streams/people")
     assert page.text_content("#guarantee-letter") == told["explained"]["letter"]
     assert told["guarantee"] in page.text_content("#guarantee")
-    assert "88 %" in text  # e²/(1+e²)
-    assert "1 in 1 million" in text
+    assert all(sentence in text for sentence in told["explained"]["strength"])
+    assert "at most 88.1 %" in text  # 100·(e²+δ)/(1+e²) = 88.08, rounded up
+    assert "a chance of at most 1 in 810,000" in text  # 1/δ = 810,307
+    assert "1.24 × 10⁻⁶" in text  # δ, rounded up
     assert "This stream has no end" in text
     assert "What it does not protect" in text
     assert "weak promise" not in text
     page.goto(f"{service.address}/#/stream/flu")
     page.wait_for_selector("#guarantee >> text=Every single event")
-    assert "62 %" in page.inner_text("#guarantee")
+    assert "at most 62.3 %" in page.inner_text("#guarantee")
 
 
 def test_pages_say_whom_a_capped_stream_protects_and_what_it_counts(

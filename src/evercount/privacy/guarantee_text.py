@@ -36,19 +36,19 @@ class GuaranteeText:
         sentence: the formal claim in one sentence, with its numbers rounded up.
         who: who is protected.
         question: what readers find out little about, to follow "find out about".
-        compared: the two cases that are compared, to follow "as likely".
+        strength: how strong the guarantee is, in two sentences, with numbers rounded so that they hold.
         not_protected: what the guarantee does not cover, one sentence or more each.
         letter: several paragraphs for readers without mathematics, a privacy notice for example.
 
     >>> from evercount import Budget
-    >>> guarantee_text(Budget(1.0, 1e-6)).compared
-    'with the event as without it'
+    >>> guarantee_text(Budget(1.0, 1e-6)).strength[0]
+    'Whatever is published is at most 2.72 times as likely with the event as without it, plus a chance of at most ...'
     """
 
     sentence: str
     who: str
     question: str
-    compared: str
+    strength: tuple[str, str]
     not_protected: tuple[str, ...]
     letter: str
 
@@ -91,8 +91,9 @@ def guarantee_text(budget: Budget, enforced: Enforced = "evercount", tick: str =
     tick = tick_word(tick)
     words = _event_words(budget) if budget.unit == "event" else _person_words(budget, enforced, tick)
     limits = _not_protected(budget, enforced, words, _within(budget, enforced, tick))
-    sentence, letter = _sentence(budget, words), _letter(budget, words, limits)
-    return GuaranteeText(sentence, words.unit, words.question, words.compared, limits, letter)
+    strength = _strength(budget, words)
+    letter = _letter(words, strength, limits)
+    return GuaranteeText(_sentence(budget, words), words.unit, words.question, strength, limits, letter)
 
 
 def successor_text(cost: Cost) -> str:
@@ -324,19 +325,26 @@ def _not_protected(budget: Budget, enforced: Enforced, words: _Words, within: st
     return tuple(item for item in items if item)
 
 
-def _letter(budget: Budget, words: _Words, limits: tuple[str, ...]) -> str:
+def _strength(budget: Budget, words: _Words) -> tuple[str, str]:
     epsilon, delta = stated(budget.epsilon), stated(budget.delta)
     factor = _digits(math.exp(budget.epsilon), up=True) if budget.epsilon <= 20 else f"e^{epsilon}"
     exception = f", plus a chance of at most 1 in {_digits(1 / Decimal(delta), up=False)}" if budget.delta else ""
     chance = _digits(100 * guess_chance(budget), up=True)
+    return (
+        f"Whatever is published is at most {factor} times as likely {words.compared}{exception} (epsilon {epsilon}, "
+        f"delta {delta}).",
+        "Someone who has to guess which of two equally likely cases is true can be right with a chance of at most "
+        f"{chance} %; blind guessing gives 50 %.",
+    )
+
+
+def _letter(words: _Words, strength: tuple[str, str], limits: tuple[str, ...]) -> str:
     paragraphs = (
         "We publish statistics that are updated for as long as the system runs. Before each publication a computer "
         "adds random noise. The noise is chosen so that all publications together reveal little about "
         f"{words.question}.",
         f"Who is protected: {words.unit[0].lower()}{words.unit[1:]}",
-        f'"Little" has a number. Whatever we publish is at most {factor} times as likely {words.compared}{exception} '
-        f"(epsilon {epsilon}, delta {delta}). Someone who has to guess which of two equally likely cases is true can "
-        f"be right with a chance of at most {chance} %; blind guessing gives 50 %.",
+        f'"Little" has a number. {" ".join(strength)}',
         "The guarantee does not depend on what the reader already knows, on other data that may appear in future, or "
         "on the computers of an attacker who cannot break AES-256 encryption. It is a mathematical theorem, and "
         "anyone can test the program that keeps it.",

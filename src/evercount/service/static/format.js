@@ -47,21 +47,18 @@ export function significant(value) {
 /** A number as it was declared. */
 export const plain = (value) => new Intl.NumberFormat(LOCALE, { maximumSignificantDigits: 15 }).format(value);
 
-/** A small probability in powers of ten. */
-export function probability(value) {
-  if (!Number.isFinite(value)) return DASH;
-  if (value >= 0.001 || value === 0) return new Intl.NumberFormat(LOCALE, { maximumSignificantDigits: 3 }).format(value);
-  const [mantissa, exponent] = value.toExponential().split("e");
-  const power = [...String(-Number(exponent))].map((d) => "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[d]).join("");
-  const front = Number(Number(mantissa).toPrecision(3));
-  return `${front === 1 ? "" : `${new Intl.NumberFormat(LOCALE).format(front)} × `}10\u207b${power}`;
+/** A number of a promise in three digits, rounded up so that the promise still holds; from its digits, so that 1.1 stays 1.1. */
+export function atMost(value) {
+  return new Intl.NumberFormat(LOCALE, { maximumSignificantDigits: 3, roundingMode: "ceil" }).format(String(value));
 }
 
-/** "1 in 10 billion": the same small probability in words. */
-export function oneIn(value) {
-  if (!(value > 0)) return "never";
-  const words = new Intl.NumberFormat("en", { notation: "compact", compactDisplay: "long", maximumSignificantDigits: 2 });
-  return `1 in ${words.format(1 / value)}`;
+/** A small probability of a promise in powers of ten. */
+export function probability(value) {
+  if (!Number.isFinite(value)) return DASH;
+  if (value >= 0.001 || value === 0) return atMost(value);
+  const [mantissa, exponent] = value.toExponential().split("e");
+  const power = [...String(-Number(exponent))].map((d) => "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[d]).join("");
+  return `${mantissa === "1" ? "" : `${atMost(mantissa)} × `}10\u207b${power}`;
 }
 
 let zone = null;

@@ -1,17 +1,13 @@
 // The guarantee of a stream in plain words: who is protected, from what, how strongly, how long, and what is not covered.
 
-import { byId, element, number, oneIn, plain, probability, setText, tickWord, ticks } from "./format.js";
+import { atMost, byId, element, number, plain, probability, setText, tickWord, ticks } from "./format.js";
 
-/**
- * The largest chance of guessing right which of two equally likely cases holds: (e^ε + δ)/(1 + e^ε).
- * It follows from total variation ≤ (e^ε − 1 + 2δ)/(e^ε + 1), so δ is included.
- */
-export function guessing(epsilon, delta) {
+/** The largest chance of a right guess, for the bar: `guess_chance` of guarantee_text.py, whose words state it. */
+function guessing(epsilon, delta) {
   return Math.min(1, (1 + delta * Math.exp(-epsilon)) / (1 + Math.exp(-epsilon)));
 }
 
 const WEAK = 0.95;
-const percent = (share) => `${number(share * 100, share > 0.995 && share < 1 ? 2 : 0)} %`;
 
 function duration(facts, tick) {
   if (facts.horizon === null || facts.horizon === undefined) {
@@ -68,7 +64,7 @@ function together(facts, ledger) {
   if (!total || total.streams < 2) return [];
   return part(
     "Together with the other streams",
-    words(`This service ${ledger.covers === "public streams" ? "publishes" : "runs"} ${number(total.streams)} streams with this kind of promise. If they are about the same ${unit}s, the promise of all of them together is epsilon ${number(total.epsilon, 2)} and delta ${probability(total.delta)}.`),
+    words(`This service ${ledger.covers === "public streams" ? "publishes" : "runs"} ${number(total.streams)} streams with this kind of promise. If they are about the same ${unit}s, the promise of all of them together is epsilon ${atMost(total.epsilon)} and delta ${probability(total.delta)}.`),
   );
 }
 
@@ -93,9 +89,8 @@ export function renderGuarantee(box, facts, tick, ledger) {
         element("div", {}, element("dt", {}, "Epsilon"), element("dd", { class: "num" }, plain(budget.epsilon))),
         element("div", {}, element("dt", {}, "Delta"), element("dd", { class: "num" }, probability(budget.delta))),
       ),
-      words(`Of two equally likely cases, the right one can be guessed with a chance of at most ${percent(share)}. Blind guessing gives 50 %.`),
+      ...explained.strength.map(words),
       guessBar(share),
-      words(`In general, any result is at most ${number(Math.exp(budget.epsilon), 2)} times as likely ${explained.compared}, plus a chance of ${oneIn(budget.delta)}.`),
       ...(share > WEAK ? [words("This is a weak promise: an epsilon of this size rules out little.")] : []),
     ),
     ...part("For how long", element("p", { id: "guarantee-length" }, duration(facts, tick))),
