@@ -30,7 +30,7 @@ from evercount.engine.write_table import among, each_tick
 from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
 from evercount.store.accept_totals import CountedTicks
-from evercount.store.commit_batches import Group, add_totals, keep_early, read_early, stored_totals
+from evercount.store.commit_batches import Group, add_totals, read_early
 from evercount.store.database import Database, insert_rows
 from evercount.store.known_users import forget_users
 from evercount.store.named_events import as_tick
@@ -49,14 +49,18 @@ Came = dict[int, Any]  # what came for each tick: exact sums, or events
 
 @dataclass(frozen=True, eq=False)
 class NextTicks:
-    """What the next ticks count, and what moves from the last of them to the tick after it. Secret."""
+    """What the next ticks count, and what moves from the last of them to the tick after it, which opens with that.
+    Secret."""
 
     totals: TickTotals | TickEvents
-    left: Totals | list[Any] | None
-    counted: CountedTicks | None  # what was counted elsewhere for them
+    moved_sums: Totals
+    moved_events: list[Any]
+    counted: CountedTicks | None = None  # what was counted elsewhere for them
 
     @classmethod
-    def of(cls, live: LiveStream, ticks: range, came: Came, events: bool, counted: CountedTicks | None) -> NextTicks:
+    def of(
+        cls, live: LiveStream, ticks: range, came: Came, events: bool, counted: CountedTicks | None = None
+    ) -> NextTicks:
         """Nothing counts in a missing tick. Where its events move, they are the first ones of the next tick. `events`:
         whether `came` holds events, and not sums."""
         moving = missing_ticks(live.marks, ticks, NEXT)
@@ -65,14 +69,14 @@ class NextTicks:
             if gone is not None and tick in moving:
                 add = _joined if events else add_exactly
                 came[tick + 1] = add(gone, came[tick + 1]) if tick + 1 in came else gone
-        left = came.pop(ticks.stop, None)
+        left, zeros = came.pop(ticks.stop, None), no_sums(live)
         if events:
             totals = TickEvents(ticks.start, [came.get(tick, []) for tick in ticks])
-            return cls(totals, _listed(left or []) or None, counted)
+            return cls(totals, zeros, _listed(left or []), counted)
         rows = np.zeros((len(ticks), live.stream.query.cells), np.int64)
         for tick, row in came.items():
             rows[tick - ticks.start] = cut_total(live.declaration.query, row)
-        return cls(TickTotals.dense(ticks.start, rows), left, counted)
+        return cls(TickTotals.dense(ticks.start, rows), zeros if left is None else left, [], counted)
 
     @classmethod
     def stored(cls, connection: Connection, live: LiveStream, count: int) -> NextTicks:
@@ -92,36 +96,35 @@ class NextTicks:
         return cls.of(live, ticks, came, live.declaration.remembers, counted)
 
     @classmethod
-    def given(cls, connection: Connection, live: LiveStream, given: TickTotals | TickEvents) -> NextTicks:
+    def given(cls, live: LiveStream, given: TickTotals | TickEvents) -> NextTicks:
         """The next ticks of what files hold, and of what moved to the first of them."""
         ticks = range(given.first_tick, given.first_tick + len(given))
-        counted = CountedTicks(stored_totals(connection, live, ticks[:1])) if live.counted else None
         if isinstance(given, TickEvents):
-            came = dict(zip(ticks, given.ticks, strict=True))
-            if ticks and ticks.start in live.early:
-                early = [event for event, _ in read_early(connection, live, ticks.start)]
-                came[ticks.start] = _joined(early, came[ticks.start])
-            return cls.of(live, ticks, came, True, counted)
-        moved = {} if counted is None else counted.totals
+            came: Came = dict(zip(ticks, given.ticks, strict=True))
+            if live.events:
+                came[ticks.start] = _joined(live.events, came.get(ticks.start, []))
+            return cls.of(live, ticks, came, True)
+        moved = live.totals.any()
         if not moved and not missing_ticks(live.marks, ticks):
-            return cls(given, None, counted)
+            return cls(given, no_sums(live), [])
         came = {tick: given.rows(tick, tick + 1)[0] for tick in np.unique(given.tick).tolist()}
-        for tick, row in moved.items():
-            came[tick] = add_exactly(row, came[tick]) if tick in came else row
-        return cls.of(live, ticks, came, False, counted)
+        if moved:
+            came[ticks.start] = add_exactly(live.totals, came.get(ticks.start, no_sums(live)))
+        return cls.of(live, ticks, came, False)
 
     def write(self, connection: Connection, live: LiveStream, last: int) -> None:
         """Keep what moves to the next tick and nothing else of these, in the transaction that counts them."""
         if self.counted is not None:
             self.counted.write(connection, live, last)
-        if live.early:
-            schema.remove(connection, schema.early_events, stream=live.id, tick=range(last + 1))
-        if isinstance(self.left, list):
-            keep_early(connection, live, {last + 1: [(event, None) for event in self.left]})
-            live.early.add(last + 1)
-        elif self.left is not None:
-            add_totals(connection, live, {last + 1: self.left})
-            live.counted = True
+        live.write_totals(connection, last + 1, self.moved_sums)
+        if live.declaration.remembers:
+            schema.remove(connection, schema.open_events, stream=live.id, tick=range(last + 1))
+        if self.moved_events:
+            live.write_events(connection, last + 1, 0, self.moved_events)
+
+
+def no_sums(live: LiveStream) -> IntArray:
+    return np.zeros(live.stream.query.cells, np.int64)
 
 
 def make_ready(store: Store, live: LiveStream, count: int) -> int:
@@ -138,7 +141,7 @@ def make_ready(store: Store, live: LiveStream, count: int) -> int:
             schema.remove(connection, schema.early_events, stream=live.id, tick=tick)
         group.settle()
         live.early.discard(tick)
-    return min([count, *(one - tick for one in live.early if tick < one)])
+    return min([count, *(one - tick for one in live.early)])
 
 
 def _listed(events: Any) -> list[Any]:
@@ -274,7 +277,7 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
     if live.declaration.horizon is not None:
         count = min(count, live.declaration.horizon - live.closed)
     count = make_ready(store, live, min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells)))
-    last, zeros = live.closed + count, np.zeros(live.stream.query.cells, np.int64)
+    last = live.closed + count
     with store.database.transaction() as connection:
         following = NextTicks.stored(connection, live, count)
         totals = following.totals
@@ -284,9 +287,8 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
         following.write(connection, live, last)
         frozen = {tick: totals.rows(tick, tick + 1)[0] for tick in np.unique(totals.tick).tolist()}
         add_totals(connection, live, frozen)
-        live.write_totals(connection, last + 1, zeros)
         schema.change(connection, schema.cut_streams, {"closing": last}, stream=live.id)
-    live.totals, cut.closing = zeros, last
+    live.totals, cut.closing = following.moved_sums, last
 
 
 # -- anywhere ---------------------------------------------------------------------------------------------------------

@@ -149,11 +149,10 @@ class Group:
         insert_rows(self.connection, schema.batches, rows)
         for name, totals in self.totals.items():
             self.streams[name].write_totals(self.connection, self.streams[name].open_tick, totals)
-        for name, events in ((name, events) for name, events in self.events.items() if events):
+        for name, events in self.events.items():
             live = self.streams[name]
-            sealed = live.seal(json.dumps(events).encode(), "events", live.open_tick)
-            row = {"stream": live.id, "tick": live.open_tick, "number": live.groups, "sealed": sealed}
-            self.connection.execute(insert(schema.open_events), [row])
+            if events:
+                live.write_events(self.connection, live.open_tick, live.groups, events)
         for name, sums in self.ahead.items():
             add_totals(self.connection, self.streams[name], sums)
         for name, kept in self.early.items():

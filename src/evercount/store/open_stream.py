@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from evercount.noise import Secret
 from evercount.privacy import successor_text
 from evercount.queries import Query
 from evercount.store import schema
+from evercount.store.database import insert_rows
 from evercount.store.saturation import Totals, check_request, pack_totals
 from evercount.store.sealing import Sealer
 
@@ -298,6 +300,10 @@ class LiveStream:
     def write_totals(self, connection: Connection, tick: int, totals: Totals) -> None:
         new = {"tick": tick, "sealed": self.pack_totals(totals, tick)}
         schema.change(connection, schema.accumulators, new, stream=self.id)
+
+    def write_events(self, connection: Connection, tick: int, number: int, events: list[Any]) -> None:
+        row = (self.id, tick, number, self.seal(json.dumps(events).encode(), "events", tick))
+        insert_rows(connection, schema.open_events, [row])
 
 
 @dataclass(frozen=True)

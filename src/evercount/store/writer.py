@@ -238,7 +238,7 @@ class Store(Reading):
         **Guarantee.** As `close_ticks`; and a run of files has happened whole or not at all. Test:
         tests/files/test_run_state.py::test_killed_at_every_step_into_a_store.
         """
-        self._release(live, closed_at, lambda connection: NextTicks.given(connection, live, given), also)
+        self._release(live, closed_at, lambda _: NextTicks.given(live, given), also)
 
     def _release(
         self,
@@ -265,9 +265,8 @@ class Store(Reading):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
         live.blob, live.head, live.labels = closing.blob, closing.head, closing.labels
-        live.totals, live.events, live.groups = np.zeros(live.stream.query.cells, np.int64), [], 0
-        live.looked_at, live.encoder, live.closed = 0, None, live.stream.tick
-        live.early = {tick for tick in live.early if tick > live.closed}
+        live.totals, live.events = following.moved_sums, following.moved_events
+        live.groups, live.looked_at, live.encoder, live.closed = int(bool(live.events)), 0, None, live.stream.tick
         self.write_head(live)
 
     def _describe(self, live: LiveStream, new: int, describe: int | None, cells: int | None) -> list[dict[str, Any]]:
@@ -282,12 +281,9 @@ class Store(Reading):
     def _consume(self, connection: Connection, live: LiveStream, closing: ClosingTicks, following: NextTicks) -> None:
         tick, closing.blob = live.stream.tick, live.stream.snapshot()
         live.write_state(connection, tick, closing.blob)
-        live.write_totals(connection, tick + 1, np.zeros(live.stream.query.cells, np.int64))
         if live.declaration.user_caps is not None:
             forget_users(connection, live, range(live.open_tick, tick + 1))
         following.write(connection, live, tick)
-        if live.declaration.remembers:
-            schema.remove(connection, schema.open_events, stream=live.id, tick=range(tick + 1))
         if time.monotonic() > self._forget_at:
             old = schema.batches.c.accepted < time.time() - REMEMBER_SECONDS
             connection.execute(delete(schema.batches).where(old))
