@@ -198,15 +198,15 @@ class LiveStream:
     def check_running(self) -> None:
         if self.stopped:
             raise StreamStopped(f"stream {self.name!r} is stopped: {self.stopped}")
+        if self.waiting == FILES:
+            raise Conflict(
+                f"stream {self.name!r} is fed by `evercount release --db`, which counts files: it takes no events here"
+            )
 
     def check_open(self, now: float) -> None:
         self.check_running()
         if self.finished:
             raise self.over()
-        if self.waiting == FILES:
-            raise Conflict(
-                f"stream {self.name!r} is fed by `evercount release --db`, which counts files: it takes no events here"
-            )
         schedule = self.declaration.schedule
         if not schedule.manual and instant_of(now) < schedule.begin:
             raise TooEarly(f"the stream starts at {format_utc(schedule.begin)}: send the events then")
