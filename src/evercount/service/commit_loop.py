@@ -118,16 +118,15 @@ class Writer(threading.Thread):
             raise InputError(
                 f"stream {live.name!r} closes its ticks by the clock, every {live.declaration.schedule.tick}"
             )
-        if tick is not None and tick != live.open_tick:
-            if tick > live.open_tick:
-                raise InputError(f"tick {tick} is out of turn: the open tick is {live.open_tick}")
-            first_cells = range(CELLS_PER_PAGE)
-            earlier = self.store.read_releases(live, tick - 1, 1, tick, first_cells)
-            if not earlier:
-                raise AlreadyReleased(f"tick {tick} is released already")
-            return earlier
-        releases = self.store.close_ticks(live, 1, self.clock.now(), cells=CELLS_PER_PAGE)
-        self.publish(live.name)
+        tick = tick or live.open_tick
+        if tick > live.open_tick:
+            raise InputError(f"tick {tick} is out of turn: the open tick is {live.open_tick}")
+        if tick == live.open_tick:
+            self.store.close_ticks(live, 1, self.clock.now())
+            self.publish(live.name)
+        releases = self.store.read_releases(live, tick - 1, 1, tick, range(CELLS_PER_PAGE))
+        if not releases:
+            raise AlreadyReleased(f"tick {tick} is released already")
         return releases
 
     def stop(self) -> None:

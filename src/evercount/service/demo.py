@@ -60,7 +60,7 @@ def prefill(store: Store, hours: int = YEAR) -> None:
     totals = TickTotals.dense(1, np.random.default_rng(SEED).poisson(flu.rates(np.arange(hours))))
     store.accept_totals(NAME, CountedBatch("the year before", 0, totals, fresh=True))  # once, also after a kill
     while live.closed < hours:
-        store.close_ticks(live, hours - live.closed, now, describe=0)
+        store.close_ticks(live, hours - live.closed, now)
 
 
 def demo_clock(store: Store) -> Clock:

@@ -290,5 +290,5 @@ class FedStream:
         now -= max(0, wait - self.declaration.waits)
         first = self.live.closed + 1
         while (count := self.due(now)) > 0:
-            self.store.close_ticks(self.live, count, now / SECOND, describe=0, run=self.run)
+            self.store.close_ticks(self.live, count, now / SECOND, self.run)
         return range(first, self.live.closed + 1)

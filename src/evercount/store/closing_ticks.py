@@ -247,11 +247,11 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
     live.cut = CutStream(shards, 0)
 
 
-def close_by_shards(store: Store, live: LiveStream, count: int, closed_at: float, run: Run | None = None) -> int:
-    """Release the next `count` ticks of a stream that is cut into shards; returns how many were released. What an
-    earlier call has begun is brought to its end instead: its ticks keep their totals."""
-    cut = live.cut
-    assert cut is not None
+def close_by_shards(
+    store: Store, live: LiveStream, cut: CutStream, count: int, closed_at: float, run: Run | None
+) -> None:
+    """Release the next `count` ticks of a stream that is cut into shards. What an earlier call has begun is brought to
+    its end instead: its ticks keep their totals."""
     if cut.closing == live.closed:
         _freeze(store, live, cut, count)
     (run or partial(close_here, store.key))(ShardWork(shareable_place(store.database), live.id, cut.shards))
@@ -269,7 +269,6 @@ def close_by_shards(store: Store, live: LiveStream, count: int, closed_at: float
         CountedTicks().write(connection, live, cut.closing)
     live.head, live.closed = head, cut.closing
     store.write_head(live)
-    return len(links)
 
 
 def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
