@@ -32,13 +32,13 @@ class LogKeeper(threading.Thread):
     committed is durable before and after: the log and the file together are the database, and SQLite's own locks keep
     the mover, the writer and readers apart. Test: `tests/service/test_log_keeper.py`."""
 
-    def __init__(self, database: Database, pause: float = PAUSE_SECONDS) -> None:
+    def __init__(self, database: Database) -> None:
         super().__init__(name="evercount-log", daemon=True)
-        self._database, self._pause = database, pause
+        self._database = database
         self._over = threading.Event()
 
     def run(self) -> None:
-        self._database.move_log(lambda: self._over.wait(self._pause))
+        self._database.move_log(lambda: self._over.wait(PAUSE_SECONDS))
 
     def stop(self) -> None:
         self._over.set()
@@ -334,14 +334,8 @@ class Watcher(Writer):
         future.set_exception(Problem(403, "ReadOnly", "this service shows a store and changes nothing", remedy))
         return future
 
-    def run(self) -> None:
-        while True:
-            try:
-                self._queue.get(timeout=LOOK_SECONDS)
-            except queue.Empty:
-                self.close_due()
-                continue
-            return
+    def _wait(self) -> float:
+        return LOOK_SECONDS
 
     def close_due(self) -> float:
         """Publish what was released since the last look; the process that writes to the store closes the ticks."""

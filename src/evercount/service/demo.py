@@ -50,17 +50,15 @@ def reports(hour: int) -> IntArray:
     return np.asarray(generator.poisson(flu.rates(np.asarray([hour % YEAR]))[0]), dtype=np.int64)
 
 
-def prefill(store: Store, hours: int = YEAR) -> None:
+def prefill(store: Store) -> None:
     """Declare the stream and publish its first hours, unless that is done: the first page shows a year at once."""
     declaration = demo_declaration()
-    now = declaration.schedule.begin / SECOND + hours * HOUR
+    now = declaration.schedule.begin / SECOND + YEAR * HOUR
     live = store.declare(declaration, now)
-    if live.closed >= hours:
-        return
-    totals = TickTotals.dense(1, np.random.default_rng(SEED).poisson(flu.rates(np.arange(hours))))
+    totals = TickTotals.dense(1, np.random.default_rng(SEED).poisson(flu.rates(np.arange(YEAR))))
     store.accept_totals(NAME, CountedBatch("the year before", 0, totals, fresh=True))  # once, also after a kill
-    while live.closed < hours:
-        store.close_ticks(live, hours - live.closed, now)
+    while live.closed < YEAR:
+        store.close_ticks(live, YEAR - live.closed, now)
 
 
 def demo_clock(store: Store) -> Clock:

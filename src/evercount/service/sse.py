@@ -40,7 +40,7 @@ def by_tick(releases: list[dict[str, Any]]) -> list[tuple[int, str]]:
 class Hub:
     """Who listens to which stream. Lives in the event loop; other threads come in by `publish`."""
 
-    def __init__(self, most: int = 256, most_per_client: int = 32) -> None:
+    def __init__(self, most: int, most_per_client: int) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
         self.most, self.most_per_client = most, most_per_client
@@ -84,14 +84,7 @@ class Hub:
             if (news := self._news.pop(name, None)) is not None:
                 news.set()
 
-    async def events(
-        self,
-        name: str,
-        after: int,
-        read: Read,
-        allowed: Callable[[], bool] = lambda: True,
-        heartbeat: float = HEARTBEAT_SECONDS,
-    ) -> AsyncIterator[str]:
+    async def events(self, name: str, after: int, read: Read, allowed: Callable[[], bool]) -> AsyncIterator[str]:
         """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed. The
         store is asked after every waking and every heartbeat: a release that is committed but was never published (the
         commit's answer was lost) is sent, too."""
@@ -108,7 +101,7 @@ class Hub:
             if releases:
                 continue
             try:
-                await asyncio.wait_for(news.wait(), heartbeat)
+                await asyncio.wait_for(news.wait(), HEARTBEAT_SECONDS)
             except TimeoutError:
                 yield ": heartbeat\n\n"
 

@@ -30,7 +30,7 @@ from evercount.engine.write_table import among, each_tick
 from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
 from evercount.store.accept_totals import CountedTicks
-from evercount.store.commit_batches import Group, add_totals, read_early
+from evercount.store.commit_batches import Pending, add_totals, read_early
 from evercount.store.database import Database, insert_rows
 from evercount.store.known_users import forget_users
 from evercount.store.named_events import as_tick
@@ -135,11 +135,11 @@ def make_ready(store: Store, live: LiveStream, count: int) -> int:
     tick = live.open_tick
     if tick in live.early:
         with store.database.transaction() as connection:
-            group = Group(store.streams, connection, 0.0)
-            group.count_early(live, read_early(connection, live, tick))
-            group.write()
+            pending = Pending(live, connection)
+            pending.count_early(read_early(connection, live, tick))
+            pending.write()
             schema.remove(connection, schema.early_events, stream=live.id, tick=tick)
-        group.settle()
+        pending.settle()
         live.early.discard(tick)
     return min([count, *(one - tick for one in live.early)])
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, delete, select
 from evercount._validate import AnyArray, IntArray
 from evercount.queries.user_cap import NOTHING, Used
 from evercount.store.database import insert_rows, replace_rows
-from evercount.store.schema import remove, rows_of, users
+from evercount.store.schema import in_parts, remove, rows_of, users
 from evercount.store.sealing import Sealer
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 RECORD = struct.Struct(">4q")
 HASH = np.dtype("S32")  # the keyed hash of a user; arrays of them are compared as texts, and all have the same length
 BLOCK = np.dtype([("user", HASH), ("used", "<i8", 4)])
-PART = 500  # users that are read with one statement
 DAY_BYTES = 8  # of the 32 bytes of a user, where ticks are revised: the number of the tick, then the hash
 BLOCK_KEYS = 2**32  # the key of a block is a number below this in eight bytes; that of a user has 32 bytes
 
@@ -133,9 +132,7 @@ class KnownUsers:
         if not self._rows:
             _split_blocks(connection, self._stream, self._sealer)
             self._rows = True
-        unread = [user for user in wanted if user not in self._used]
-        for start in range(0, len(unread), PART):
-            part = unread[start : start + PART]
+        for part in in_parts([user for user in wanted if user not in self._used]):
             for row in rows_of(connection, users, "user", "sealed", stream=self._stream, user=part):
                 user = bytes(row.user)
                 self._used[user] = _open(self._sealer, self._stream, user, row.sealed)

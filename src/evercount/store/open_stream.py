@@ -364,11 +364,9 @@ def encode_events(declaration: StreamDeclaration, payloads: list[Any]) -> IntArr
 
 def count_events(payloads: list[Any], single: bool) -> int:
     """The number of events that a batch for a count stands for: each item is a whole number (0 or 1 per user)."""
-    total = 0
     most = 1 if single else 2**40
     for number, item in enumerate(payloads):
-        if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= most:
+        if type(item) is not int or not 0 <= item <= most:
             wanted = "0 or 1" if single else "a whole number of events, from 0 to 2^40"
             raise InputError(f"event {number} (from 0) must be {wanted}, got {item!r:.40}")
-        total += item
-    return total
+    return sum(payloads)

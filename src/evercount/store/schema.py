@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, MetaData, Table, and_, delete, insert, inspect, select, update
 from sqlalchemy.engine import Connection, CursorResult
@@ -13,6 +13,8 @@ from sqlalchemy.types import BigInteger, Double, Integer, LargeBinary, String, T
 from evercount.errors import StoreError
 
 metadata = MetaData()
+V = TypeVar("V")
+NAMED_AT_ONCE = 500  # values that one statement names: databases limit their number
 
 
 def required(name: str, kind: Any, **options: Any) -> Column[Any]:
@@ -211,6 +213,10 @@ def rows_of(
     """Some columns (all where none is named) of the rows that have these values, in the order of a column."""
     query = select(*(table.c[name] for name in columns or table.c.keys())).where(having(table, **values))
     return connection.execute(query.order_by(table.c[order]) if order else query)
+
+
+def in_parts(values: Sequence[V], size: int = NAMED_AT_ONCE) -> Iterator[Sequence[V]]:
+    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def find(connection: Connection, /, table: Table, column: str, **values: Any) -> Any:

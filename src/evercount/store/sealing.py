@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from sqlalchemy import Row, delete, insert
 
 from evercount._safe_files import read_secret_file
-from evercount.errors import ParameterError, StoreError, UnknownName
+from evercount.errors import ParameterError, StoreError
 from evercount.noise import random_bytes, random_token
 from evercount.store import schema
 
@@ -105,7 +105,6 @@ class Sealer:
 
 
 Role = Literal["admin", "write", "read"]
-ROLES: tuple[str, ...] = get_args(Role)
 SHORTEST = 24  # characters of a token that an operator chooses; a shorter one could be guessed from its hash
 
 
@@ -120,12 +119,8 @@ def check_token(token: str) -> str:
     return token
 
 
-def add_token(store: Store, role: str, label: str = "") -> tuple[int, str]:
+def add_token(store: Store, role: Role, label: str = "") -> tuple[int, str]:
     """(id, token) of a new token; this is the only time that it can be seen."""
-    if role not in ROLES:
-        raise UnknownName("role", role, ROLES)
-    if not isinstance(label, str) or len(label) > 200:
-        raise ParameterError("label must be a text of at most 200 characters")
     token = f"evc_{role}_{random_token()}"
     row = {"role": role, "label": label, "digest": token_digest(token), "created": time.time()}
     with store.database.transaction() as connection:

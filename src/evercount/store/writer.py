@@ -187,9 +187,9 @@ class Store(Reading):
             for live in self.streams.values():  # they may have read events that are not committed
                 live.encoder = None
             raise
-        group.settle()
-        for name in group.events:
-            live = self.streams[name]
+        for pending in group.pending.values():
+            pending.settle()
+            live = pending.live
             if 2 * len(live.events) >= 3 * live.looked_at:  # all events are looked at again: not after every batch
                 self.noise_ahead.draw_new_keys(live)
         return answers
