@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -33,12 +34,9 @@ class LogKeeper(threading.Thread):
     the mover, the writer and readers apart. Test: `tests/service/test_log_keeper.py`."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(name="evercount-log", daemon=True)
-        self._database = database
         self._over = threading.Event()
-
-    def run(self) -> None:
-        self._database.move_log(lambda: self._over.wait(PAUSE_SECONDS))
+        over = partial(self._over.wait, PAUSE_SECONDS)
+        super().__init__(target=database.move_log, args=(over,), name="evercount-log", daemon=True)
 
     def stop(self) -> None:
         self._over.set()
@@ -94,8 +92,7 @@ class Writer(threading.Thread):
         self._retry_at = 0.0
         self._stopping = False
         self._doubtful = False
-        self._turn = 0
-        self._turns: dict[str, int] = {}
+        self._turns: dict[str, float] = {}  # when each stream had its last turn
         self._waiting: dict[str, list[tuple[int, Batch, Future[Any]]]] = {}
         """Of streams whose keys nobody listed: batches that came after the open tick had ended, with their tick."""
 
@@ -184,8 +181,7 @@ class Writer(threading.Thread):
                 ready.append((batch, future))
         if kept:
             self._waiting[name] = kept
-        if ready:
-            self._accept(ready, now)
+        self._accept(ready, now)
 
     def _refuse_waiting(self, refusal: EvercountError) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -218,11 +214,11 @@ class Writer(threading.Thread):
         for batch, future in batches:
             if (refusal := behind[batch.stream]) is not None:
                 future.set_exception(refusal)
-        batches = [(batch, future) for batch, future in batches if behind[batch.stream] is None]
-        if batches:
-            self._accept(batches, now)
+        self._accept([(batch, future) for batch, future in batches if behind[batch.stream] is None], now)
 
     def _accept(self, batches: list[tuple[Batch, Future[Any]]], now: float) -> None:
+        if not batches:
+            return
         try:
             self._mend()
             answers: list[Accepted | EvercountError] = self.store.accept([b for b, _ in batches], now)
@@ -281,7 +277,7 @@ class Writer(threading.Thread):
         ends = time.monotonic() + SLICE_SECONDS
         for name in sorted(left, key=lambda name: (left[name] > 1, self._turns.get(name, 0))):
             self._close(name, now)
-            self._turns[name] = self._turn = self._turn + 1
+            self._turns[name] = time.monotonic()
             if left[name] > 1 and time.monotonic() >= ends:
                 break
         for name in [name for name in self._waiting if name not in left]:  # it is over, or the clock went back

@@ -28,7 +28,7 @@ TICK_SECONDS = 1.0  # real seconds of one demonstration hour
 YEAR = 52 * 7 * 24  # hours that are published before the first page is shown; then the same winter comes again
 SEED = 20261001
 
-DECLARATION = {
+TABLE = {
     "name": NAME,
     "description": "Made-up data: hourly flu reports of eight invented regions. A year is published; now one hour "
     "passes every second.",
@@ -44,6 +44,9 @@ DECLARATION = {
 }
 
 
+DECLARATION = StreamDeclaration.from_dict(TABLE)
+
+
 def reports(hour: int) -> IntArray:
     """The reports of one hour (from 0) per region: Poisson, the same whenever it is asked."""
     generator = np.random.default_rng([SEED, hour])
@@ -52,9 +55,8 @@ def reports(hour: int) -> IntArray:
 
 def prefill(store: Store) -> None:
     """Declare the stream and publish its first hours, unless that is done: the first page shows a year at once."""
-    declaration = demo_declaration()
-    now = declaration.schedule.begin / SECOND + YEAR * HOUR
-    live = store.declare(declaration, now)
+    now = DECLARATION.schedule.begin / SECOND + YEAR * HOUR
+    live = store.declare(DECLARATION, now)
     totals = TickTotals.dense(1, np.random.default_rng(SEED).poisson(flu.rates(np.arange(YEAR))))
     store.accept_totals(NAME, CountedBatch("the year before", 0, totals, fresh=True))  # once, also after a kill
     while live.closed < YEAR:
@@ -63,11 +65,7 @@ def prefill(store: Store) -> None:
 
 def demo_clock(store: Store) -> Clock:
     """An hour per second, from where the demonstration stopped."""
-    return Clock(HOUR / TICK_SECONDS, demo_declaration().schedule.begin / SECOND + store.find(NAME).closed * HOUR)
-
-
-def demo_declaration() -> StreamDeclaration:
-    return StreamDeclaration.from_dict(DECLARATION)
+    return Clock(HOUR / TICK_SECONDS, DECLARATION.schedule.begin / SECOND + store.find(NAME).closed * HOUR)
 
 
 class Feeder(threading.Thread):

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -15,7 +15,6 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from evercount.errors import Problem
-from evercount.service.openapi import describe
 
 AT_ONCE = 64  # releases that a listener gets from the store at a time
 HEARTBEAT_SECONDS = 15.0
@@ -115,12 +114,7 @@ class LiveResponse(StreamingResponse):
         self._hub, self._client = hub, client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(self._hub.seat(self._client))
-            except Problem as error:
-                await describe(error)(scope, receive, send)
-                return
+        with self._hub.seat(self._client):
             if scope.get(HEAD_ONLY):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

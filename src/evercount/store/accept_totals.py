@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,7 +76,7 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
     known = find(connection, counted_batches, "digest", stream=live.id, query=one.query, batch=one.batch)
     users = None if one.users is None else one.users.stored(live)
     digest = _digest(live, one, users)
-    named = _hashed(digest, events.packed_ticks(one.named or ()))
+    named = _hashed(digest, chain.from_iterable(part.packed() for part in one.named or ()))
     if known is not None:
         for _ in named:
             pass

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, select
 
 from evercount._validate import FloatArray, IntArray
 from evercount.declarations.view_names import NEXT, missing_ticks
@@ -58,12 +58,9 @@ class NextTicks:
     counted: CountedTicks | None = None  # what was counted elsewhere for them
 
     @classmethod
-    def of(
-        cls, live: LiveStream, ticks: range, came: Came, events: bool, counted: CountedTicks | None = None
-    ) -> NextTicks:
-        """Nothing counts in a missing tick. Where its events move, they are the first ones of the next tick. `events`:
-        whether `came` holds events, and not sums."""
-        moving = missing_ticks(live.marks, ticks, NEXT)
+    def of(cls, live: LiveStream, ticks: range, came: Came, counted: CountedTicks | None = None) -> NextTicks:
+        """Nothing counts in a missing tick. Where its events move, they are the first ones of the next tick."""
+        moving, events = missing_ticks(live.marks, ticks, NEXT), live.declaration.remembers
         for tick in missing_ticks(live.marks, ticks):
             gone = came.pop(tick, None)
             if gone is not None and tick in moving:
@@ -93,7 +90,7 @@ class NextTicks:
         else:
             came = {} if counted is None else dict(counted.totals)
             came[ticks.start] = add_exactly(live.totals, came[ticks.start]) if ticks.start in came else live.totals
-        return cls.of(live, ticks, came, live.declaration.remembers, counted)
+        return cls.of(live, ticks, came, counted)
 
     @classmethod
     def given(cls, live: LiveStream, given: TickTotals | TickEvents) -> NextTicks:
@@ -103,17 +100,18 @@ class NextTicks:
             came: Came = dict(zip(ticks, given.ticks, strict=True))
             if live.events:
                 came[ticks.start] = _joined(live.events, came.get(ticks.start, []))
-            return cls.of(live, ticks, came, True)
+            return cls.of(live, ticks, came)
         moved = live.totals.any()
         if not moved and not missing_ticks(live.marks, ticks):
             return cls(given, no_sums(live), [])
         came = {tick: given.rows(tick, tick + 1)[0] for tick in np.unique(given.tick).tolist()}
         if moved:
             came[ticks.start] = add_exactly(live.totals, came.get(ticks.start, no_sums(live)))
-        return cls.of(live, ticks, came, False)
+        return cls.of(live, ticks, came)
 
     def write(self, connection: Connection, live: LiveStream, last: int) -> None:
         """Keep what moves to the next tick and nothing else of these, in the transaction that counts them."""
+        forget_users(connection, live, range(live.open_tick, last + 1))
         if self.counted is not None:
             self.counted.write(connection, live, last)
         live.write_totals(connection, last + 1, self.moved_sums)
@@ -240,10 +238,9 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
             shard_stream = live.declaration.build(secret=live.secret, part=part)
             blob = shard_stream.snapshot()
             shard_stream.close()
-            row = {"stream": live.id, "number": number, "first": part.start, "stop": part.stop, "tick": 0}
-            rows.append({**row, "sealed": _seal(live.sealer, blob, live.id, number, 0)})
-        connection.execute(insert(schema.cut_streams).values(stream=live.id, closing=0))
-        connection.execute(insert(schema.shards), rows)
+            rows.append((live.id, number, part.start, part.stop, 0, _seal(live.sealer, blob, live.id, number, 0)))
+        insert_rows(connection, schema.cut_streams, [(live.id, 0)])
+        insert_rows(connection, schema.shards, rows)
     live.cut = CutStream(shards, 0)
 
 
@@ -281,8 +278,6 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
         following = NextTicks.stored(connection, live, count)
         totals = following.totals
         assert isinstance(totals, TickTotals)
-        if live.declaration.user_caps is not None:
-            forget_users(connection, live, range(live.open_tick, last + 1))
         following.write(connection, live, last)
         frozen = {tick: totals.rows(tick, tick + 1)[0] for tick in np.unique(totals.tick).tolist()}
         add_totals(connection, live, frozen)

@@ -45,8 +45,8 @@ class NamedEvents:
     name: Sequence[str]
     numbers: IntArray  # shape (rows, numbers)
 
-    def each_tick(self) -> Iterator[tuple[int, list[str], IntArray]]:
-        """The rows of each tick, sorted: the same rows have the same form, however they came."""
+    def packed(self) -> Iterator[tuple[int, bytes]]:
+        """Each tick and its rows as they are stored, sorted: the same rows have the same form, however they came."""
         for tick, here in by_tick(self.tick):
             names = [self.name[place] for place in here.tolist()]
             sorting = np.asarray(sorted(range(len(names)), key=names.__getitem__), np.int64)
@@ -56,7 +56,7 @@ class NamedEvents:
             if same.any():
                 name = np.cumsum(np.r_[0, ~same])
                 numbers = numbers[np.lexsort((*numbers.T[::-1], name))]
-            yield tick, names, numbers
+            yield tick, pack_rows(names, numbers)
 
 
 def by_tick(tick: IntArray) -> Iterator[tuple[int, IntArray]]:
@@ -64,13 +64,6 @@ def by_tick(tick: IntArray) -> Iterator[tuple[int, IntArray]]:
     sorting = np.argsort(tick, kind="stable")
     ticks, starts = np.unique(tick[sorting], return_index=True)
     return zip(ticks.tolist(), np.split(sorting, starts[1:]), strict=True) if len(ticks) else iter(())
-
-
-def packed_ticks(parts: Iterable[NamedEvents]) -> Iterator[tuple[int, bytes]]:
-    """Each tick and its rows as they are stored; the parts are in the order of ticks, and share none."""
-    for part in parts:
-        for tick, names, numbers in part.each_tick():
-            yield tick, pack_rows(names, numbers)
 
 
 def pack_rows(names: Sequence[str], numbers: IntArray) -> bytes:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -74,7 +73,7 @@ class Placed(NamedTuple):
 
     ticks: dict[int, list[int]]
     late: int
-    revised: Mapping[int, list[int]] = MappingProxyType({})  # by lag: the first open tick counts them for a closed one
+    revised: dict[int, list[int]]  # by lag: the first open tick counts them for a closed one
 
 
 class OpenEncoder:
@@ -145,12 +144,9 @@ class LiveStream:
     successor: str | None = None  # the stream that goes on when the horizon ends, if it was renewed (`stream_life.py`)
     follows: bool = False  # whether it goes on for another stream: events before its start were that one's, and late
     stopped: str | None = None  # why the stream cannot go on, when it cannot
-    closed: int = field(init=False)  # released and committed; `stream` is ahead while a commit is under way
+    closed: int = 0  # released and committed; `stream` is ahead while a commit is under way
 
     readable = True
-
-    def __post_init__(self) -> None:
-        self.closed = self.stream.tick
 
     @property
     def name(self) -> str:
@@ -226,14 +222,14 @@ class LiveStream:
         tick."""
         first, last = self.open_tick, self.last_open(now)
         if times is None:
-            return Placed({last: list(range(size))}, 0)
+            return Placed({last: list(range(size))}, 0, {})
         schedule = self.declaration.schedule
         if schedule.manual:
             raise InputError("the stream has a manual clock: events have no 'time', they count in the open tick")
         begin, end = schedule.start_of(first), schedule.start_of(last + 1)
         known = [moment for moment in times if moment is not None]
         if first == last and known and begin <= min(known) and max(known) < end:
-            return Placed({first: list(range(size))}, 0)
+            return Placed({first: list(range(size))}, 0, {})
         ticks: dict[int, list[int]] = {}
         revised: dict[int, list[int]] = {}
         late = 0

@@ -71,13 +71,10 @@ class Reading(StoredReleases):
     def current_head(self) -> Head:
         """The last hash of every chain, what every stream spent, and which are retired, as the database has them."""
         with self.database.reading() as connection:
-            heads = {}
-            for row in connection.execute(select(schema.streams)).mappings().all():
-                tick, digest = last_link(connection, row)
-                heads[row["name"]] = (tick, digest.hex())
-            return Head(
-                read_identity(connection), heads, spent_of_streams(connection), frozenset(retired_rows(connection))
-            )
+            rows = schema.rows_of(connection, schema.streams).mappings().all()
+            heads = {row["name"]: (tick, digest.hex()) for row in rows for tick, digest in [last_link(connection, row)]}
+            spent, retired = spent_of_streams(connection), frozenset(retired_rows(connection))
+            return Head(read_identity(connection), heads, spent, retired)
 
     def check_head(self, head: HeadFile) -> dict[str, Quarantine]:
         """The streams that are older in the database than in the head; StoreError where nothing can be compared."""

@@ -51,9 +51,8 @@ def read_key(text: str) -> bytes:
 
 def key_from_environment(file: Path | None = None) -> bytes | None:
     """The key of `file`, else of EVERCOUNT_KEY_FILE or EVERCOUNT_KEY; None when none is given."""
-    path = file or (Path(os.environ["EVERCOUNT_KEY_FILE"]) if os.environ.get("EVERCOUNT_KEY_FILE") else None)
-    if path is not None:
-        return read_key(read_secret_file("the key file", path))
+    if path := file or os.environ.get("EVERCOUNT_KEY_FILE"):
+        return read_key(read_secret_file("the key file", Path(path)))
     text = os.environ.get("EVERCOUNT_KEY")
     return read_key(text) if text else None
 

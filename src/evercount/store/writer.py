@@ -24,7 +24,6 @@ from evercount.store.closing_ticks import ClosingTicks, NextTicks, Run, close_by
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
 from evercount.store.declare_stream import declare_stream, load_live, load_retired
-from evercount.store.known_users import forget_users
 from evercount.store.named_events import ticks_at_a_time
 from evercount.store.open_stream import FILES, Accepted, AnyStream, Batch, EndedStream, LiveStream
 from evercount.store.reader import PROBE, Reading, open_sealer, read_identity
@@ -244,7 +243,10 @@ class Store(Reading):
                 following = read(connection)
                 for table in close_ticks(live.stream, following.totals, live.declaration.schedule.starts_of):
                     closing.write(connection, live, table, closed_at)
-                self._consume(connection, live, closing, following)
+                closing.blob = live.stream.snapshot()
+                live.write_state(connection, live.stream.tick, closing.blob)
+                following.write(connection, live, live.stream.tick)
+                self._forget_batches(connection)
                 if also is not None:
                     also(connection)
         except BaseException as error:
@@ -260,12 +262,7 @@ class Store(Reading):
     def hides(self, name: str) -> bool:
         return name in self.ended and not self.ended[name].readable
 
-    def _consume(self, connection: Connection, live: LiveStream, closing: ClosingTicks, following: NextTicks) -> None:
-        tick, closing.blob = live.stream.tick, live.stream.snapshot()
-        live.write_state(connection, tick, closing.blob)
-        if live.declaration.user_caps is not None:
-            forget_users(connection, live, range(live.open_tick, tick + 1))
-        following.write(connection, live, tick)
+    def _forget_batches(self, connection: Connection) -> None:
         if time.monotonic() > self._forget_at:
             old = schema.batches.c.accepted < time.time() - REMEMBER_SECONDS
             connection.execute(delete(schema.batches).where(old))
@@ -335,6 +332,4 @@ def _watched(row: Any, tick: int, sealer: Sealer) -> LiveStream:
     declaration, secret = declared(row), Secret.generate()
     stream = declaration.build(secret=secret)
     totals = np.zeros(stream.query.cells, np.int64)
-    live = LiveStream(row["id"], declaration, secret, sealer, stream, b"", bytes(row["genesis"]), totals)
-    live.closed = tick
-    return live
+    return LiveStream(row["id"], declaration, secret, sealer, stream, b"", bytes(row["genesis"]), totals, closed=tick)
