@@ -291,7 +291,7 @@ def test_missed_ticks_are_the_same_whether_closed_together_or_one_by_one(
 def test_unknown_names_are_named(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
     with pytest.raises(StoreError, match="no stream"):
-        store.declaration("none")
+        store.tables_of("none")
     with pytest.raises(UnknownName, match="description"):
         StreamDeclaration.from_dict({**HOUR, "descripton": ""})
     store.close()

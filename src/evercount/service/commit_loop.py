@@ -320,10 +320,6 @@ class Writer(threading.Thread):
 class Watcher(Writer):
     """In the place of the writer, for a store of another process: it looks for releases and refuses all changes."""
 
-    def __init__(self, store: WatchedStore, clock: Clock, publish: Publish) -> None:
-        super().__init__(store, clock, publish)
-        self.watched = store
-
     def submit(self, work: Any) -> Future[Any]:
         future: Future[Any] = Future()
         remedy = "Send it to the process that writes to the store."
@@ -335,8 +331,9 @@ class Watcher(Writer):
 
     def close_due(self) -> float:
         """Publish what was released since the last look; the process that writes to the store closes the ticks."""
+        assert isinstance(self.store, WatchedStore)
         try:
-            for name in self.watched.look():
+            for name in self.store.look():
                 self.publish(name)
             self.failing = None
         except StoreError as error:

@@ -101,12 +101,10 @@ class NextTicks:
             if live.events:
                 came[ticks.start] = _joined(live.events, came.get(ticks.start, []))
             return cls.of(live, ticks, came)
-        moved = live.totals.any()
-        if not moved and not missing_ticks(live.marks, ticks):
+        if not live.totals.any() and not missing_ticks(live.marks, ticks):
             return cls(given, no_sums(live), [])
         came = {tick: given.rows(tick, tick + 1)[0] for tick in np.unique(given.tick).tolist()}
-        if moved:
-            came[ticks.start] = add_exactly(live.totals, came.get(ticks.start, no_sums(live)))
+        came[ticks.start] = add_exactly(live.totals, came.get(ticks.start, no_sums(live)))
         return cls.of(live, ticks, came)
 
     def write(self, connection: Connection, live: LiveStream, last: int) -> None:
@@ -156,11 +154,10 @@ def _joined(one: Any, other: Any) -> Any:
 
 @dataclass
 class ClosingTicks:
-    """Ticks on their way into the database: the chain and the labels after them, and the state."""
+    """Ticks on their way into the database: the chain and the labels after them."""
 
     head: bytes
     labels: Sequence[str]
-    blob: bytes = b""
 
     def write(self, connection: Connection, live: LiveStream, table: ReleaseTable, closed_at: float) -> None:
         links: list[tuple[int, int, bytes, float]] = []

@@ -213,14 +213,13 @@ class Database:
         with self.reading() as connection:
             return function(connection, *given, **named)
 
-    def size(self) -> int | None:
-        """Bytes of the database; None where that cannot be told. It moves with raw data."""
+    def size(self) -> int:
+        """Bytes of the database. It moves with raw data."""
         if self.file is not None:
             parts = (self.file, self.file.with_name(self.file.name + "-wal"))
             return sum(part.stat().st_size for part in parts if part.exists())
         with self.reading() as connection:
-            size = connection.execute(text("select pg_database_size(current_database())")).scalar()
-        return None if size is None else int(size)
+            return int(connection.execute(text("select pg_database_size(current_database())")).scalar_one())
 
     def checkpoint(self) -> None:
         """Move SQLite's log into its file and empty it, so that deleted rows leave no copy there; PostgreSQL: nothing.

@@ -49,19 +49,8 @@ class Block(NamedTuple):
         """The place of each hash, −1 for those that are not there."""
         if not len(self.user):
             return np.full(len(wanted), -1)
-        own, asked = _beginnings(self.user), _beginnings(wanted)
-        place = np.minimum(np.searchsorted(own, asked), len(own) - 1)
-        missing = self.user[place] != wanted
-        twins = missing & (own[place] == asked)  # another user's hash begins alike
-        if twins.any():
-            place[twins] = np.minimum(np.searchsorted(self.user, wanted[twins]), len(own) - 1)
-            missing = self.user[place] != wanted
-        return np.where(missing, -1, place)
-
-
-def _beginnings(hashes: AnyArray) -> AnyArray:
-    """The first eight bytes of each, as numbers in the same order."""
-    return np.ascontiguousarray(hashes).view(">u8")[:: HASH.itemsize // 8].astype(np.uint64)
+        place = np.minimum(np.searchsorted(self.user, wanted), len(self.user) - 1)
+        return np.where(self.user[place] == wanted, place, -1)
 
 
 class ManyUsers:

@@ -7,7 +7,8 @@ first of each user by (time, declared order), whatever batches they came in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
@@ -96,7 +97,11 @@ def as_tick(declaration: StreamDeclaration, parts: Sequence[Part], accepted: Seq
     if not parts:
         return list(accepted)
     if declaration.query.discovery is not None:
-        return add_keys(accepted, *(zip(names, numbers[:, 0].tolist(), strict=True) for names, numbers in parts))
+        events = Counter[str](accepted)
+        for names, numbers in parts:
+            for key, number in zip(names, numbers[:, 0].tolist(), strict=True):
+                events[key] += number
+        return events
     rows: list[tuple[int, int, str, int]] = []
     for names, numbers in parts:
         cell, time, order = numbers.T.tolist()
@@ -105,14 +110,6 @@ def as_tick(declaration: StreamDeclaration, parts: Sequence[Part], accepted: Seq
     columns = sensitivities.rows_of(declaration.query)
     keyed, keys = columns.keyed, columns.keys[0] if columns.keyed else ()
     return [*accepted, *((name, keys[cell]) if keyed else name for _, _, name, cell in rows)]
-
-
-def add_keys(keys: Iterable[str], *counts: Iterable[tuple[str, int]]) -> Mapping[str, int]:
-    total: dict[str, int] = {}
-    for some in (((key, 1) for key in keys), *counts):
-        for key, number in some:
-            total[key] = total.get(key, 0) + number
-    return total
 
 
 def stored_parts(connection: Connection, live: LiveStream, ticks: range) -> dict[int, list[Part]]:
@@ -179,10 +176,7 @@ class UserEvents:
             place = np.fromiter((known.setdefault(name, len(known)) for name in self.user), np.int64, len(self))
             names = list(known)
         hashes = np.frombuffer(b"".join(user_hashes(live, names)), HASH)
-        by_hash = np.argsort(hashes)
-        rank = np.empty(len(hashes), np.int64)
-        rank[by_hash] = np.arange(len(hashes))
-        code = rank[place]
+        code = np.unique(hashes, return_inverse=True)[1][place]
         sorting = np.lexsort((code, self.tick))
         near = (self.tick[sorting][1:] == self.tick[sorting][:-1]) & (code[sorting][1:] == code[sorting][:-1])
         several = np.r_[near, False] | np.r_[False, near]  # most users have one event in a tick

@@ -237,8 +237,7 @@ def restore_copy(copy: Path, place: Path, head: Path | None = None) -> tuple[Pat
     place = Path(target)
     fresh = place.with_name(f".{place.name}.restored")
     with contextlib.closing(Reading.open(copy)) as source:
-        wrong = source.verify()
-        if wrong:
+        if wrong := source.verify():
             raise StoreError("the copy is damaged and was not restored", "; ".join(wrong))
         lock = take_file_lock(place)  # the database itself may be damaged: it is not opened
         try:

@@ -224,8 +224,9 @@ def find(connection: Connection, /, table: Table, column: str, **values: Any) ->
     return connection.execute(select(table.c[column]).where(having(table, **values)).limit(1)).scalar()
 
 
-def remove(connection: Connection, table: Table, **values: Any) -> None:
-    connection.execute(delete(table).where(having(table, **values)))
+def remove(connection: Connection, table: Table, **values: Any) -> bool:
+    """Whether there was such a row."""
+    return bool(connection.execute(delete(table).where(having(table, **values))).rowcount)
 
 
 def change(connection: Connection, table: Table, new: Mapping[str, Any], **values: Any) -> None:

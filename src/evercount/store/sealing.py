@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from sqlalchemy import Row, delete, insert
+from sqlalchemy import Row, insert
 
 from evercount._safe_files import read_secret_file
 from evercount.errors import ParameterError, StoreError
@@ -134,5 +134,4 @@ def read_tokens(store: Reading) -> Sequence[Row[*tuple[Any, ...]]]:
 
 def remove_token(store: Store, number: int) -> bool:
     with store.database.transaction() as connection:
-        removed = connection.execute(delete(schema.tokens).where(schema.tokens.c.id == number))
-    return bool(removed.rowcount)
+        return schema.remove(connection, schema.tokens, id=number)

@@ -72,10 +72,8 @@ def read_spendings(connection: Connection, ending: Mapping[str, int | None] | No
         )
         for row in connection.execute(query).mappings()
     ]
-    for name, row in sorted(retired.items()):
-        if row["stream"] is None:
-            lines.append(Spending(name, Cost.from_dict(json.loads(row["facts"])["cost"]), False, True))
-    return lines
+    lost = {name: json.loads(row["facts"])["cost"] for name, row in retired.items() if row["stream"] is None}
+    return lines + [Spending(name, Cost.from_dict(cost), False, True) for name, cost in sorted(lost.items())]
 
 
 def states(line: str, declaration: StreamDeclaration) -> bool:

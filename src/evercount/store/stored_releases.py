@@ -195,9 +195,6 @@ class StoredReleases:
         with self.database.reading() as connection:
             return list(connection.execute(select(schema.streams.c.name).order_by(schema.streams.c.id)).scalars())
 
-    def declaration(self, name: str) -> StreamDeclaration:
-        return self.database.read(find_stream, name).declaration
-
     def read_releases(
         self,
         one: Known,

@@ -243,8 +243,8 @@ class Store(Reading):
                 following = read(connection)
                 for table in close_ticks(live.stream, following.totals, live.declaration.schedule.starts_of):
                     closing.write(connection, live, table, closed_at)
-                closing.blob = live.stream.snapshot()
-                live.write_state(connection, live.stream.tick, closing.blob)
+                blob = live.stream.snapshot()
+                live.write_state(connection, live.stream.tick, blob)
                 following.write(connection, live, live.stream.tick)
                 self._forget_batches(connection)
                 if also is not None:
@@ -254,7 +254,7 @@ class Store(Reading):
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
-        live.blob, live.head, live.labels = closing.blob, closing.head, closing.labels
+        live.blob, live.head, live.labels = blob, closing.head, closing.labels
         live.totals, live.events = following.moved_sums, following.moved_events
         live.groups, live.looked_at, live.encoder, live.closed = int(bool(live.events)), 0, None, live.stream.tick
         self.write_head(live)
@@ -286,10 +286,8 @@ class WatchedStore(Store):
         self.streams: dict[str, LiveStream] = {}
         self.ended: dict[str, EndedStream] = {}
         try:
-            with self.database.reading() as connection:
-                identity = read_identity(connection)
-                schema.check_schema(connection)
-            self.sealer = Sealer(None, identity)
+            self.database.read(schema.check_schema)
+            self.sealer = Sealer(None, self.database.read(read_identity))
             self.head = HeadFile(head or default_path(self.database))
             differing = {} if self.head.read() is None else self.check_head(self.head)
             self._hidden = {name: why for name, why in differing.items() if not why.readable}
