@@ -12,6 +12,7 @@ import pytest
 from evercount import Secret
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import NewMark, TickMark
+from evercount.engine.close_ticks import TickEvents
 from evercount.engine.write_table import write_tables
 from evercount.errors import EvercountError
 from evercount.store import Batch, Reading, Store
@@ -103,6 +104,7 @@ def test_events_that_move_are_there_for_those_that_come_later(tmp_path: Path) ->
         assert "second time" in str(refusal)
         store.close()
         store = Store(tmp_path / "a.db")
+    store.close_given(store.find("flu"), TickEvents(2, []), START, lambda _: None)  # a run without a tick
     send(store, one, [[3, 4]], START + DAY)
     live = store.find("flu")
     assert live.events == [[1, 2], [3, 4]]

@@ -114,7 +114,7 @@ class NextTicks:
             self.counted.write(connection, live, last)
         live.write_totals(connection, last + 1, self.moved_sums)
         if live.declaration.remembers:
-            schema.remove(connection, schema.open_events, stream=live.id, tick=range(last + 1))
+            schema.remove(connection, schema.open_events, stream=live.id)
         if self.moved_events:
             live.write_events(connection, last + 1, 0, self.moved_events)
 
