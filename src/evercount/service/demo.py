@@ -22,7 +22,6 @@ from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
 
 NAME = "flu-demo"
-START = "2025-10-06T00:00:00Z"  # a Monday, as in the example
 HOUR = 3600.0
 TICK_SECONDS = 1.0  # real seconds of one demonstration hour
 YEAR = 52 * 7 * 24  # hours that are published before the first page is shown; then the same winter comes again
@@ -35,7 +34,7 @@ TABLE = {
     "query": {"name": "histogram", "parameters": {"keys": list(flu.REGIONS)}},
     "budget": {"epsilon": 1.0, "delta": 1e-9, "adjacency": "add-remove", "unit": "event"},
     "tick": "1h",
-    "start": START,
+    "start": "2025-10-06T00:00:00Z",  # a Monday, as in the example
     "horizon": 4 * YEAR,
     "late": "next",
     "views": ["per-tick", "last-24"],
@@ -57,6 +56,8 @@ def prefill(store: Store) -> None:
     """Declare the stream and publish its first hours, unless that is done: the first page shows a year at once."""
     now = DECLARATION.schedule.begin / SECOND + YEAR * HOUR
     live = store.declare(DECLARATION, now)
+    if live.closed >= YEAR:
+        return
     totals = TickTotals.dense(1, np.random.default_rng(SEED).poisson(flu.rates(np.arange(YEAR))))
     store.accept_totals(NAME, CountedBatch("the year before", 0, totals, fresh=True))  # once, also after a kill
     while live.closed < YEAR:

@@ -8,7 +8,7 @@ would take longer than to count their events. Each of the two takes over what th
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -132,10 +132,7 @@ class KnownUsers:
         self._changed.update(used)
 
     def write(self, connection: Connection) -> None:
-        rows = []
-        for user in self._changed:
-            sealed = self._sealer.seal(RECORD.pack(*self._used[user]), "user", self._stream, 0, user)
-            rows.append((self._stream, user, sealed))
+        rows = [_row(self._sealer, self._stream, user, self._used[user]) for user in self._changed]
         replace_rows(connection, users, rows)
 
 
@@ -160,6 +157,10 @@ def day_key(tick: int) -> bytes:
 
 def _key(number: int) -> bytes:
     return number.to_bytes(8, "big")
+
+
+def _row(sealer: Sealer, stream: int, user: bytes, used: Iterable[int]) -> tuple[int, bytes, bytes]:
+    return stream, user, sealer.seal(RECORD.pack(*used), "user", stream, 0, user)
 
 
 def _open(sealer: Sealer, stream: int, user: bytes, sealed: bytes) -> Used:
@@ -194,5 +195,4 @@ def _split_blocks(connection: Connection, stream: int, sealer: Sealer) -> None:
     remove(connection, users, stream=stream)  # a stream has blocks or rows, never both
     hashes = np.ascontiguousarray(whole.user).view("V32").tolist()
     entries = zip(hashes, whole.used.tolist(), strict=True)
-    rows = ((stream, user, sealer.seal(RECORD.pack(*used), "user", stream, 0, user)) for user, used in entries)
-    insert_rows(connection, users, rows)
+    insert_rows(connection, users, (_row(sealer, stream, user, used) for user, used in entries))

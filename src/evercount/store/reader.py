@@ -72,7 +72,8 @@ class Reading(StoredReleases):
         """The last hash of every chain, what every stream spent, and which are retired, as the database has them."""
         with self.database.reading() as connection:
             rows = schema.rows_of(connection, schema.streams).mappings().all()
-            heads = {row["name"]: (tick, digest.hex()) for row in rows for tick, digest in [last_link(connection, row)]}
+            links = {row["name"]: last_link(connection, row) for row in rows}
+            heads = {name: (tick, digest.hex()) for name, (tick, digest) in links.items()}
             spent, retired = spent_of_streams(connection), frozenset(retired_rows(connection))
             return Head(read_identity(connection), heads, spent, retired)
 

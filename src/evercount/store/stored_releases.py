@@ -89,9 +89,7 @@ def read_shown(connection: Connection, one: Known, after: int, last: int, cells:
         return read_table(connection, one, after, last, cells)
     wide = one.declaration.released_query
     table = by_day(read_table(connection, one, after, last), wide, one.declaration.schedule.starts_of)
-    if cells is None:
-        return table
-    part = slice(cells.start, cells.stop)
+    part = slice(None) if cells is None else slice(cells.start, cells.stop)
     return replace(table, cells=table.cells[part], numbers=table.numbers[:, :, part])
 
 
