@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, select
 
 from evercount._validate import AnyArray, BoolArray, IntArray
 from evercount.declarations.declaration import StreamDeclaration
@@ -23,6 +23,7 @@ from evercount.errors import Conflict, ParameterError
 from evercount.queries.sensitivities import rows_of
 from evercount.store import named_events as events
 from evercount.store.commit_batches import add_totals, stored_totals
+from evercount.store.database import insert_rows
 from evercount.store.known_users import ManyUsers
 from evercount.store.named_events import NamedEvents, Part, UserEvents, by_tick
 from evercount.store.open_stream import LiveStream
@@ -93,11 +94,7 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
         events.keep_events(connection, live, (one.query, one.batch), tick[counted], users[1][counted], users[2])
     events.keep_rows(connection, live, one.query, one.batch, _placed(live, named))
     _add(connection, live, one.totals)
-    connection.execute(
-        insert(counted_batches).values(
-            stream=live.id, query=one.query, batch=one.batch, digest=digest.digest(), accepted=time.time()
-        )
-    )
+    insert_rows(connection, counted_batches, [(live.id, one.query, one.batch, digest.digest(), time.time())])
     if one.position is not None:
         sealed = live.seal(one.position, "position", 0, one.query.encode()).hex()
         write_fact(connection, f"at {live.id} {one.query}", sealed)

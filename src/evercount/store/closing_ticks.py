@@ -109,7 +109,8 @@ class NextTicks:
 
     def write(self, connection: Connection, live: LiveStream, last: int) -> None:
         """Keep what moves to the next tick and nothing else of these, in the transaction that counts them."""
-        forget_users(connection, live, range(live.open_tick, last + 1))
+        if live.declaration.budget.unit == "user":
+            forget_users(connection, live, range(live.open_tick, last + 1))
         if self.counted is not None:
             self.counted.write(connection, live, last)
         live.write_totals(connection, last + 1, self.moved_sums)

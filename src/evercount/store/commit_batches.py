@@ -39,7 +39,7 @@ class Pending:
     def __init__(self, live: LiveStream, connection: Connection) -> None:
         self.live, self.connection = live, connection
         self.totals, self.events = live.totals, list[Any]()
-        self.users = KnownUsers(live.id, live.sealer)
+        self.users: KnownUsers | None = None  # where users are protected
         self.ahead: dict[int, Totals] = {}
         self.early: dict[int, list[Kept]] = {}  # what later ticks get: sums, and events as they came
 
@@ -77,6 +77,7 @@ class Pending:
             users = [batch.users[place] for place in places]
             names = list(set(users))
             hashes = dict(zip(names, user_hashes(live, names, lag), strict=True))
+            self.users = self.users or KnownUsers(live.id, live.sealer)
             seen = self.users.read(self.connection, hashes.values())
             before = {user: seen[hashed] for user, hashed in hashes.items()}
             caps = Caps.of(live.declaration.budget)
@@ -88,7 +89,8 @@ class Pending:
         elif places:
             row = live.encode(kept, lag, batch.row if len(kept) == batch.size else None)
             self.totals = add_exactly(self.totals, row)
-        self.users.change({hashes[user]: used for user, used in changes.items()})
+        if self.users is not None:
+            self.users.change({hashes[user]: used for user, used in changes.items()})
 
     def write(self) -> None:
         connection, live = self.connection, self.live
@@ -98,7 +100,8 @@ class Pending:
             live.write_events(connection, live.open_tick, live.groups, self.events)
         add_totals(connection, live, self.ahead)
         keep_early(connection, live, self.early)
-        self.users.write(connection)
+        if self.users is not None:
+            self.users.write(connection)
 
     def settle(self) -> None:
         """After the commit: bring the live stream to what the database holds now."""

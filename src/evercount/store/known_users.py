@@ -143,9 +143,10 @@ def forget_users(connection: Connection, live: LiveStream, closing: range) -> No
     tests/contracts/test_late_rules.py::test_every_door_publishes_the_same_table.
     """
     caps, revise_for = live.declaration.user_caps, live.declaration.revise_for
-    if caps is not None and any(map(caps.forgets_after, closing)):
+    assert caps is not None
+    if any(map(caps.forgets_after, closing)):
         remove(connection, users, stream=live.id)
-    elif caps is not None and revise_for is not None and closing.stop > revise_for:
+    elif revise_for is not None and closing.stop > revise_for:
         final = users.c.user < day_key(closing.stop - revise_for)
         connection.execute(delete(users).where((users.c.stream == live.id) & final))
 
