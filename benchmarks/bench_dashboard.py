@@ -45,7 +45,7 @@ def fill(place: Path, name: str, cells: int, ticks: int) -> None:
     store = Store(place)
     live = store.declare(StreamDeclaration.from_dict(table), 0.0)
     for _ in range(ticks):
-        store.close_ticks(live, 1, 0.0, cells=1000)
+        store.close_ticks(live, 1, 0.0)
     store.close()
 
 

@@ -156,7 +156,7 @@ def measure_wide(cells: int, ticks: int) -> dict[str, float]:
         store = Store(Path(folder) / "bench.db")
         live = store.declare(declaration, 0.0)
         store.close_ticks(live, 1, 0.0)
-        closing = per_call(lambda: store.close_ticks(live, 1, 0.0, cells=1000), ticks)
+        closing = per_call(lambda: store.close_ticks(live, 1, 0.0), ticks)
         page = per_call(lambda: store.read_releases(live, 1, 1, cells=range(50_000, 51_000)), 20)
         everything = per_call(lambda: store.read_releases(live, 1, 1), 3)
         size = len(json.dumps(store.read_releases(live, 1, 1)))

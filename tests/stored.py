@@ -1,4 +1,4 @@
-"""All that a store has released, as tests compare it."""
+"""What a store has released, as tests compare it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evercount.store import Reading
+    from evercount.store import LiveStream, Reading, Store
+
+
+def close_and_read(store: Store, live: LiveStream, count: int, closed_at: float = 0.0) -> list[dict[str, Any]]:
+    """Release the next ticks; what they show."""
+    before = live.closed
+    store.close_ticks(live, count, closed_at)
+    return store.read_releases(live, before)
 
 
 def all_releases(reading: Reading, name: str) -> Iterator[dict[str, Any]]:

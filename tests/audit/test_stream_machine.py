@@ -22,7 +22,7 @@ from evercount.engine import state as state_module
 from evercount.errors import AlreadyReleased, EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
 from evercount.store import Batch, Store
 from evercount.store.open_stream import encode_events
-from stored import all_releases
+from stored import all_releases, close_and_read
 
 HORIZON = 12
 SECRET = Secret.from_hex("0d" * 32)
@@ -184,7 +184,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(ticks=st.integers(1, 2))
     def close(self, ticks: int) -> None:
         ticks = min(ticks, HORIZON - len(self.released))
-        made = self.store.close_ticks(self.store.streams["counted"], ticks, 1e9)
+        made = close_and_read(self.store, self.store.streams["counted"], ticks, 1e9)
         self.total += self.open
         self.open = 0
         for release in made:

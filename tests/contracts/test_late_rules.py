@@ -31,7 +31,7 @@ from evercount.store.reader import Reading
 from evercount.store.schema import users
 from evercount.store.writer import WatchedStore
 from loaded_program import Programs
-from stored import all_releases
+from stored import all_releases, close_and_read
 from tiers import soak_but
 
 pytest.importorskip("duckdb")
@@ -180,7 +180,7 @@ def shown(one: StreamDeclaration, store: Reading) -> list[tuple[Any, ...]]:
 def close_due(store: Store, now: int) -> None:
     live = store.find("x")
     while due := live.due(now / 1e6):
-        told = store.close_ticks(live, due, now / 1e6, 64, 1000)  # as the service does
+        told = close_and_read(store, live, due, now / 1e6)
         assert told[-1]["tick"] == live.closed
         assert len(told[-1]["values"]) == 2
 

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.schedule import SECOND
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, StoreError
 from evercount.noise import Secret
 from evercount.store import Store
-from evercount.store.accept_totals import CountedBatch
+from evercount.store.accept_totals import CountedBatch, FedStream
+from evercount.store.open_stream import FILES
 from serving import Postgres
 from stored import all_releases
 
@@ -228,4 +230,16 @@ def test_postgresql_keeps_totals_too(postgres: Postgres, tmp_path: Path) -> None
     assert not store.accept_totals("counted", batch(0, {1: [1, 0, 2], 300: [1, 0, 0]}))
     store.close_ticks(store.find("counted"), 2, 0.0)
     assert released(store) == expected([[1, 0, 2], [0, 0, 0]])
+    store.close()
+
+
+def test_a_stream_that_counts_files_takes_no_batches(tmp_path: Path) -> None:
+    """Its ticks are closed by runs of `evercount release --db`, which would lose what came from elsewhere."""
+    store = Store(tmp_path / "store.db")
+    live = store.declare(DECLARATION, START, SECRET, waits_for=FILES)
+    with pytest.raises(Conflict, match="evercount release --db"):
+        store.accept_totals("counted", batch(0, {1: [1, 0, 0], 2: [0, 1, 0]}))
+    assert not live.counted
+    with pytest.raises(Conflict, match="evercount release --db"):
+        FedStream(store, DECLARATION, START * SECOND).due(START * SECOND)
     store.close()

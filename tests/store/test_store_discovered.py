@@ -17,7 +17,7 @@ from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Reading, Store, StreamDeclaration
 from evercount.store.writer import WatchedStore
-from stored import all_releases, stored_labels
+from stored import all_releases, close_and_read, stored_labels
 
 SECRET = Secret.from_hex("ec" * 32)
 DECLARATION = {
@@ -44,7 +44,7 @@ def ticks_of() -> list[list[str]]:
 def close(store: Store, events: list[str], one: StreamDeclaration) -> list[float]:
     for start in range(0, len(events), 17):
         assert isinstance(send(store, one, events[start : start + 17]), Accepted)
-    (release,) = store.close_ticks(store.find("keys"), 1, 0.0)
+    (release,) = close_and_read(store, store.find("keys"), 1, 0.0)
     values: list[float] = release["values"]
     return values
 
@@ -86,7 +86,7 @@ def test_retries_count_once_and_bad_keys_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="event 1 of this request"):
             send(store, one, ["a", bad])
     assert live.events == ["a"] * 50
-    (release,) = store.close_ticks(live, 1, 0.0)
+    (release,) = close_and_read(store, live, 1, 0.0)
     assert release["values"] == one.started(0).build(secret=SECRET, replay=True).step(["a"] * 50).values.tolist()
     store.close()
 
@@ -98,7 +98,7 @@ def test_normal_forms_of_a_key_are_one_key(tmp_path: Path) -> None:
     assert composed != apart
     for events in ([composed] * 30, [apart] * 30, [composed, apart] * 5):
         assert isinstance(send(store, one, events), Accepted)
-    (release,) = store.close_ticks(live, 1, 0.0)
+    (release,) = close_and_read(store, live, 1, 0.0)
     assert release["values"] == one.started(0).build(secret=SECRET, replay=True).step([composed] * 70).values.tolist()
     assert list(live.labels) == ["total", "other", composed]
     store.close()
@@ -109,7 +109,7 @@ def test_users_are_capped(tmp_path: Path) -> None:
     one, store = declared(budget=budget), Store(tmp_path / "a.db")
     live = store.declare(one, 0.0, SECRET)
     send(store, one, [{"user": f"u{number % 60}", "key": "a"} for number in range(300)])
-    (release,) = store.close_ticks(live, 1, 0.0)
+    (release,) = close_and_read(store, live, 1, 0.0)
     plain = one.started(0).build(secret=SECRET, replay=True)
     assert release["values"] == plain.step(["a"] * 120, capped=True).values.tolist()
     assert list(live.labels) == ["total", "other", "a"]
@@ -140,7 +140,7 @@ def test_a_hundred_thousand_new_keys_in_one_tick(tmp_path: Path) -> None:
     one, store = declared(), Store(tmp_path / "a.db")
     live = store.declare(one, 0.0, SECRET)
     send(store, one, [f"new {number}" for number in range(100_000)] + ["a"] * 50)
-    (release,) = store.close_ticks(live, 1, 0.0)
+    (release,) = close_and_read(store, live, 1, 0.0)
     assert list(live.labels) == ["total", "other", "a"]
     assert len(release["values"]) == 3
     store.close()

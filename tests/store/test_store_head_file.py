@@ -24,6 +24,7 @@ TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e
 CLOSE_AND_DIE = """
 import os, signal, sys
 from evercount.store import Store
+from stored import close_and_read
 store = Store(sys.argv[1])
 live = store.find("one")
 moment = sys.argv[2]
@@ -49,7 +50,7 @@ def syncs(handle):
 
 os.write, os.fdatasync = writes, syncs
 for _ in range(8):
-    release, = store.close_ticks(live, 1, 0.0)
+    release, = close_and_read(store, live, 1, 0.0)
     write(1, f"{release['tick']}\\n".encode())
 """
 

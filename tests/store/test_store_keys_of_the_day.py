@@ -16,7 +16,7 @@ from evercount.service.read_events import read_batch
 from evercount.store import Reading, Store, StreamDeclaration
 from evercount.store.stored_releases import public_keys_of
 from evercount.store.writer import WatchedStore
-from stored import all_releases, stored_labels
+from stored import all_releases, close_and_read, stored_labels
 
 SECRET = Secret.from_hex("ed" * 32)
 DECLARATION = StreamDeclaration.from_dict(
@@ -33,7 +33,7 @@ def fill(place: Path) -> Store:
         store.close()
         store = Store(place)
         store.accept([read_batch(DECLARATION, json.dumps(tick).encode(), most=10**6)], 0.0)
-        (release,) = store.close_ticks(store.find("keys"), 1, 0.0)
+        (release,) = close_and_read(store, store.find("keys"), 1, 0.0)
         assert len(release["values"]) <= len(store.find("keys").labels)
     return store
 
@@ -91,7 +91,7 @@ def test_a_watched_store_shows_the_same(tmp_path: Path) -> None:
     watched = WatchedStore(tmp_path / "a.db")
     for tick in TICKS:
         store.accept([read_batch(DECLARATION, json.dumps(tick).encode(), most=10**6)], 0.0)
-        (release,) = store.close_ticks(live, 1, 0.0)
+        (release,) = close_and_read(store, live, 1, 0.0)
         assert watched.look() == ["keys"]
         shown = watched.streams["keys"]
         assert watched.read_releases(shown, shown.closed - 1, 1) == [release]
@@ -104,7 +104,7 @@ def test_many_missed_ticks_are_closed_together(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
     live = store.declare(DECLARATION, 0.0, SECRET)
     store.accept([read_batch(DECLARATION, json.dumps(["oslo"] * 80).encode())], 0.0)
-    described = store.close_ticks(live, 30, 0.0)
+    described = close_and_read(store, live, 30, 0.0)
     assert [len(one["values"]) for one in described] == [3, *[2] * 29]
     assert np.isfinite(described[-1]["values"]).all()
     assert store.verify(store.head) == []

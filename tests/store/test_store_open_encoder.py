@@ -14,6 +14,7 @@ from evercount.noise import Secret
 from evercount.queries import PrefixQuery, Query, build_query
 from evercount.store import Accepted, Batch, Store, StreamDeclaration
 from evercount.store.open_stream import OpenEncoder
+from stored import close_and_read
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 GRAPH = {"vertices": 40}
@@ -155,7 +156,7 @@ def test_what_is_not_committed_is_forgotten(tmp_path: Path) -> None:
     connection.commit()
     assert send(store, [[2, 3]]) == Accepted(1, 1)
     assert isinstance(send(store, [[0, 1]]), EventRefused)
-    released = store.close_ticks(live, 1, 0.0)[0]["values"]
+    released = close_and_read(store, live, 1, 0.0)[0]["values"]
     assert released == declaration.started(0).build(secret=secret, replay=True).step([[0, 1], [2, 3]]).values.tolist()
     assert isinstance(send(store, [[0, 1]]), EventRefused)
     store.close()

@@ -23,7 +23,7 @@ from evercount.store.accept_totals import CountedBatch
 from evercount.store.named_events import UserEvents
 from evercount.store.stream_life import SECRET_TABLES
 from serving import Postgres
-from stored import all_releases
+from stored import all_releases, close_and_read
 
 DECLARATION = {
     "name": "one",
@@ -154,12 +154,12 @@ def test_the_noise_of_a_retired_stream_is_never_used_again(tmp_path: Path) -> No
 def test_a_reused_secret_would_reveal_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Why: with the check taken out, the difference of two releases is the difference of the data, exactly."""
     store = started(tmp_path / "a.db")
-    first = store.close_ticks(store.find("one"), 1, 0.0)[0]["values"]
+    first = close_and_read(store, store.find("one"), 1, 0.0)[0]["values"]
     retire_stream(store, "one", 0.0)
     monkeypatch.setattr(declare_stream, "_refuse_twin", lambda *_: None)
     live = store.declare(declared(name="two"), 0.0, SECRET)
     store.close_ticks(live, 2, 0.0)
-    second = store.close_ticks(live, 1, 0.0)[0]["values"]
+    second = close_and_read(store, live, 1, 0.0)[0]["values"]
     assert np.subtract(first, second).tolist() == [1.0, 0.0]
     store.close()
 
@@ -239,7 +239,7 @@ def test_a_quarantined_stream_is_followed_by_a_successor(
     total = store.ledger()["totals"][0]
     assert (total["streams"], total["delta"]) == (2, 2 * alone["delta"])
     assert total["epsilon"] > alone["epsilon"]
-    assert store.close_ticks(live, 1, 0.0)[0]["tick"] == 1
+    assert close_and_read(store, live, 1, 0.0)[0]["tick"] == 1
     assert store.verify(store.head) == []
     store.close()
 

@@ -24,6 +24,7 @@ from evercount.store.saturation import (
     pack_totals,
     unpack_totals,
 )
+from stored import close_and_read
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 SMALL = 3
@@ -138,7 +139,7 @@ def test_a_full_tick_is_no_secret(tmp_path: Path, most: int | None, wanted: int)
     store = Store(tmp_path / "a.db")
     live = store.find("c")
     assert live.totals.tolist() == [14]
-    released = store.close_ticks(live, 1, 0.0)[0]["values"]
+    released = close_and_read(store, live, 1, 0.0)[0]["values"]
     store.close()
     assert released == declaration.started(0).build(secret=secret).step(wanted).values.tolist()
 
@@ -155,6 +156,6 @@ def test_one_request_is_refused_for_itself_alone(tmp_path: Path) -> None:
     for _ in range(3):  # near and beyond what a tick releases: a probe learns nothing and breaks nothing
         live.totals = np.asarray([MOST_PER_TICK - 1], np.int64)
         assert send(store, plain, [MOST_PER_REQUEST]) == Accepted(1, live.open_tick)
-        assert store.close_ticks(live, 1, 0.0)[0]["tick"] == live.closed
+        assert close_and_read(store, live, 1, 0.0)[0]["tick"] == live.closed
     assert live.stream._state.totals.tolist() == [3 * MOST_PER_TICK]
     store.close()

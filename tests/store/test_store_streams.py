@@ -24,7 +24,7 @@ from evercount.noise import Secret
 from evercount.store import Accepted, Batch, Store, StreamDeclaration
 from evercount.store.open_stream import encode_events
 from serving import Postgres
-from stored import all_releases
+from stored import all_releases, close_and_read
 from tiers import soak_but
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
@@ -79,11 +79,11 @@ def test_events_and_releases_survive_a_restart(opened: Open) -> None:
     live = store.find("h")
     assert live.totals.tolist() == [2, 1]
     accept(store, batch(HISTOGRAM, ["b"]), batch(HISTOGRAM, ["b"]))
-    first = store.close_ticks(live, 1, 0.0)
+    first = close_and_read(store, live, 1, 0.0)
     store = opened()
     live = store.find("h")
     assert live.totals.tolist() == [0, 0]
-    second = store.close_ticks(live, 2, 0.0)
+    second = close_and_read(store, live, 2, 0.0)
     plain = live.declaration.build(secret=secret, replay=True)
     wanted = [plain.run_totals([np.asarray(row)])[0].values.tolist() for row in ([2, 3], [0, 0], [0, 0])]
     assert [release["values"] for release in first + second] == wanted
@@ -168,7 +168,8 @@ def test_a_clock_that_goes_back_ends_no_tick(opened: Open) -> None:
 def test_the_horizon_ends_a_stream(opened: Open) -> None:
     store = opened()
     live = declare(store, {**HOUR, "horizon": 3})
-    assert len(store.close_ticks(live, live.due(START + 1e9), 0.0)) == 3
+    store.close_ticks(live, live.due(START + 1e9), 0.0)
+    assert live.closed == 3
     assert live.finished
     assert live.next_end() is None
     assert isinstance(accept(store, batch(HOUR, ["a"]), now=START + 1e9)[0], HorizonReached)
@@ -190,10 +191,10 @@ def test_an_encoder_with_a_memory_gets_its_events_in_order(opened: Open) -> None
     store = opened()
     accept(store, batch(table, ["b"]))
     assert store.find("w").events == ["a", "b", "a", "b"]
-    first = store.close_ticks(store.find("w"), 2, 0.0)
+    first = close_and_read(store, store.find("w"), 2, 0.0)
     store = opened()
     accept(store, batch(table, ["b"]))
-    third = store.close_ticks(store.find("w"), 1, 0.0)
+    third = close_and_read(store, store.find("w"), 1, 0.0)
     plain = store.find("w").declaration.build(secret=secret, replay=True)
     wanted = [plain.step(events).values.tolist() for events in (["a", "b", "a", "b"], [], ["b"])]
     assert [release["values"] for release in first + third] == wanted
@@ -218,7 +219,7 @@ def test_queries_without_memory_add_up(
     for event in events:
         accept(store, batch(table, [event]))
     assert live.totals.tolist() == wanted
-    assert store.close_ticks(live, 1, 0.0)[0]["tick"] == 1
+    assert close_and_read(store, live, 1, 0.0)[0]["tick"] == 1
     store.close()
 
 
@@ -290,7 +291,7 @@ def test_missed_ticks_are_the_same_whether_closed_together_or_one_by_one(
 def test_unknown_names_are_named(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
     with pytest.raises(StoreError, match="no stream"):
-        store.declaration("none")
+        store.tables_of("none")
     with pytest.raises(UnknownName, match="description"):
         StreamDeclaration.from_dict({**HOUR, "descripton": ""})
     store.close()

@@ -12,6 +12,7 @@ from evercount.errors import InputError
 from evercount.noise import Secret
 from evercount.store import Accepted, Batch, Store, StreamDeclaration
 from evercount.store.open_stream import read_request
+from stored import close_and_read
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 TREES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
@@ -41,10 +42,10 @@ def test_trees_survive_restarts_and_count_a_replay_once(name: str, tmp_path: Pat
     live = store.find("s")
     assert live.declaration.views == ("per-tick",)
     assert store.accept([batch], 0.0) == [Accepted(3, 1)]
-    first = store.close_ticks(live, 1, 0.0)
+    first = close_and_read(store, live, 1, 0.0)
     store.close()
     store = Store(tmp_path / "a.db", None, tmp_path / "head")
-    second = store.close_ticks(store.find("s"), 2, 0.0)
+    second = close_and_read(store, store.find("s"), 2, 0.0)
     plain = declaration.started(0).build(secret=secret, replay=True)
     wanted = plain.run([events, [], []]).per_tick().values
     assert np.array_equal([release["values"] for release in first + second], wanted)

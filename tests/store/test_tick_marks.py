@@ -12,6 +12,7 @@ import pytest
 from evercount import Secret
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import NewMark, TickMark
+from evercount.engine.close_ticks import TickEvents
 from evercount.engine.write_table import write_tables
 from evercount.errors import EvercountError
 from evercount.store import Batch, Reading, Store
@@ -88,6 +89,28 @@ def test_neighbours_stay_neighbours(tmp_path: Path) -> None:
             steps = np.diff(more, prepend=0.0)
             assert np.count_nonzero(np.round(steps, 6)) <= 1, (gaps, day)
             assert round(float(np.abs(steps).max()), 6) == ((day + 1, "drop") not in gaps), (gaps, day)
+
+
+def test_events_that_move_are_there_for_those_that_come_later(tmp_path: Path) -> None:
+    """An edge that moved cannot come a second time: who sends it is told so, also after a kill, and the tick closes."""
+    one = declared(query={"name": "edges", "parameters": {"vertices": 9, "stream": "insert"}}, views=[])
+    store = Store(tmp_path / "a.db")
+    store.declare(one, START, SECRET)
+    mark_ticks(store, "flu", TickMark(1, 1, "", "next"))
+    send(store, one, [[1, 2]], START)
+    store.close_ticks(store.find("flu"), 1, START + DAY)
+    for _ in range(2):
+        (refusal,) = store.accept([Batch("flu", [[1, 2]], read_request(one, [[1, 2]]))], START + DAY)
+        assert "second time" in str(refusal)
+        store.close()
+        store = Store(tmp_path / "a.db")
+    store.close_given(store.find("flu"), TickEvents(2, []), START, lambda _: None)  # a run without a tick
+    send(store, one, [[3, 4]], START + DAY)
+    live = store.find("flu")
+    assert live.events == [[1, 2], [3, 4]]
+    store.close_ticks(live, 1, START + 2 * DAY)
+    assert live.closed == 2
+    store.close()
 
 
 def test_readers_see_notes_and_gaps(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def serve(
     from evercount.declarations.schedule import SECOND, parse_length
     from evercount.declarations.streams_file import read_declarations
     from evercount.service.access import Limits, admin_token
-    from evercount.service.demo import Feeder, demo_clock, demo_declaration, prefill
+    from evercount.service.demo import DECLARATION, Feeder, demo_clock, prefill
     from evercount.service.http_server import parse_proxies, run
     from evercount.service.log_format import log_to_stderr
     from evercount.service.runtime import Service
@@ -64,7 +64,7 @@ def serve(
             db = str(Path(db) / "evercount-demo.db")
         if declared:
             raise ParameterError("--demo runs on its own clock: omit --streams")
-        declared = [demo_declaration()]
+        declared = [DECLARATION]
     if read_only and declared:
         raise ParameterError("--read-only shows a store and declares nothing: omit --streams and --demo")
     place = db or "evercount.db"

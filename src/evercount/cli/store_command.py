@@ -261,7 +261,7 @@ def note(
 
     with open_store(db, key_file, head) as opened:
         asked = NewMark(first=first, last=last, text=text, missing=cast(Any, missing))
-        made = mark_ticks(opened, stream, asked.on(opened.declaration(stream).schedule))
+        made = mark_ticks(opened, stream, asked.on(opened.known(stream).declaration.schedule))
     typer.echo(f"noted on ticks {made.first} to {made.last} of {stream}", err=True)
 
 

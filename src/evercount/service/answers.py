@@ -71,9 +71,8 @@ class PlanQueue:
 
     def __init__(self, threads: int, most: int, most_per_client: int) -> None:
         self.most, self.most_per_client = most, most_per_client
-        self._threads = threads
-        self._started = 0
-        self._change = threading.Condition()
+        self._idle = threads  # threads that may be started
+        self._lock = threading.Lock()
         self._waiting: OrderedDict[Future[Any], Callable[[], Any]] = OrderedDict()
         self._places: dict[Future[Any], str] = {}
         self._closed = False
@@ -81,7 +80,7 @@ class PlanQueue:
     def submit(self, client: str, work: Callable[[], T]) -> Future[T]:
         """Compute something for a client; Problem 429 if it has too much under way, 503 if all together have."""
         future: Future[T] = Future()
-        with self._change:
+        with self._lock:
             if self._closed:
                 raise _busy()
             if list(self._places.values()).count(client) >= self.most_per_client:
@@ -92,33 +91,32 @@ class PlanQueue:
                 raise _busy("too many plans are waiting to be computed", "Try again.")
             self._waiting[future] = work
             self._places[future] = client
-            if self._started < self._threads:
-                self._started += 1
+            if self._idle:
+                self._idle -= 1
                 threading.Thread(target=self._run, name="evercount-plan", daemon=True).start()
-            self._change.notify()
         future.add_done_callback(self._leave)
         return future
 
     def close(self) -> None:
         """Refuse everything that waits or is being computed, and whatever comes later."""
-        with self._change:
+        with self._lock:
             self._closed = True
             futures = list(self._places)
-            self._change.notify_all()
         for future in futures:
             with suppress(InvalidStateError):
                 future.set_exception(_busy())
 
     def _leave(self, future: Future[Any]) -> None:
-        with self._change:
+        with self._lock:
             self._waiting.pop(future, None)
             del self._places[future]
 
     def _run(self) -> None:
+        """Compute until nothing waits any more."""
         while True:
-            with self._change:
-                self._change.wait_for(lambda: self._waiting or self._closed)
-                if self._closed:
+            with self._lock:
+                if self._closed or not self._waiting:
+                    self._idle += 1
                     return
                 future, work = self._waiting.popitem(last=False)
             if not future.set_running_or_notify_cancel():

@@ -112,7 +112,7 @@ class CatchUp:
                 return due
         size = min(due, self._sizes.get(live.name, FIRST_SLICE_TICKS), due if most is None else most)
         before, began = live.closed, time.perf_counter()
-        self.store.close_ticks(live, size, now, describe=0)
+        self.store.close_ticks(live, size, now)
         self.publish(live.name)
         took, closed = time.perf_counter() - began, live.closed - before
         if closed == size < due:  # a short last slice says nothing about the speed

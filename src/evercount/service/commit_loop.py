@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -32,13 +33,10 @@ class LogKeeper(threading.Thread):
     committed is durable before and after: the log and the file together are the database, and SQLite's own locks keep
     the mover, the writer and readers apart. Test: `tests/service/test_log_keeper.py`."""
 
-    def __init__(self, database: Database, pause: float = PAUSE_SECONDS) -> None:
-        super().__init__(name="evercount-log", daemon=True)
-        self._database, self._pause = database, pause
+    def __init__(self, database: Database) -> None:
         self._over = threading.Event()
-
-    def run(self) -> None:
-        self._database.move_log(lambda: self._over.wait(self._pause))
+        over = partial(self._over.wait, PAUSE_SECONDS)
+        super().__init__(target=database.move_log, args=(over,), name="evercount-log", daemon=True)
 
     def stop(self) -> None:
         self._over.set()
@@ -94,8 +92,7 @@ class Writer(threading.Thread):
         self._retry_at = 0.0
         self._stopping = False
         self._doubtful = False
-        self._turn = 0
-        self._turns: dict[str, int] = {}
+        self._turns: dict[str, float] = {}  # when each stream had its last turn
         self._waiting: dict[str, list[tuple[int, Batch, Future[Any]]]] = {}
         """Of streams whose keys nobody listed: batches that came after the open tick had ended, with their tick."""
 
@@ -118,16 +115,15 @@ class Writer(threading.Thread):
             raise InputError(
                 f"stream {live.name!r} closes its ticks by the clock, every {live.declaration.schedule.tick}"
             )
-        if tick is not None and tick != live.open_tick:
-            if tick > live.open_tick:
-                raise InputError(f"tick {tick} is out of turn: the open tick is {live.open_tick}")
-            first_cells = range(CELLS_PER_PAGE)
-            earlier = self.store.read_releases(live, tick - 1, 1, tick, first_cells)
-            if not earlier:
-                raise AlreadyReleased(f"tick {tick} is released already")
-            return earlier
-        releases = self.store.close_ticks(live, 1, self.clock.now(), cells=CELLS_PER_PAGE)
-        self.publish(live.name)
+        tick = tick or live.open_tick
+        if tick > live.open_tick:
+            raise InputError(f"tick {tick} is out of turn: the open tick is {live.open_tick}")
+        if tick == live.open_tick:
+            self.store.close_ticks(live, 1, self.clock.now())
+            self.publish(live.name)
+        releases = self.store.read_releases(live, tick - 1, 1, tick, range(CELLS_PER_PAGE))
+        if not releases:
+            raise AlreadyReleased(f"tick {tick} is released already")
         return releases
 
     def stop(self) -> None:
@@ -185,8 +181,7 @@ class Writer(threading.Thread):
                 ready.append((batch, future))
         if kept:
             self._waiting[name] = kept
-        if ready:
-            self._accept(ready, now)
+        self._accept(ready, now)
 
     def _refuse_waiting(self, refusal: EvercountError) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -219,11 +214,11 @@ class Writer(threading.Thread):
         for batch, future in batches:
             if (refusal := behind[batch.stream]) is not None:
                 future.set_exception(refusal)
-        batches = [(batch, future) for batch, future in batches if behind[batch.stream] is None]
-        if batches:
-            self._accept(batches, now)
+        self._accept([(batch, future) for batch, future in batches if behind[batch.stream] is None], now)
 
     def _accept(self, batches: list[tuple[Batch, Future[Any]]], now: float) -> None:
+        if not batches:
+            return
         try:
             self._recover()
             answers: list[Accepted | EvercountError] = self.store.accept([b for b, _ in batches], now)
@@ -282,7 +277,7 @@ class Writer(threading.Thread):
         ends = time.monotonic() + SLICE_SECONDS
         for name in sorted(left, key=lambda name: (left[name] > 1, self._turns.get(name, 0))):
             self._close(name, now)
-            self._turns[name] = self._turn = self._turn + 1
+            self._turns[name] = time.monotonic()
             if left[name] > 1 and time.monotonic() >= ends:
                 break
         for name in [name for name in self._waiting if name not in left]:  # it is over, or the clock went back
@@ -325,29 +320,20 @@ class Writer(threading.Thread):
 class Watcher(Writer):
     """In the place of the writer, for a store of another process: it looks for releases and refuses all changes."""
 
-    def __init__(self, store: WatchedStore, clock: Clock, publish: Publish) -> None:
-        super().__init__(store, clock, publish)
-        self.watched = store
-
     def submit(self, work: Any) -> Future[Any]:
         future: Future[Any] = Future()
         remedy = "Send it to the process that writes to the store."
         future.set_exception(Problem(403, "ReadOnly", "this service shows a store and changes nothing", remedy))
         return future
 
-    def run(self) -> None:
-        while True:
-            try:
-                self._queue.get(timeout=LOOK_SECONDS)
-            except queue.Empty:
-                self.close_due()
-                continue
-            return
+    def _wait(self) -> float:
+        return LOOK_SECONDS
 
     def close_due(self) -> float:
         """Publish what was released since the last look; the process that writes to the store closes the ticks."""
+        assert isinstance(self.store, WatchedStore)
         try:
-            for name in self.watched.look():
+            for name in self.store.look():
                 self.publish(name)
             self.failing = None
         except StoreError as error:

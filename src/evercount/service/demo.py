@@ -22,20 +22,19 @@ from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
 
 NAME = "flu-demo"
-START = "2025-10-06T00:00:00Z"  # a Monday, as in the example
 HOUR = 3600.0
 TICK_SECONDS = 1.0  # real seconds of one demonstration hour
 YEAR = 52 * 7 * 24  # hours that are published before the first page is shown; then the same winter comes again
 SEED = 20261001
 
-DECLARATION = {
+TABLE = {
     "name": NAME,
     "description": "Made-up data: hourly flu reports of eight invented regions. A year is published; now one hour "
     "passes every second.",
     "query": {"name": "histogram", "parameters": {"keys": list(flu.REGIONS)}},
     "budget": {"epsilon": 1.0, "delta": 1e-9, "adjacency": "add-remove", "unit": "event"},
     "tick": "1h",
-    "start": START,
+    "start": "2025-10-06T00:00:00Z",  # a Monday, as in the example
     "horizon": 4 * YEAR,
     "late": "next",
     "views": ["per-tick", "last-24"],
@@ -44,32 +43,30 @@ DECLARATION = {
 }
 
 
+DECLARATION = StreamDeclaration.from_dict(TABLE)
+
+
 def reports(hour: int) -> IntArray:
     """The reports of one hour (from 0) per region: Poisson, the same whenever it is asked."""
     generator = np.random.default_rng([SEED, hour])
     return np.asarray(generator.poisson(flu.rates(np.asarray([hour % YEAR]))[0]), dtype=np.int64)
 
 
-def prefill(store: Store, hours: int = YEAR) -> None:
+def prefill(store: Store) -> None:
     """Declare the stream and publish its first hours, unless that is done: the first page shows a year at once."""
-    declaration = demo_declaration()
-    now = declaration.schedule.begin / SECOND + hours * HOUR
-    live = store.declare(declaration, now)
-    if live.closed >= hours:
+    now = DECLARATION.schedule.begin / SECOND + YEAR * HOUR
+    live = store.declare(DECLARATION, now)
+    if live.closed >= YEAR:
         return
-    totals = TickTotals.dense(1, np.random.default_rng(SEED).poisson(flu.rates(np.arange(hours))))
+    totals = TickTotals.dense(1, np.random.default_rng(SEED).poisson(flu.rates(np.arange(YEAR))))
     store.accept_totals(NAME, CountedBatch("the year before", 0, totals, fresh=True))  # once, also after a kill
-    while live.closed < hours:
-        store.close_ticks(live, hours - live.closed, now, describe=0)
+    while live.closed < YEAR:
+        store.close_ticks(live, YEAR - live.closed, now)
 
 
 def demo_clock(store: Store) -> Clock:
     """An hour per second, from where the demonstration stopped."""
-    return Clock(HOUR / TICK_SECONDS, demo_declaration().schedule.begin / SECOND + store.find(NAME).closed * HOUR)
-
-
-def demo_declaration() -> StreamDeclaration:
-    return StreamDeclaration.from_dict(DECLARATION)
+    return Clock(HOUR / TICK_SECONDS, DECLARATION.schedule.begin / SECOND + store.find(NAME).closed * HOUR)
 
 
 class Feeder(threading.Thread):

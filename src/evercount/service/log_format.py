@@ -18,9 +18,6 @@ class TextLines(logging.Formatter):
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-
 
 class JsonLines(TextLines):
     def format(self, record: logging.LogRecord) -> str:
@@ -58,7 +55,8 @@ def limit_lines() -> None:
 
 def log_to_stderr(form: Literal["text", "json"]) -> logging.Logger:
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    lines = JsonLines if form == "json" else TextLines
+    handler.setFormatter(lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name in ("evercount", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

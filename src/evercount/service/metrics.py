@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 REMEMBERED = 2000
@@ -39,9 +39,7 @@ def public_metrics(
     released numbers of public streams; nothing of it depends on an event or on a request otherwise. Test:
     `tests/service/test_service_neighbours.py::test_neighbours_look_alike_from_outside`.
     """
-    build = GaugeMetricFamily("evercount_build_info", "The version that runs.", labels=["version"])
-    build.add_metric([version], 1)
-    yield build
+    yield InfoMetricFamily("evercount_build", "The version that runs.", {"version": version})
     yield GaugeMetricFamily("evercount_uptime_seconds", "Seconds since the start.", round(uptime))
     yield GaugeMetricFamily("evercount_healthy", "1 while the store can be written.", healthy)
     yield GaugeMetricFamily("evercount_ready", "1 while every stream is up to date.", ready)
@@ -100,12 +98,11 @@ class Requests:
         yield recent
 
 
-def admin_metrics(requests: Requests, listeners: int, database_bytes: int | None) -> Iterator[Metric]:
+def admin_metrics(requests: Requests, listeners: int, database_bytes: int) -> Iterator[Metric]:
     """What moves with raw data: for admins only."""
     yield GaugeMetricFamily("evercount_listeners", "Live connections.", listeners)
     yield from requests.collect()
-    if database_bytes is not None:
-        yield GaugeMetricFamily("evercount_database_bytes", "Size of the database.", database_bytes)
+    yield GaugeMetricFamily("evercount_database_bytes", "Size of the database.", database_bytes)
 
 
 def exposition(*parts: Iterable[Metric]) -> str:

@@ -139,7 +139,7 @@ def _body(content: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-TEXT = {"type": "string"}
+TEXT, NUMBER = {"type": "string"}, {"type": "number"}
 _SAID = dict.fromkeys(("type", "message", "remedy"), TEXT)
 _ERROR = {"type": "object", "required": [*_SAID], "properties": _SAID}
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -149,21 +149,14 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     }
 }
 
+_PARTS: dict[str, Any] = {name: {} for name in PAYLOADS} | {"user": TEXT, "time": {"anyOf": [TEXT, NUMBER]}}
 _EVENT: dict[str, Any] = {
     "description": "a key, a list of keys, a number, or an object that holds one of these and may hold user and time",
     "anyOf": [
         TEXT,
-        {"type": "number"},
+        NUMBER,
         {"type": "array"},
-        {
-            "type": "object",
-            "properties": {
-                **{name: {} for name in PAYLOADS},
-                "user": TEXT,
-                "time": {"anyOf": [TEXT, {"type": "number"}]},
-            },
-            "additionalProperties": False,
-        },
+        {"type": "object", "properties": _PARTS, "additionalProperties": False},
     ],
 }
 

@@ -68,9 +68,7 @@ def _read_objects(
     declaration: StreamDeclaration, items: list[Any], per_user: bool
 ) -> tuple[list[Any], list[str] | None, list[int | None] | None]:
     """Contents, users and times of events of which some are objects."""
-    payloads: list[Any] = []
-    users: list[str] = []
-    moments: list[Any] = []
+    payloads, users, moments = list[Any](), list[str](), list[Any]()
     zone = zone_named(declaration.schedule.zone)
     counting = declaration.query.event_number is not None
     levels = () if declaration.columns is None else declaration.columns.levels

@@ -298,10 +298,11 @@ def add_releases(app: FastAPI, service: Service) -> None:
             if asked.view is None
             else [await read_asked(request, live, asked)]
         )
-        url = request.url.query
+        url = f"?{request.url.query}" if request.url.query else ""
         if kind == "csv-metadata.json":
-            file_url = f"releases.csv?{url}" if url else "releases.csv"
-            said = await service.read(describe_export, service.store, live, tables, asked.full_digits, file_url)
+            said = await service.read(
+                describe_export, service.store, live, tables, asked.full_digits, f"releases.csv{url}"
+            )
             return Response(json.dumps(said), media_type="application/csvm+json")
         file = await service.read(write_export, live, tables if asked.full_digits else map(round_table, tables), kind)
         return ExportResponse(file, live.name if asked.view is None else f"{live.name}.{asked.view}", kind, url)
@@ -380,10 +381,10 @@ def describe_export(
 class ExportResponse(FileResponse):
     """A file that is removed when it was sent, or when its reader went away. A CSV says where its description is."""
 
-    def __init__(self, file: Path, name: str, kind: Kind, query: str = "") -> None:
-        where = f"releases.csv-metadata.json?{query}" if query else "releases.csv-metadata.json"
-        link = {"Link": f'<{where}>; rel="describedby"; type="application/csvm+json"'} if kind == "csv" else None
-        super().__init__(file, media_type=MEDIA_TYPES[kind], filename=f"{name}.{kind}", headers=link)
+    def __init__(self, file: Path, name: str, kind: Kind, query: str) -> None:
+        link = f'<releases.csv-metadata.json{query}>; rel="describedby"; type="application/csvm+json"'
+        headers = {"Link": link} if kind == "csv" else None
+        super().__init__(file, media_type=MEDIA_TYPES[kind], filename=f"{name}.{kind}", headers=headers)
         self._file = file
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -15,7 +15,6 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from evercount.errors import Problem
-from evercount.service.openapi import describe
 
 AT_ONCE = 64  # releases that a listener gets from the store at a time
 HEARTBEAT_SECONDS = 15.0
@@ -40,7 +39,7 @@ def by_tick(releases: list[dict[str, Any]]) -> list[tuple[int, str]]:
 class Hub:
     """Who listens to which stream. Lives in the event loop; other threads come in by `publish`."""
 
-    def __init__(self, most: int = 256, most_per_client: int = 32) -> None:
+    def __init__(self, most: int, most_per_client: int) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
         self.most, self.most_per_client = most, most_per_client
@@ -84,14 +83,7 @@ class Hub:
             if (news := self._news.pop(name, None)) is not None:
                 news.set()
 
-    async def events(
-        self,
-        name: str,
-        after: int,
-        read: Read,
-        allowed: Callable[[], bool] = lambda: True,
-        heartbeat: float = HEARTBEAT_SECONDS,
-    ) -> AsyncIterator[str]:
+    async def events(self, name: str, after: int, read: Read, allowed: Callable[[], bool]) -> AsyncIterator[str]:
         """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed. The
         store is asked after every waking and every heartbeat: a release that is committed but was never published (the
         commit's answer was lost) is sent, too."""
@@ -108,7 +100,7 @@ class Hub:
             if releases:
                 continue
             try:
-                await asyncio.wait_for(news.wait(), heartbeat)
+                await asyncio.wait_for(news.wait(), HEARTBEAT_SECONDS)
             except TimeoutError:
                 yield ": heartbeat\n\n"
 
@@ -122,12 +114,7 @@ class LiveResponse(StreamingResponse):
         self._hub, self._client = hub, client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(self._hub.seat(self._client))
-            except Problem as error:
-                await describe(error)(scope, receive, send)
-                return
+        with self._hub.seat(self._client):
             if scope.get(HEAD_ONLY):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

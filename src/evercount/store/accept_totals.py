@@ -9,10 +9,11 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, select
 
 from evercount._validate import AnyArray, BoolArray, IntArray
 from evercount.declarations.declaration import StreamDeclaration
@@ -22,6 +23,7 @@ from evercount.errors import Conflict, ParameterError
 from evercount.queries.sensitivities import rows_of
 from evercount.store import named_events as events
 from evercount.store.commit_batches import add_totals, stored_totals
+from evercount.store.database import insert_rows
 from evercount.store.known_users import ManyUsers
 from evercount.store.named_events import NamedEvents, Part, UserEvents, by_tick
 from evercount.store.open_stream import LiveStream
@@ -75,7 +77,7 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
     known = find(connection, counted_batches, "digest", stream=live.id, query=one.query, batch=one.batch)
     users = None if one.users is None else one.users.stored(live)
     digest = _digest(live, one, users)
-    named = _hashed(digest, events.packed_ticks(one.named or ()))
+    named = _hashed(digest, chain.from_iterable(part.packed() for part in one.named or ()))
     if known is not None:
         for _ in named:
             pass
@@ -92,11 +94,7 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
         events.keep_events(connection, live, (one.query, one.batch), tick[counted], users[1][counted], users[2])
     events.keep_rows(connection, live, one.query, one.batch, _placed(live, named))
     _add(connection, live, one.totals)
-    connection.execute(
-        insert(counted_batches).values(
-            stream=live.id, query=one.query, batch=one.batch, digest=digest.digest(), accepted=time.time()
-        )
-    )
+    insert_rows(connection, counted_batches, [(live.id, one.query, one.batch, digest.digest(), time.time())])
     if one.position is not None:
         sealed = live.seal(one.position, "position", 0, one.query.encode()).hex()
         write_fact(connection, f"at {live.id} {one.query}", sealed)
@@ -290,5 +288,5 @@ class FedStream:
         now -= max(0, wait - self.declaration.waits)
         first = self.live.closed + 1
         while (count := self.due(now)) > 0:
-            self.store.close_ticks(self.live, count, now / SECOND, describe=0, run=self.run)
+            self.store.close_ticks(self.live, count, now / SECOND, self.run)
         return range(first, self.live.closed + 1)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, select
 
 from evercount._validate import FloatArray, IntArray
 from evercount.declarations.view_names import NEXT, missing_ticks
@@ -30,7 +30,7 @@ from evercount.engine.write_table import among, each_tick
 from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
 from evercount.store.accept_totals import CountedTicks
-from evercount.store.commit_batches import Group, add_totals, keep_early, read_early, stored_totals
+from evercount.store.commit_batches import Pending, add_totals, read_early
 from evercount.store.database import Database, insert_rows
 from evercount.store.known_users import forget_users
 from evercount.store.named_events import as_tick
@@ -49,30 +49,31 @@ Came = dict[int, Any]  # what came for each tick: exact sums, or events
 
 @dataclass(frozen=True, eq=False)
 class NextTicks:
-    """What the next ticks count, and what moves from the last of them to the tick after it. Secret."""
+    """What the next ticks count, and what moves from the last of them to the tick after it, which opens with that.
+    Secret."""
 
     totals: TickTotals | TickEvents
-    left: Totals | list[Any] | None
-    counted: CountedTicks | None  # what was counted elsewhere for them
+    moved_sums: Totals
+    moved_events: list[Any]
+    counted: CountedTicks | None = None  # what was counted elsewhere for them
 
     @classmethod
-    def of(cls, live: LiveStream, ticks: range, came: Came, events: bool, counted: CountedTicks | None) -> NextTicks:
-        """Nothing counts in a missing tick. Where its events move, they are the first ones of the next tick. `events`:
-        whether `came` holds events, and not sums."""
-        moving = missing_ticks(live.marks, ticks, NEXT)
+    def of(cls, live: LiveStream, ticks: range, came: Came, counted: CountedTicks | None = None) -> NextTicks:
+        """Nothing counts in a missing tick. Where its events move, they are the first ones of the next tick."""
+        moving, events = missing_ticks(live.marks, ticks, NEXT), live.declaration.remembers
         for tick in missing_ticks(live.marks, ticks):
             gone = came.pop(tick, None)
             if gone is not None and tick in moving:
                 add = _joined if events else add_exactly
                 came[tick + 1] = add(gone, came[tick + 1]) if tick + 1 in came else gone
-        left = came.pop(ticks.stop, None)
+        left, zeros = came.pop(ticks.stop, None), no_sums(live)
         if events:
             totals = TickEvents(ticks.start, [came.get(tick, []) for tick in ticks])
-            return cls(totals, _listed(left or []) or None, counted)
+            return cls(totals, zeros, _listed(left or []), counted)
         rows = np.zeros((len(ticks), live.stream.query.cells), np.int64)
         for tick, row in came.items():
             rows[tick - ticks.start] = cut_total(live.declaration.query, row)
-        return cls(TickTotals.dense(ticks.start, rows), left, counted)
+        return cls(TickTotals.dense(ticks.start, rows), zeros if left is None else left, [], counted)
 
     @classmethod
     def stored(cls, connection: Connection, live: LiveStream, count: int) -> NextTicks:
@@ -89,39 +90,38 @@ class NextTicks:
         else:
             came = {} if counted is None else dict(counted.totals)
             came[ticks.start] = add_exactly(live.totals, came[ticks.start]) if ticks.start in came else live.totals
-        return cls.of(live, ticks, came, live.declaration.remembers, counted)
+        return cls.of(live, ticks, came, counted)
 
     @classmethod
-    def given(cls, connection: Connection, live: LiveStream, given: TickTotals | TickEvents) -> NextTicks:
+    def given(cls, live: LiveStream, given: TickTotals | TickEvents) -> NextTicks:
         """The next ticks of what files hold, and of what moved to the first of them."""
         ticks = range(given.first_tick, given.first_tick + len(given))
-        counted = CountedTicks(stored_totals(connection, live, ticks[:1])) if live.counted else None
         if isinstance(given, TickEvents):
-            came = dict(zip(ticks, given.ticks, strict=True))
-            if ticks and ticks.start in live.early:
-                early = [event for event, _ in read_early(connection, live, ticks.start)]
-                came[ticks.start] = _joined(early, came[ticks.start])
-            return cls.of(live, ticks, came, True, counted)
-        moved = {} if counted is None else counted.totals
-        if not moved and not missing_ticks(live.marks, ticks):
-            return cls(given, None, counted)
+            came: Came = dict(zip(ticks, given.ticks, strict=True))
+            if live.events:
+                came[ticks.start] = _joined(live.events, came.get(ticks.start, []))
+            return cls.of(live, ticks, came)
+        if not live.totals.any() and not missing_ticks(live.marks, ticks):
+            return cls(given, no_sums(live), [])
         came = {tick: given.rows(tick, tick + 1)[0] for tick in np.unique(given.tick).tolist()}
-        for tick, row in moved.items():
-            came[tick] = add_exactly(row, came[tick]) if tick in came else row
-        return cls.of(live, ticks, came, False, counted)
+        came[ticks.start] = add_exactly(live.totals, came.get(ticks.start, no_sums(live)))
+        return cls.of(live, ticks, came)
 
     def write(self, connection: Connection, live: LiveStream, last: int) -> None:
         """Keep what moves to the next tick and nothing else of these, in the transaction that counts them."""
+        if live.declaration.budget.unit == "user":
+            forget_users(connection, live, range(live.open_tick, last + 1))
         if self.counted is not None:
             self.counted.write(connection, live, last)
-        if live.early:
-            schema.remove(connection, schema.early_events, stream=live.id, tick=range(last + 1))
-        if isinstance(self.left, list):
-            keep_early(connection, live, {last + 1: [(event, None) for event in self.left]})
-            live.early.add(last + 1)
-        elif self.left is not None:
-            add_totals(connection, live, {last + 1: self.left})
-            live.counted = True
+        live.write_totals(connection, last + 1, self.moved_sums)
+        if live.declaration.remembers:
+            schema.remove(connection, schema.open_events, stream=live.id)
+        if self.moved_events:
+            live.write_events(connection, last + 1, 0, self.moved_events)
+
+
+def no_sums(live: LiveStream) -> IntArray:
+    return np.zeros(live.stream.query.cells, np.int64)
 
 
 def make_ready(store: Store, live: LiveStream, count: int) -> int:
@@ -132,13 +132,13 @@ def make_ready(store: Store, live: LiveStream, count: int) -> int:
     tick = live.open_tick
     if tick in live.early:
         with store.database.transaction() as connection:
-            group = Group(store.streams, connection, 0.0)
-            group.count_early(live, read_early(connection, live, tick))
-            group.write()
+            pending = Pending(live, connection)
+            pending.count_early(read_early(connection, live, tick))
+            pending.write()
             schema.remove(connection, schema.early_events, stream=live.id, tick=tick)
-        group.settle()
+        pending.settle()
         live.early.discard(tick)
-    return min([count, *(one - tick for one in live.early if tick < one)])
+    return min([count, *(one - tick for one in live.early)])
 
 
 def _listed(events: Any) -> list[Any]:
@@ -155,11 +155,10 @@ def _joined(one: Any, other: Any) -> Any:
 
 @dataclass
 class ClosingTicks:
-    """Ticks on their way into the database: the chain and the labels after them, and the state."""
+    """Ticks on their way into the database: the chain and the labels after them."""
 
     head: bytes
     labels: Sequence[str]
-    blob: bytes = b""
 
     def write(self, connection: Connection, live: LiveStream, table: ReleaseTable, closed_at: float) -> None:
         links: list[tuple[int, int, bytes, float]] = []
@@ -237,18 +236,17 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
             shard_stream = live.declaration.build(secret=live.secret, part=part)
             blob = shard_stream.snapshot()
             shard_stream.close()
-            row = {"stream": live.id, "number": number, "first": part.start, "stop": part.stop, "tick": 0}
-            rows.append({**row, "sealed": _seal(live.sealer, blob, live.id, number, 0)})
-        connection.execute(insert(schema.cut_streams).values(stream=live.id, closing=0))
-        connection.execute(insert(schema.shards), rows)
+            rows.append((live.id, number, part.start, part.stop, 0, _seal(live.sealer, blob, live.id, number, 0)))
+        insert_rows(connection, schema.cut_streams, [(live.id, 0)])
+        insert_rows(connection, schema.shards, rows)
     live.cut = CutStream(shards, 0)
 
 
-def close_by_shards(store: Store, live: LiveStream, count: int, closed_at: float, run: Run | None = None) -> int:
-    """Release the next `count` ticks of a stream that is cut into shards; returns how many were released. What an
-    earlier call has begun is brought to its end instead: its ticks keep their totals."""
-    cut = live.cut
-    assert cut is not None
+def close_by_shards(
+    store: Store, live: LiveStream, cut: CutStream, count: int, closed_at: float, run: Run | None
+) -> None:
+    """Release the next `count` ticks of a stream that is cut into shards. What an earlier call has begun is brought to
+    its end instead: its ticks keep their totals."""
     if cut.closing == live.closed:
         _freeze(store, live, cut, count)
     (run or partial(close_here, store.key))(ShardWork(shareable_place(store.database), live.id, cut.shards))
@@ -266,7 +264,6 @@ def close_by_shards(store: Store, live: LiveStream, count: int, closed_at: float
         CountedTicks().write(connection, live, cut.closing)
     live.head, live.closed = head, cut.closing
     store.write_head(live)
-    return len(links)
 
 
 def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
@@ -274,19 +271,16 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
     if live.declaration.horizon is not None:
         count = min(count, live.declaration.horizon - live.closed)
     count = make_ready(store, live, min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells)))
-    last, zeros = live.closed + count, np.zeros(live.stream.query.cells, np.int64)
+    last = live.closed + count
     with store.database.transaction() as connection:
         following = NextTicks.stored(connection, live, count)
         totals = following.totals
         assert isinstance(totals, TickTotals)
-        if live.declaration.budget.unit == "user":
-            forget_users(connection, live, range(live.open_tick, last + 1))
         following.write(connection, live, last)
         frozen = {tick: totals.rows(tick, tick + 1)[0] for tick in np.unique(totals.tick).tolist()}
         add_totals(connection, live, frozen)
-        live.write_totals(connection, last + 1, zeros)
         schema.change(connection, schema.cut_streams, {"closing": last}, stream=live.id)
-    live.totals, cut.closing = zeros, last
+    live.totals, cut.closing = following.moved_sums, last
 
 
 # -- anywhere ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Group: batches that one transaction commits, with their idempotency keys and the caps of their users.
+"""Batches that one transaction commits, with their idempotency keys and the caps of their users.
 
 Events may be early: of open ticks after the first one, while ticks are held open after their end. Where events simply
 add up, the sums of later ticks are kept next to those that were counted elsewhere. Events of persons, whose caps go
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection
 
 from evercount._validate import IntArray
 from evercount.errors import Conflict, EvercountError, InputError, StoreError, StreamStopped
@@ -25,17 +25,95 @@ from evercount.store.database import insert_rows, replace_rows
 from evercount.store.known_users import DAY_BYTES, KnownUsers, day_key
 from evercount.store.open_stream import Accepted, Batch, LiveStream, Placed
 from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
-from evercount.store.schema import counted_totals, early_events, having, rows_of
+from evercount.store.schema import counted_totals, early_events, in_parts, rows_of
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
 
-TICKS_AT_A_TIME = 200  # ticks that are read with one statement
 Kept = tuple[Any, str | None]  # an event and its user, where users are protected
 
 
+class Pending:
+    """What the batches of one commit add to a stream, kept apart from it until the commit."""
+
+    def __init__(self, live: LiveStream, connection: Connection) -> None:
+        self.live, self.connection = live, connection
+        self.totals, self.events = live.totals, list[Any]()
+        self.users: KnownUsers | None = None  # where users are protected
+        self.ahead: dict[int, Totals] = {}
+        self.early: dict[int, list[Kept]] = {}  # what later ticks get: sums, and events as they came
+
+    def count(self, batch: Batch, placed: Placed) -> None:
+        """Take in the events of a batch, tick by tick. What can refuse the batch comes before anything is changed."""
+        live = self.live
+        later = {tick: places for tick, places in placed.ticks.items() if tick > live.open_tick}
+        if later and live.declaration.remembers and not live.declaration.query.refuses_by_itself:
+            raise InputError(
+                f"events of {live.declaration.query.name!r} are read in the order of their ticks: this stream takes "
+                "those of the first open tick only"
+            )
+        adds_up = not live.declaration.remembers and batch.users is None
+        self._count_open(batch, placed.ticks.get(live.open_tick, []))
+        for lag, places in placed.revised.items():
+            self._count_open(batch, places, lag)
+        for tick, places in later.items():
+            events = [batch.payloads[place] for place in places]
+            if adds_up:
+                row = live.encode(events)
+                self.ahead[tick] = add_exactly(self.ahead[tick], row) if tick in self.ahead else row
+            else:
+                users = [None if batch.users is None else batch.users[place] for place in places]
+                self.early.setdefault(tick, []).extend(zip(events, users, strict=True))
+
+    def count_early(self, kept: list[Kept]) -> None:
+        users = None if self.live.declaration.user_caps is None else [user for _, user in kept if user is not None]
+        batch = Batch(self.live.name, [event for event, _ in kept], users=users)
+        self._count_open(batch, list(range(batch.size)))
+
+    def _count_open(self, batch: Batch, places: list[int], lag: int = 0) -> None:
+        """The events at these places of a batch, into the first open tick; of a revised stream for one `lag` ago."""
+        live, changes, hashes = self.live, UserState(), dict[str, bytes]()
+        if batch.users is not None:
+            users = [batch.users[place] for place in places]
+            names = list(set(users))
+            hashes = dict(zip(names, user_hashes(live, names, lag), strict=True))
+            self.users = self.users or KnownUsers(live.id, live.sealer)
+            seen = self.users.read(self.connection, hashes.values())
+            before = {user: seen[hashed] for user, hashed in hashes.items()}
+            caps = Caps.of(live.declaration.budget)
+            places, changes = cap_per_user(zip(users, places, strict=True), caps, before, live.open_tick)
+        kept = [batch.payloads[place] for place in places]
+        if live.declaration.remembers:
+            live.offer(kept, places, self.events)
+            self.events.extend(kept)
+        elif places:
+            row = live.encode(kept, lag, batch.row if len(kept) == batch.size else None)
+            self.totals = add_exactly(self.totals, row)
+        if self.users is not None:
+            self.users.change({hashes[user]: used for user, used in changes.items()})
+
+    def write(self) -> None:
+        connection, live = self.connection, self.live
+        if self.totals is not live.totals:
+            live.write_totals(connection, live.open_tick, self.totals)
+        if self.events:
+            live.write_events(connection, live.open_tick, live.groups, self.events)
+        add_totals(connection, live, self.ahead)
+        keep_early(connection, live, self.early)
+        if self.users is not None:
+            self.users.write(connection)
+
+    def settle(self) -> None:
+        """After the commit: bring the live stream to what the database holds now."""
+        self.live.totals = self.totals
+        self.live.events.extend(self.events)
+        self.live.groups += bool(self.events)
+        self.live.counted |= bool(self.ahead)
+        self.live.early.update(self.early)
+
+
 class Group:
-    """Batches that are committed together: what they add, kept apart from the live streams until the commit.
+    """Batches that are committed together.
 
     **Guarantee.** The answers of `add_all` go out after the commit (`Store.accept`), and the commit holds for each
     batch what it adds together with its idempotency key: after any crash a batch is on the disk with its key, or
@@ -47,11 +125,7 @@ class Group:
 
     def __init__(self, streams: dict[str, LiveStream], connection: Connection, now: float) -> None:
         self.streams, self.connection, self.now = streams, connection, now
-        self.totals: dict[str, Totals] = {}
-        self.events: dict[str, list[Any]] = {}
-        self.users: dict[int, KnownUsers] = {}
-        self.ahead: dict[str, dict[int, Totals]] = {}
-        self.early: dict[str, dict[int, list[Kept]]] = {}  # what later ticks get: sums, and events as they came
+        self.pending: dict[str, Pending] = {}
         self.known: dict[tuple[int, bytes], Known] = {}  # by (stream, idempotency key)
         self.fresh: list[tuple[int, bytes, Known]] = []  # what this commit adds to them
 
@@ -78,7 +152,7 @@ class Group:
                 return Accepted(batch.size, earlier.tick, repeated=True)
             live.check_open(self.now)
             placed = live.place(batch.times, batch.size, self.now)
-            self._count(live, batch, placed)
+            self.pending.setdefault(live.name, Pending(live, self.connection)).count(batch, placed)
         except EvercountError as error:
             return error
         tick = live.last_open(self.now)
@@ -88,90 +162,12 @@ class Group:
             self.fresh.append((stream, key, known))
         return Accepted(batch.size, tick, placed.late)
 
-    def _count(self, live: LiveStream, batch: Batch, placed: Placed) -> None:
-        """Take in the events of a batch, tick by tick. What can refuse the batch comes before anything is changed."""
-        later = {tick: places for tick, places in placed.ticks.items() if tick > live.open_tick}
-        if later and live.declaration.remembers and not live.declaration.query.refuses_by_itself:
-            raise InputError(
-                f"events of {live.declaration.query.name!r} are read in the order of their ticks: this stream takes "
-                "those of the first open tick only"
-            )
-        adds_up = not live.declaration.remembers and batch.users is None
-        self._count_open(live, batch, placed.ticks.get(live.open_tick, []))
-        for lag, places in placed.revised.items():
-            self._count_open(live, batch, places, lag)
-        for tick, places in later.items():
-            events = [batch.payloads[place] for place in places]
-            if adds_up:
-                sums, row = self.ahead.setdefault(live.name, {}), live.encode(events)
-                sums[tick] = add_exactly(sums[tick], row) if tick in sums else row
-            else:
-                users = [None if batch.users is None else batch.users[place] for place in places]
-                kept = self.early.setdefault(live.name, {}).setdefault(tick, [])
-                kept.extend(zip(events, users, strict=True))
-
-    def count_early(self, live: LiveStream, kept: list[Kept]) -> None:
-        users = None if live.declaration.user_caps is None else [user for _, user in kept if user is not None]
-        batch = Batch(live.name, [event for event, _ in kept], users=users)
-        self._count_open(live, batch, list(range(batch.size)))
-
-    def _count_open(self, live: LiveStream, batch: Batch, places: list[int], lag: int = 0) -> None:
-        """The events at these places of a batch, into the first open tick; of a revised stream for one `lag` ago."""
-        changes: UserState = {}
-        if batch.users is not None:
-            users = [batch.users[place] for place in places]
-            before = self._used_by(live, users, lag)
-            caps = Caps.of(live.declaration.budget)
-            places, changes = cap_per_user(zip(users, places, strict=True), caps, before, live.open_tick)
-        kept = [batch.payloads[place] for place in places]
-        if live.declaration.remembers:
-            pending = self.events.setdefault(live.name, [])
-            live.offer(kept, places, pending)
-            pending.extend(kept)
-        elif places:
-            row = live.encode(kept, lag, batch.row if len(kept) == batch.size else None)
-            self.totals[live.name] = add_exactly(self.totals.get(live.name, live.totals), row)
-        if changes:
-            self._known(live).change(dict(zip(user_hashes(live, changes, lag), changes.values(), strict=True)))
-
-    def _used_by(self, live: LiveStream, users: list[str], lag: int) -> UserState:
-        names = list(set(users))
-        hashes = dict(zip(names, user_hashes(live, names, lag), strict=True))
-        seen = self._known(live).read(self.connection, set(hashes.values()))
-        return {user: seen[hashed] for user, hashed in hashes.items()}
-
-    def _known(self, live: LiveStream) -> KnownUsers:
-        return self.users.setdefault(live.id, KnownUsers(live.id, live.sealer))
-
     def write(self) -> None:
         now = time.time()
         rows = ((stream, key, one.digest, one.tick, now, one.size) for stream, key, one in self.fresh)
         insert_rows(self.connection, schema.batches, rows)
-        for name, totals in self.totals.items():
-            self.streams[name].write_totals(self.connection, self.streams[name].open_tick, totals)
-        for name, events in ((name, events) for name, events in self.events.items() if events):
-            live = self.streams[name]
-            sealed = live.seal(json.dumps(events).encode(), "events", live.open_tick)
-            row = {"stream": live.id, "tick": live.open_tick, "number": live.groups, "sealed": sealed}
-            self.connection.execute(insert(schema.open_events), [row])
-        for name, sums in self.ahead.items():
-            add_totals(self.connection, self.streams[name], sums)
-        for name, kept in self.early.items():
-            keep_early(self.connection, self.streams[name], kept)
-        for known in self.users.values():
-            known.write(self.connection)
-
-    def settle(self) -> None:
-        """After the commit: bring the live streams to what the database holds now."""
-        for name, totals in self.totals.items():
-            self.streams[name].totals = totals
-        for name, events in self.events.items():
-            self.streams[name].events.extend(events)
-            self.streams[name].groups += bool(events)
-        for name in self.ahead:
-            self.streams[name].counted = True
-        for name, kept in self.early.items():
-            self.streams[name].early.update(kept)
+        for pending in self.pending.values():
+            pending.write()
 
 
 class Known(NamedTuple):
@@ -221,8 +217,7 @@ def add_totals(connection: Connection, live: LiveStream, rows: Mapping[int, IntA
 
 def stored_totals(connection: Connection, live: LiveStream, ticks: Sequence[int]) -> dict[int, Totals]:
     sums, cells = dict[int, Totals](), live.stream.query.cells
-    for start in range(0, len(ticks), TICKS_AT_A_TIME):
-        part = list(ticks[start : start + TICKS_AT_A_TIME])
+    for part in in_parts(list(ticks)):
         for tick, sealed in rows_of(connection, counted_totals, "tick", "sealed", stream=live.id, tick=part):
             totals = unpack_totals(live.unseal(sealed, "counted", tick), cells)
             if len(totals) != cells:
@@ -232,14 +227,10 @@ def stored_totals(connection: Connection, live: LiveStream, ticks: Sequence[int]
 
 
 def keep_early(connection: Connection, live: LiveStream, events: Mapping[int, Iterable[Kept]]) -> None:
-    table, rows = early_events, []
     for tick, kept in events.items():
-        last = select(func.coalesce(func.max(table.c.number), -1)).where(having(table, stream=live.id, tick=tick))
-        number = int(connection.execute(last).scalar_one())
+        number = len(rows_of(connection, early_events, "number", stream=live.id, tick=tick).all())
         sealed = live.seal(json.dumps(list(kept)).encode(), "early", tick)
-        rows.append({"stream": live.id, "tick": tick, "number": number + 1, "sealed": sealed})
-    if rows:
-        connection.execute(insert(table), rows)
+        insert_rows(connection, early_events, [(live.id, tick, number, sealed)])
 
 
 def read_early(connection: Connection, live: LiveStream, tick: int) -> list[Kept]:

@@ -30,7 +30,6 @@ LOCK = int.from_bytes(hashlib.blake2b(b"evercount single writer", digest_size=8)
 """The number of the advisory lock that the one writer of a PostgreSQL schema holds."""
 BUSY_SECONDS = 10
 ROWS_PER_STATEMENT = 50  # rows that `insert_rows` puts into one statement
-KEYS_PER_STATEMENT = 500  # keys that `replace_rows` puts into one statement
 PATIENCE = 3.0  # seconds to wait for the session of a killed writer to end
 
 
@@ -88,14 +87,12 @@ class Database:
         self._lock_file: int | None = None
         self._connection: Connection | None = None
         self._told = ""
-        if self.sqlite:
-            self._check_file()
-            if write and not helper:
-                assert self.file is not None
-                self._lock_file = take_file_lock(self.file)
+        if self.file is not None:
+            self._check_file(self.file)
+        self.writer, self.reader = self._engine(write), self._engine(False)
+        if self.file is not None and write and not helper:
+            self._lock_file = take_file_lock(self.file)
         try:
-            self.writer = self._engine(write)
-            self.reader = self._engine(False)
             if write:
                 self.reconnect()
         except BaseException:
@@ -111,9 +108,7 @@ class Database:
 
     # -- opening -------------------------------------------------------------------------------------------------
 
-    def _check_file(self) -> None:
-        file = self.file
-        assert file is not None
+    def _check_file(self, file: Path) -> None:
         refuse_link("the store", file)  # the lock and the head lie next to the name that is used
         if not file.parent.is_dir():
             raise StoreError(f"the folder {file.parent} does not exist: make it, or choose another file")
@@ -125,24 +120,23 @@ class Database:
             os.close(open_private(file, os.O_CREAT | os.O_RDWR))  # raw sums and secrets: for the owner only
 
     def _engine(self, write: bool) -> Engine:
-        options: dict[str, Any] = {"hide_parameters": True, "poolclass": NullPool}
-        if not write and not self.sqlite:
-            options = {"hide_parameters": True, "pool_size": 4, "pool_pre_ping": True}
-        try:
-            if self.sqlite:
-                options["connect_args"] = {"check_same_thread": False, "timeout": BUSY_SECONDS}
-            else:
-                options["connect_args"] = {"connect_timeout": BUSY_SECONDS, "application_name": "evercount"}
-            engine = create_engine(self.url, **options)
-            if not write and not self.sqlite:  # one view for all statements of a read; SQLite's BEGIN gives it anyway
-                engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        except (ModuleNotFoundError, NoSuchModuleError) as error:
-            raise MissingExtra("PostgreSQL", "postgres") from error
         if self.sqlite:
+            options: dict[str, Any] = {"check_same_thread": False, "timeout": BUSY_SECONDS}
+            engine = create_engine(self.url, hide_parameters=True, poolclass=NullPool, connect_args=options)
             event.listen(engine, "connect", partial(_set_pragmas, WRITER_PRAGMAS if write else READER_PRAGMAS))
             begin = "BEGIN IMMEDIATE" if write else "BEGIN"
             event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
-        return engine
+            return engine
+        options = {"connect_timeout": BUSY_SECONDS, "application_name": "evercount"}
+        pool: dict[str, Any] = {"poolclass": NullPool} if write else {"pool_size": 4, "pool_pre_ping": True}
+        try:
+            engine = create_engine(self.url, hide_parameters=True, connect_args=options, **pool)
+        except (ModuleNotFoundError, NoSuchModuleError) as error:
+            raise MissingExtra("PostgreSQL", "postgres") from error
+        if write:
+            return engine
+        # one view for all statements of a read; SQLite's BEGIN gives it anyway
+        return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def reconnect(self) -> None:
         """A fresh connection of the writer, with its lock; StoreError when another writer has it."""
@@ -219,14 +213,13 @@ class Database:
         with self.reading() as connection:
             return function(connection, *given, **named)
 
-    def size(self) -> int | None:
-        """Bytes of the database; None where that cannot be told. It moves with raw data."""
+    def size(self) -> int:
+        """Bytes of the database. It moves with raw data."""
         if self.file is not None:
             parts = (self.file, self.file.with_name(self.file.name + "-wal"))
             return sum(part.stat().st_size for part in parts if part.exists())
         with self.reading() as connection:
-            size = connection.execute(text("select pg_database_size(current_database())")).scalar()
-        return None if size is None else int(size)
+            return int(connection.execute(text("select pg_database_size(current_database())")).scalar_one())
 
     def checkpoint(self) -> None:
         """Move SQLite's log into its file and empty it, so that deleted rows leave no copy there; PostgreSQL: nothing.
@@ -257,9 +250,8 @@ class Database:
 
     def close(self) -> None:
         self._disconnect()
-        for engine in (getattr(self, "writer", None), getattr(self, "reader", None)):
-            if engine is not None:
-                engine.dispose()
+        self.writer.dispose()
+        self.reader.dispose()
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
@@ -269,24 +261,19 @@ def insert_rows(connection: Connection, table: Table, rows: Iterable[tuple[Any, 
     """Insert rows that have a value for each column of the table, in the table's order. It passes the values to the
     driver as they are, many rows to a statement: SQLAlchemy's own way costs several times the insert, and a statement
     for each row twice as much on SQLite, four times on PostgreSQL."""
-    values = list(rows)
-    whole = len(values) // ROWS_PER_STATEMENT * ROWS_PER_STATEMENT
-    groups = [
-        tuple(chain.from_iterable(values[start : start + ROWS_PER_STATEMENT]))
-        for start in range(0, whole, ROWS_PER_STATEMENT)
-    ]
-    mark = "?" if connection.dialect.name == "sqlite" else "%s"
-    if groups:
+    mark, values = "?" if connection.dialect.name == "sqlite" else "%s", list(rows)
+    whole = len(values) - len(values) % ROWS_PER_STATEMENT
+    if whole:
+        groups = [tuple(chain.from_iterable(part)) for part in schema.in_parts(values[:whole], ROWS_PER_STATEMENT)]
         connection.exec_driver_sql(_insert_statement(table, mark, ROWS_PER_STATEMENT), groups)
-    if values[whole:]:
-        connection.exec_driver_sql(_insert_statement(table, mark, 1), values[whole:])
+    if single := values[whole:]:
+        connection.exec_driver_sql(_insert_statement(table, mark, 1), single)
 
 
 def replace_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert rows of one stream, each in place of the one with the same key, if there is one: its second column."""
     key = list(table.columns)[1].name
-    for start in range(0, len(rows), KEYS_PER_STATEMENT):
-        part = rows[start : start + KEYS_PER_STATEMENT]
+    for part in schema.in_parts(rows):
         schema.remove(connection, table, stream=part[0][0], **{key: [row[1] for row in part]})
     insert_rows(connection, table, rows)
 

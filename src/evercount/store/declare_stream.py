@@ -192,9 +192,10 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     if stored_ticks != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
         raise StoreError("a stream is inconsistent: its state, sums and releases disagree", f"stream {row['name']!r}")
     known, open_sums = declaration.with_query(stream.query), unpack_totals(totals, stream.query.cells)
-    labels = labels_of(connection, stored)
-    live = LiveStream(number, known, secret, sealer, stream, blob, head, open_sums, labels=labels, cut=cut)
-    live.closed = tick
+    labels, marks = labels_of(connection, stored), read_marks(connection, number)
+    live = LiveStream(
+        number, known, secret, sealer, stream, blob, head, open_sums, labels=labels, marks=marks, cut=cut, closed=tick
+    )
     of_tick = {"stream": number, "tick": live.open_tick}
     for sealed in schema.rows_of(connection, schema.open_events, "sealed", order="number", **of_tick).scalars():
         live.events.extend(json.loads(live.unseal(sealed, "events", live.open_tick)))
@@ -202,7 +203,6 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     counted = (schema.counted_totals, schema.counted_events)
     live.counted = any(schema.find(connection, table, "tick", stream=number) is not None for table in counted)
     live.early = set(schema.rows_of(connection, schema.early_events, "tick", stream=number).scalars())
-    live.marks = read_marks(connection, number)
     live.successor = schema.find(connection, schema.renewals, "successor", stream=number)
     live.follows = schema.find(connection, schema.renewals, "stream", successor=row["name"]) is not None
     live.waiting = schema.find(connection, schema.waiting_streams, "reason", stream=number)

@@ -8,7 +8,7 @@ would take longer than to count their events. Each of the two takes over what th
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, delete, select
 from evercount._validate import AnyArray, IntArray
 from evercount.queries.user_cap import NOTHING, Used
 from evercount.store.database import insert_rows, replace_rows
-from evercount.store.schema import remove, rows_of, users
+from evercount.store.schema import in_parts, remove, rows_of, users
 from evercount.store.sealing import Sealer
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 RECORD = struct.Struct(">4q")
 HASH = np.dtype("S32")  # the keyed hash of a user; arrays of them are compared as texts, and all have the same length
 BLOCK = np.dtype([("user", HASH), ("used", "<i8", 4)])
-PART = 500  # users that are read with one statement
 DAY_BYTES = 8  # of the 32 bytes of a user, where ticks are revised: the number of the tick, then the hash
 BLOCK_KEYS = 2**32  # the key of a block is a number below this in eight bytes; that of a user has 32 bytes
 
@@ -50,19 +49,8 @@ class Block(NamedTuple):
         """The place of each hash, −1 for those that are not there."""
         if not len(self.user):
             return np.full(len(wanted), -1)
-        own, asked = _beginnings(self.user), _beginnings(wanted)
-        place = np.minimum(np.searchsorted(own, asked), len(own) - 1)
-        missing = self.user[place] != wanted
-        twins = missing & (own[place] == asked)  # another user's hash begins alike
-        if twins.any():
-            place[twins] = np.minimum(np.searchsorted(self.user, wanted[twins]), len(own) - 1)
-            missing = self.user[place] != wanted
-        return np.where(missing, -1, place)
-
-
-def _beginnings(hashes: AnyArray) -> AnyArray:
-    """The first eight bytes of each, as numbers in the same order."""
-    return np.ascontiguousarray(hashes).view(">u8")[:: HASH.itemsize // 8].astype(np.uint64)
+        place = np.minimum(np.searchsorted(self.user, wanted), len(self.user) - 1)
+        return np.where(self.user[place] == wanted, place, -1)
 
 
 class ManyUsers:
@@ -133,9 +121,7 @@ class KnownUsers:
         if not self._rows:
             _split_blocks(connection, self._stream, self._sealer)
             self._rows = True
-        unread = [user for user in wanted if user not in self._used]
-        for start in range(0, len(unread), PART):
-            part = unread[start : start + PART]
+        for part in in_parts([user for user in wanted if user not in self._used]):
             for row in rows_of(connection, users, "user", "sealed", stream=self._stream, user=part):
                 user = bytes(row.user)
                 self._used[user] = _open(self._sealer, self._stream, user, row.sealed)
@@ -146,10 +132,7 @@ class KnownUsers:
         self._changed.update(used)
 
     def write(self, connection: Connection) -> None:
-        rows = []
-        for user in self._changed:
-            sealed = self._sealer.seal(RECORD.pack(*self._used[user]), "user", self._stream, 0, user)
-            rows.append((self._stream, user, sealed))
+        rows = [_row(self._sealer, self._stream, user, self._used[user]) for user in self._changed]
         replace_rows(connection, users, rows)
 
 
@@ -175,6 +158,10 @@ def day_key(tick: int) -> bytes:
 
 def _key(number: int) -> bytes:
     return number.to_bytes(8, "big")
+
+
+def _row(sealer: Sealer, stream: int, user: bytes, used: Iterable[int]) -> tuple[int, bytes, bytes]:
+    return stream, user, sealer.seal(RECORD.pack(*used), "user", stream, 0, user)
 
 
 def _open(sealer: Sealer, stream: int, user: bytes, sealed: bytes) -> Used:
@@ -209,5 +196,4 @@ def _split_blocks(connection: Connection, stream: int, sealer: Sealer) -> None:
     remove(connection, users, stream=stream)  # a stream has blocks or rows, never both
     hashes = np.ascontiguousarray(whole.user).view("V32").tolist()
     entries = zip(hashes, whole.used.tolist(), strict=True)
-    rows = ((stream, user, sealer.seal(RECORD.pack(*used), "user", stream, 0, user)) for user, used in entries)
-    insert_rows(connection, users, rows)
+    insert_rows(connection, users, (_row(sealer, stream, user, used) for user, used in entries))

@@ -7,7 +7,8 @@ first of each user by (time, declared order), whatever batches they came in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
@@ -45,8 +46,8 @@ class NamedEvents:
     name: Sequence[str]
     numbers: IntArray  # shape (rows, numbers)
 
-    def each_tick(self) -> Iterator[tuple[int, list[str], IntArray]]:
-        """The rows of each tick, sorted: the same rows have the same form, however they came."""
+    def packed(self) -> Iterator[tuple[int, bytes]]:
+        """Each tick and its rows as they are stored, sorted: the same rows have the same form, however they came."""
         for tick, here in by_tick(self.tick):
             names = [self.name[place] for place in here.tolist()]
             sorting = np.asarray(sorted(range(len(names)), key=names.__getitem__), np.int64)
@@ -56,7 +57,7 @@ class NamedEvents:
             if same.any():
                 name = np.cumsum(np.r_[0, ~same])
                 numbers = numbers[np.lexsort((*numbers.T[::-1], name))]
-            yield tick, names, numbers
+            yield tick, pack_rows(names, numbers)
 
 
 def by_tick(tick: IntArray) -> Iterator[tuple[int, IntArray]]:
@@ -64,13 +65,6 @@ def by_tick(tick: IntArray) -> Iterator[tuple[int, IntArray]]:
     sorting = np.argsort(tick, kind="stable")
     ticks, starts = np.unique(tick[sorting], return_index=True)
     return zip(ticks.tolist(), np.split(sorting, starts[1:]), strict=True) if len(ticks) else iter(())
-
-
-def packed_ticks(parts: Iterable[NamedEvents]) -> Iterator[tuple[int, bytes]]:
-    """Each tick and its rows as they are stored; the parts are in the order of ticks, and share none."""
-    for part in parts:
-        for tick, names, numbers in part.each_tick():
-            yield tick, pack_rows(names, numbers)
 
 
 def pack_rows(names: Sequence[str], numbers: IntArray) -> bytes:
@@ -103,7 +97,11 @@ def as_tick(declaration: StreamDeclaration, parts: Sequence[Part], accepted: Seq
     if not parts:
         return list(accepted)
     if declaration.query.discovery is not None:
-        return add_keys(accepted, *(zip(names, numbers[:, 0].tolist(), strict=True) for names, numbers in parts))
+        events = Counter[str](accepted)
+        for names, numbers in parts:
+            for key, number in zip(names, numbers[:, 0].tolist(), strict=True):
+                events[key] += number
+        return events
     rows: list[tuple[int, int, str, int]] = []
     for names, numbers in parts:
         cell, time, order = numbers.T.tolist()
@@ -112,14 +110,6 @@ def as_tick(declaration: StreamDeclaration, parts: Sequence[Part], accepted: Seq
     columns = sensitivities.rows_of(declaration.query)
     keyed, keys = columns.keyed, columns.keys[0] if columns.keyed else ()
     return [*accepted, *((name, keys[cell]) if keyed else name for _, _, name, cell in rows)]
-
-
-def add_keys(keys: Iterable[str], *counts: Iterable[tuple[str, int]]) -> Mapping[str, int]:
-    total: dict[str, int] = {}
-    for some in (((key, 1) for key in keys), *counts):
-        for key, number in some:
-            total[key] = total.get(key, 0) + number
-    return total
 
 
 def stored_parts(connection: Connection, live: LiveStream, ticks: range) -> dict[int, list[Part]]:
@@ -186,10 +176,7 @@ class UserEvents:
             place = np.fromiter((known.setdefault(name, len(known)) for name in self.user), np.int64, len(self))
             names = list(known)
         hashes = np.frombuffer(b"".join(user_hashes(live, names)), HASH)
-        by_hash = np.argsort(hashes)
-        rank = np.empty(len(hashes), np.int64)
-        rank[by_hash] = np.arange(len(hashes))
-        code = rank[place]
+        code = np.unique(hashes, return_inverse=True)[1][place]
         sorting = np.lexsort((code, self.tick))
         near = (self.tick[sorting][1:] == self.tick[sorting][:-1]) & (code[sorting][1:] == code[sorting][:-1])
         several = np.r_[near, False] | np.r_[False, near]  # most users have one event in a tick

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from evercount.noise import Secret
 from evercount.privacy import successor_text
 from evercount.queries import Query
 from evercount.store import schema
+from evercount.store.database import insert_rows
 from evercount.store.saturation import Totals, check_request, pack_totals
 from evercount.store.sealing import Sealer
 
@@ -72,7 +73,7 @@ class Placed(NamedTuple):
 
     ticks: dict[int, list[int]]
     late: int
-    revised: Mapping[int, list[int]] = MappingProxyType({})  # by lag: the first open tick counts them for a closed one
+    revised: dict[int, list[int]]  # by lag: the first open tick counts them for a closed one
 
 
 class OpenEncoder:
@@ -143,12 +144,9 @@ class LiveStream:
     successor: str | None = None  # the stream that goes on when the horizon ends, if it was renewed (`stream_life.py`)
     follows: bool = False  # whether it goes on for another stream: events before its start were that one's, and late
     stopped: str | None = None  # why the stream cannot go on, when it cannot
-    closed: int = field(init=False)  # released and committed; `stream` is ahead while a commit is under way
+    closed: int = 0  # released and committed; `stream` is ahead while a commit is under way
 
     readable = True
-
-    def __post_init__(self) -> None:
-        self.closed = self.stream.tick
 
     @property
     def name(self) -> str:
@@ -196,15 +194,15 @@ class LiveStream:
     def check_running(self) -> None:
         if self.stopped:
             raise StreamStopped(f"stream {self.name!r} is stopped: {self.stopped}")
+        if self.waiting == FILES:
+            raise Conflict(
+                f"stream {self.name!r} is fed by `evercount release --db`, which counts files: it takes no events here"
+            )
 
     def check_open(self, now: float) -> None:
         self.check_running()
         if self.finished:
             raise self.over()
-        if self.waiting == FILES:
-            raise Conflict(
-                f"stream {self.name!r} is fed by `evercount release --db`, which counts files: it takes no events here"
-            )
         schedule = self.declaration.schedule
         if not schedule.manual and instant_of(now) < schedule.begin:
             raise TooEarly(f"the stream starts at {format_utc(schedule.begin)}: send the events then")
@@ -224,14 +222,14 @@ class LiveStream:
         tick."""
         first, last = self.open_tick, self.last_open(now)
         if times is None:
-            return Placed({last: list(range(size))}, 0)
+            return Placed({last: list(range(size))}, 0, {})
         schedule = self.declaration.schedule
         if schedule.manual:
             raise InputError("the stream has a manual clock: events have no 'time', they count in the open tick")
         begin, end = schedule.start_of(first), schedule.start_of(last + 1)
         known = [moment for moment in times if moment is not None]
         if first == last and known and begin <= min(known) and max(known) < end:
-            return Placed({first: list(range(size))}, 0)
+            return Placed({first: list(range(size))}, 0, {})
         ticks: dict[int, list[int]] = {}
         revised: dict[int, list[int]] = {}
         late = 0
@@ -299,6 +297,10 @@ class LiveStream:
         new = {"tick": tick, "sealed": self.pack_totals(totals, tick)}
         schema.change(connection, schema.accumulators, new, stream=self.id)
 
+    def write_events(self, connection: Connection, tick: int, number: int, events: list[Any]) -> None:
+        row = (self.id, tick, number, self.seal(json.dumps(events).encode(), "events", tick))
+        insert_rows(connection, schema.open_events, [row])
+
 
 @dataclass(frozen=True)
 class EndedStream:
@@ -358,11 +360,9 @@ def encode_events(declaration: StreamDeclaration, payloads: list[Any]) -> IntArr
 
 def count_events(payloads: list[Any], single: bool) -> int:
     """The number of events that a batch for a count stands for: each item is a whole number (0 or 1 per user)."""
-    total = 0
     most = 1 if single else 2**40
     for number, item in enumerate(payloads):
-        if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= most:
+        if type(item) is not int or not 0 <= item <= most:
             wanted = "0 or 1" if single else "a whole number of events, from 0 to 2^40"
             raise InputError(f"event {number} (from 0) must be {wanted}, got {item!r:.40}")
-        total += item
-    return total
+    return sum(payloads)

@@ -71,13 +71,11 @@ class Reading(StoredReleases):
     def current_head(self) -> Head:
         """The last hash of every chain, what every stream spent, and which are retired, as the database has them."""
         with self.database.reading() as connection:
-            heads = {}
-            for row in connection.execute(select(schema.streams)).mappings().all():
-                tick, digest = last_link(connection, row)
-                heads[row["name"]] = (tick, digest.hex())
-            return Head(
-                read_identity(connection), heads, spent_of_streams(connection), frozenset(retired_rows(connection))
-            )
+            rows = schema.rows_of(connection, schema.streams).mappings().all()
+            links = {row["name"]: last_link(connection, row) for row in rows}
+            heads = {name: (tick, digest.hex()) for name, (tick, digest) in links.items()}
+            spent, retired = spent_of_streams(connection), frozenset(retired_rows(connection))
+            return Head(read_identity(connection), heads, spent, retired)
 
     def check_head(self, head: HeadFile) -> dict[str, Quarantine]:
         """The streams that are older in the database than in the head; StoreError where nothing can be compared."""
@@ -240,8 +238,7 @@ def restore_copy(copy: Path, place: Path, head: Path | None = None) -> tuple[Pat
     place = Path(target)
     fresh = place.with_name(f".{place.name}.restored")
     with contextlib.closing(Reading.open(copy)) as source:
-        wrong = source.verify()
-        if wrong:
+        if wrong := source.verify():
             raise StoreError("the copy is damaged and was not restored", "; ".join(wrong))
         lock = take_file_lock(place)  # the database itself may be damaged: it is not opened
         try:

@@ -204,13 +204,9 @@ class HeadKeeper:
         self._store = now.store
         self._spent = {**now.spent, **before.spent}  # the file knows the noise of lost streams
         self._retired = before.retired | (now.retired - lost)
-        self._fixed: Heads = {}
-        for name, head in before.streams.items():
-            if name in lost or (name in ended and ended[name].ending == "quarantined"):
-                self._fixed[name] = head
-        for name, stream in ended.items():
-            if stream.ending == "retired":
-                self._fixed[name] = now.streams[name]
+        older = {*lost, *(name for name, stream in ended.items() if stream.ending == "quarantined")}
+        kept = {name: head for name, head in before.streams.items() if name in older}
+        self._fixed: Heads = kept | {name: now.streams[name] for name in ended if ended[name].ending == "retired"}
 
     def spend(self, line: Spending, identity: bytes) -> None:
         self._spent[line.stream] = {"cost": line.cost.to_dict(), "identity": identity.hex()}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, MetaData, Table, and_, delete, insert, inspect, select, update
 from sqlalchemy.engine import Connection, CursorResult
@@ -13,6 +13,8 @@ from sqlalchemy.types import BigInteger, Double, Integer, LargeBinary, String, T
 from evercount.errors import StoreError
 
 metadata = MetaData()
+V = TypeVar("V")
+NAMED_AT_ONCE = 500  # values that one statement names: databases limit their number
 
 
 def required(name: str, kind: Any, **options: Any) -> Column[Any]:
@@ -213,13 +215,18 @@ def rows_of(
     return connection.execute(query.order_by(table.c[order]) if order else query)
 
 
+def in_parts(values: Sequence[V], size: int = NAMED_AT_ONCE) -> Iterator[Sequence[V]]:
+    return (values[start : start + size] for start in range(0, len(values), size))
+
+
 def find(connection: Connection, /, table: Table, column: str, **values: Any) -> Any:
     """A column of the first row that has these values; None where there is no row."""
     return connection.execute(select(table.c[column]).where(having(table, **values)).limit(1)).scalar()
 
 
-def remove(connection: Connection, table: Table, **values: Any) -> None:
-    connection.execute(delete(table).where(having(table, **values)))
+def remove(connection: Connection, table: Table, **values: Any) -> bool:
+    """Whether there was such a row."""
+    return bool(connection.execute(delete(table).where(having(table, **values))).rowcount)
 
 
 def change(connection: Connection, table: Table, new: Mapping[str, Any], **values: Any) -> None:

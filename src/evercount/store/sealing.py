@@ -13,16 +13,16 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from sqlalchemy import Row, delete, insert
+from sqlalchemy import Row, insert
 
 from evercount._safe_files import read_secret_file
-from evercount.errors import ParameterError, StoreError, UnknownName
+from evercount.errors import ParameterError, StoreError
 from evercount.noise import random_bytes, random_token
 from evercount.store import schema
 
@@ -51,9 +51,8 @@ def read_key(text: str) -> bytes:
 
 def key_from_environment(file: Path | None = None) -> bytes | None:
     """The key of `file`, else of EVERCOUNT_KEY_FILE or EVERCOUNT_KEY; None when none is given."""
-    path = file or (Path(os.environ["EVERCOUNT_KEY_FILE"]) if os.environ.get("EVERCOUNT_KEY_FILE") else None)
-    if path is not None:
-        return read_key(read_secret_file("the key file", path))
+    if path := file or os.environ.get("EVERCOUNT_KEY_FILE"):
+        return read_key(read_secret_file("the key file", Path(path)))
     text = os.environ.get("EVERCOUNT_KEY")
     return read_key(text) if text else None
 
@@ -105,7 +104,6 @@ class Sealer:
 
 
 Role = Literal["admin", "write", "read"]
-ROLES: tuple[str, ...] = get_args(Role)
 SHORTEST = 24  # characters of a token that an operator chooses; a shorter one could be guessed from its hash
 
 
@@ -120,12 +118,8 @@ def check_token(token: str) -> str:
     return token
 
 
-def add_token(store: Store, role: str, label: str = "") -> tuple[int, str]:
+def add_token(store: Store, role: Role, label: str = "") -> tuple[int, str]:
     """(id, token) of a new token; this is the only time that it can be seen."""
-    if role not in ROLES:
-        raise UnknownName("role", role, ROLES)
-    if not isinstance(label, str) or len(label) > 200:
-        raise ParameterError("label must be a text of at most 200 characters")
     token = f"evc_{role}_{random_token()}"
     row = {"role": role, "label": label, "digest": token_digest(token), "created": time.time()}
     with store.database.transaction() as connection:
@@ -140,5 +134,4 @@ def read_tokens(store: Reading) -> Sequence[Row[*tuple[Any, ...]]]:
 
 def remove_token(store: Store, number: int) -> bool:
     with store.database.transaction() as connection:
-        removed = connection.execute(delete(schema.tokens).where(schema.tokens.c.id == number))
-    return bool(removed.rowcount)
+        return schema.remove(connection, schema.tokens, id=number)

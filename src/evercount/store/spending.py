@@ -72,10 +72,8 @@ def read_spendings(connection: Connection, ending: Mapping[str, int | None] | No
         )
         for row in connection.execute(query).mappings()
     ]
-    for name, row in sorted(retired.items()):
-        if row["stream"] is None:
-            lines.append(Spending(name, Cost.from_dict(json.loads(row["facts"])["cost"]), False, True))
-    return lines
+    lost = {name: json.loads(row["facts"])["cost"] for name, row in retired.items() if row["stream"] is None}
+    return lines + [Spending(name, Cost.from_dict(cost), False, True) for name, cost in sorted(lost.items())]
 
 
 def states(line: str, declaration: StreamDeclaration) -> bool:
@@ -102,15 +100,14 @@ def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[s
     """The lines, and what streams about the same unit spend together, exactly composed."""
     entries, groups = [], dict[tuple[Any, ...], list[Spending]]()
     for line in lines:
-        mark = {"retired": True} if line.retired else {}
         budget, span = line.cost.budget, line.cost.span
         mu = 0.0 if budget.pure else budget.mu  # a pure stream spends ε alone
-        ranged = (
-            {}
-            if span is None
-            else {"during": [None if at is None else format_utc(at) for at in (span.start, span.end)]}
-        )
-        entries.append({"stream": line.stream, "mu": mu, **budget.to_dict(), **ranged, **mark})
+        entry = {"stream": line.stream, "mu": mu, **budget.to_dict()}
+        if span is not None:
+            entry["during"] = [None if at is None else format_utc(at) for at in (span.start, span.end)]
+        if line.retired:
+            entry["retired"] = True
+        entries.append(entry)
         groups.setdefault(line.group(), []).append(line)
     totals = []
     for (adjacency, unit, period, _), members in groups.items():

@@ -34,7 +34,6 @@ from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.open_stream import AnyStream
 
-MOST_NAMED = 500  # ticks or cells that one statement names: databases limit their number
 TICKS_PER_PAGE = 200
 NUMBERS_PER_TABLE = 50_000  # cells times ticks that are read at a time when all releases are read
 
@@ -62,7 +61,7 @@ def read_numbers(connection: Connection, stream: int, ticks: range, cells: range
     table = schema.releases
     columns = (table.c.tick, table.c.cell, table.c.value, table.c.std, table.c.low, table.c.high)
     # a few ticks are looked up one by one, so that no other cell is read
-    named = list(ticks) if len(ticks) <= MOST_NAMED else ticks
+    named = list(ticks) if len(ticks) <= schema.NAMED_AT_ONCE else ticks
     where = schema.having(table, stream=stream, tick=named, cell=cells)
     rows = [tuple(row) for row in connection.execute(select(*columns).where(where))]
     stored = np.asarray(rows, np.float64).reshape(len(rows), len(columns))
@@ -90,9 +89,7 @@ def read_shown(connection: Connection, one: Known, after: int, last: int, cells:
         return read_table(connection, one, after, last, cells)
     wide = one.declaration.released_query
     table = by_day(read_table(connection, one, after, last), wide, one.declaration.schedule.starts_of)
-    if cells is None:
-        return table
-    part = slice(cells.start, cells.stop)
+    part = slice(None) if cells is None else slice(cells.start, cells.stop)
     return replace(table, cells=table.cells[part], numbers=table.numbers[:, :, part])
 
 
@@ -196,9 +193,6 @@ class StoredReleases:
         with self.database.reading() as connection:
             return list(connection.execute(select(schema.streams.c.name).order_by(schema.streams.c.id)).scalars())
 
-    def declaration(self, name: str) -> StreamDeclaration:
-        return self.database.read(find_stream, name).declaration
-
     def read_releases(
         self,
         one: Known,
@@ -283,10 +277,10 @@ class StoredReleases:
         values = {tick: np.full(len(place), np.nan) for tick in wanted}
         columns = select(table.c.tick, table.c.cell, table.c.value)
         # too many to name them: read all cells between
-        some = range(min(place), max(place) + 1) if len(place) > MOST_NAMED else list(place)
+        some = range(min(place), max(place) + 1) if len(place) > schema.NAMED_AT_ONCE else list(place)
         with self.database.reading() as connection:
-            for start in range(0, len(wanted), MOST_NAMED):
-                where = schema.having(table, stream=stream, tick=wanted[start : start + MOST_NAMED], cell=some)
+            for part in schema.in_parts(wanted):
+                where = schema.having(table, stream=stream, tick=part, cell=some)
                 for tick, cell, value in connection.execute(columns.where(where)):
                     if cell in place:
                         values[tick][place[cell]] = value

@@ -72,8 +72,7 @@ def join_keys(store: Store, name: str, keys: Sequence[Any]) -> list[str]:
         live.stream = Stream.restore(live.blob, live.declaration.period_of)
         raise
     hidden, last = _hidden_of(live), live.open_tick - 1
-    again = {label_of(key) for key in keys} & {label for label, _, until in hidden if until == FOR_EVER}
-    if again:
+    if again := {label_of(key) for key in keys} & {label for label, _, until in hidden if until == FOR_EVER}:
         ended = [(label, first, last if label in again else until) for label, first, until in hidden]
         _write_hidden(store, live, [one for one in ended if one[1] <= one[2]])
     live.totals = _widened(live.totals, query.cells)

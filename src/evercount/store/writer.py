@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, delete
 
-from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.stream import Stream
 from evercount.errors import Conflict, EvercountError, ParameterError, StoreError, StreamStopped
@@ -25,14 +24,13 @@ from evercount.store.closing_ticks import ClosingTicks, NextTicks, Run, close_by
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
 from evercount.store.declare_stream import declare_stream, load_live, load_retired
-from evercount.store.known_users import forget_users
 from evercount.store.named_events import ticks_at_a_time
 from evercount.store.open_stream import FILES, Accepted, AnyStream, Batch, EndedStream, LiveStream
 from evercount.store.reader import PROBE, Reading, open_sealer, read_identity
 from evercount.store.rollback_guard import HeadFile, HeadKeeper, default_path, keep_lost_spending, quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import retired_rows
-from evercount.store.stored_releases import StoredStream, declared, public_keys_of, read_marks, with_late_rules
+from evercount.store.stored_releases import declared, labels_of, read_marks, released_until, with_late_rules
 
 REMEMBER_SECONDS = 30 * 86400.0  # how long an idempotency key is remembered
 FORGET_SECONDS = 60.0  # how often keys that are older are looked for
@@ -47,9 +45,8 @@ class NoiseAhead:
         self._new_keys = ThreadPoolExecutor(4, "evercount-new-keys")  # they may take long, and others must not wait
 
     def draw_block(self, live: LiveStream) -> None:
-        prepare = getattr(live.stream, "prepare", None)
         threads = self._new_keys if live.declaration.query.discovery is not None else self._blocks
-        live.ahead = None if prepare is None or live.finished or live.cut is not None else threads.submit(prepare)
+        live.ahead = None if live.finished or live.cut is not None else threads.submit(live.stream.prepare)
 
     def draw_new_keys(self, live: LiveStream) -> None:
         """Begin to draw the noise of the keys that the open tick has brought."""
@@ -107,7 +104,7 @@ class Store(Reading):
         ended: dict[str, EndedStream] = {}
         with self.database.reading() as connection:
             retired = retired_rows(connection)
-            for row in connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings():
+            for row in schema.rows_of(connection, schema.streams, order="id").mappings():
                 name = row["name"]
                 if name in retired:
                     ended[name] = load_retired(connection, row, retired[name], name in quarantined)
@@ -189,9 +186,9 @@ class Store(Reading):
             for live in self.streams.values():  # they may have read events that are not committed
                 live.encoder = None
             raise
-        group.settle()
-        for name in group.events:
-            live = self.streams[name]
+        for pending in group.pending.values():
+            pending.settle()
+            live = pending.live
             if 2 * len(live.events) >= 3 * live.looked_at:  # all events are looked at again: not after every batch
                 self.noise_ahead.draw_new_keys(live)
         return answers
@@ -206,29 +203,19 @@ class Store(Reading):
 
     # -- ticks -------------------------------------------------------------------------------------------------------
 
-    def close_ticks(
-        self,
-        live: LiveStream,
-        count: int,
-        closed_at: float,
-        describe: int | None = None,
-        cells: int | None = None,
-        run: Run | None = None,
-    ) -> list[dict[str, Any]]:
-        """Release the next ticks in one transaction; what is not committed did not happen. The shards of a stream that
-        is cut are closed by `run`, None for this process (`closing_ticks.py`)."""
+    def close_ticks(self, live: LiveStream, count: int, closed_at: float, run: Run | None = None) -> None:
+        """Release as many of the next ticks as belong into one transaction; what is not committed did not happen. The
+        shards of a stream that is cut are closed by `run`, None for this process (`closing_ticks.py`)."""
         if live.finished:
             raise live.over()
         if live.cut is not None:
-            return self._describe(live, close_by_shards(self, live, count, closed_at, run), describe, cells)
-        count = make_ready(self, live, count)
-        count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))
+            close_by_shards(self, live, live.cut, count, closed_at, run)
+            return
+        count = min(make_ready(self, live, count), max(1, NUMBERS_PER_COMMIT // len(live.labels)))
         if live.counted and live.declaration.remembers:
             count = self.database.read(ticks_at_a_time, live.id, range(live.open_tick, live.open_tick + count))
         self._release(live, closed_at, lambda connection: NextTicks.stored(connection, live, count))
-        described = self._describe(live, count, describe, cells)
-        self.noise_ahead.draw_block(live)  # last, so that the answer does not wait for it
-        return described
+        self.noise_ahead.draw_block(live)
 
     def close_given(
         self, live: LiveStream, given: TickTotals | TickEvents, closed_at: float, also: Callable[[Connection], object]
@@ -238,7 +225,7 @@ class Store(Reading):
         **Guarantee.** As `close_ticks`; and a run of files has happened whole or not at all. Test:
         tests/files/test_run_state.py::test_killed_at_every_step_into_a_store.
         """
-        self._release(live, closed_at, lambda connection: NextTicks.given(connection, live, given), also)
+        self._release(live, closed_at, lambda _: NextTicks.given(live, given), also)
 
     def _release(
         self,
@@ -256,7 +243,10 @@ class Store(Reading):
                 following = read(connection)
                 for table in close_ticks(live.stream, following.totals, live.declaration.schedule.starts_of):
                     closing.write(connection, live, table, closed_at)
-                self._consume(connection, live, closing, following)
+                blob = live.stream.snapshot()
+                live.write_state(connection, live.stream.tick, blob)
+                following.write(connection, live, live.stream.tick)
+                self._forget_batches(connection)
                 if also is not None:
                     also(connection)
         except BaseException as error:
@@ -264,30 +254,15 @@ class Store(Reading):
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
-        live.blob, live.head, live.labels = closing.blob, closing.head, closing.labels
-        live.totals, live.events, live.groups = np.zeros(live.stream.query.cells, np.int64), [], 0
-        live.looked_at, live.encoder, live.closed = 0, None, live.stream.tick
-        live.early = {tick for tick in live.early if tick > live.closed}
+        live.blob, live.head, live.labels = blob, closing.head, closing.labels
+        live.totals, live.events = following.moved_sums, following.moved_events
+        live.groups, live.looked_at, live.encoder, live.closed = int(bool(live.events)), 0, None, live.stream.tick
         self.write_head(live)
-
-    def _describe(self, live: LiveStream, new: int, describe: int | None, cells: int | None) -> list[dict[str, Any]]:
-        """What the last `describe` of the new ticks show, of the first `cells` cells."""
-        ticks = new if describe is None else min(new, describe)
-        part = None if cells is None else range(cells)
-        return self.read_releases(live, live.closed - ticks, ticks, live.closed, part)
 
     def hides(self, name: str) -> bool:
         return name in self.ended and not self.ended[name].readable
 
-    def _consume(self, connection: Connection, live: LiveStream, closing: ClosingTicks, following: NextTicks) -> None:
-        tick, closing.blob = live.stream.tick, live.stream.snapshot()
-        live.write_state(connection, tick, closing.blob)
-        live.write_totals(connection, tick + 1, np.zeros(live.stream.query.cells, np.int64))
-        if live.declaration.budget.unit == "user":
-            forget_users(connection, live, range(live.open_tick, tick + 1))
-        following.write(connection, live, tick)
-        if live.declaration.remembers:
-            schema.remove(connection, schema.open_events, stream=live.id, tick=range(tick + 1))
+    def _forget_batches(self, connection: Connection) -> None:
         if time.monotonic() > self._forget_at:
             old = schema.batches.c.accepted < time.time() - REMEMBER_SECONDS
             connection.execute(delete(schema.batches).where(old))
@@ -311,10 +286,8 @@ class WatchedStore(Store):
         self.streams: dict[str, LiveStream] = {}
         self.ended: dict[str, EndedStream] = {}
         try:
-            with self.database.reading() as connection:
-                identity = read_identity(connection)
-                schema.check_schema(connection)
-            self.sealer = Sealer(None, identity)
+            self.database.read(schema.check_schema)
+            self.sealer = Sealer(None, self.database.read(read_identity))
             self.head = HeadFile(head or default_path(self.database))
             differing = {} if self.head.read() is None else self.check_head(self.head)
             self._hidden = {name: why for name, why in differing.items() if not why.readable}
@@ -328,50 +301,33 @@ class WatchedStore(Store):
 
     def look(self) -> list[str]:
         """The names of streams that have released something since the last look."""
+        news = []
         with self.database.reading() as connection:
-            rows = connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings().all()
-            last = select(schema.ticks.c.stream, func.max(schema.ticks.c.tick)).group_by(schema.ticks.c.stream)
-            released = {stream: int(tick) for stream, tick in connection.execute(last)}
             retired = retired_rows(connection)
-            waiting = {row.stream: row.reason for row in connection.execute(select(schema.waiting_streams))}
-            going_on = []
-            for row in rows:
-                name = row["name"]
+            for row in schema.rows_of(connection, schema.streams, order="id").mappings().all():
+                name, number = row["name"], row["id"]
                 if name in retired:
                     self.ended[name] = load_retired(connection, row, retired[name], False)
                     self.streams.pop(name, None)
-                elif name not in self.ended:
-                    stored = self.streams.get(name) or StoredStream(row["id"], declared(row))
-                    declaration, marks = with_late_rules(connection, stored), read_marks(connection, row["id"])
-                    going_on.append((row, declaration, marks))
-        news = []
-        for row, declaration, marks in going_on:
-            live, tick = self.streams.get(row["name"]), released.get(row["id"], 0)
-            if live is None:
-                live = _watched(row, declaration, tick, self.sealer)
-                if live.name in self._hidden:
-                    self.ended[live.name] = quarantine(live, self._hidden[live.name])
+                if name in self.ended:
                     continue
-                live.labels = self._labels_at(live, tick)
-            live.waiting, live.declaration, live.marks = waiting.get(live.id), declaration, marks
-            self.streams[live.name] = live
-            if live.closed < tick:
-                live.labels, live.closed = self._labels_at(live, tick), tick
-                news.append(live.name)
+                known, tick = self.streams.get(name), released_until(connection, number)
+                live = known or _watched(row, tick, self.sealer)
+                if known is None and name in self._hidden:
+                    self.ended[name] = quarantine(live, self._hidden[name])
+                    continue
+                live.declaration, live.marks = with_late_rules(connection, live), read_marks(connection, number)
+                live.waiting = schema.find(connection, schema.waiting_streams, "reason", stream=number)
+                if known is None or live.closed < tick:
+                    live.labels, live.closed = labels_of(connection, live), tick
+                    news += [] if known is None else [name]
+                self.streams[name] = live
         return news
 
-    def _labels_at(self, live: LiveStream, tick: int) -> Sequence[str]:
-        """One label per number that this tick published; all keys of the tick are stored with it."""
-        keys = self.database.read(public_keys_of, live.id)
-        declared_labels = live.declaration.query.labels
-        return [*declared_labels, *(key for key, since in keys if since <= tick)] if keys else declared_labels
 
-
-def _watched(row: Any, declaration: StreamDeclaration, tick: int, sealer: Sealer) -> LiveStream:
+def _watched(row: Any, tick: int, sealer: Sealer) -> LiveStream:
     """A stream that gives public facts only: its secret is not the one of the stream, and it is never stepped."""
-    secret = Secret.generate()
+    declaration, secret = declared(row), Secret.generate()
     stream = declaration.build(secret=secret)
     totals = np.zeros(stream.query.cells, np.int64)
-    live = LiveStream(row["id"], declaration, secret, sealer, stream, b"", bytes(row["genesis"]), totals)
-    live.closed = tick
-    return live
+    return LiveStream(row["id"], declaration, secret, sealer, stream, b"", bytes(row["genesis"]), totals, closed=tick)
