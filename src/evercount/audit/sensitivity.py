@@ -16,13 +16,13 @@ import numpy as np
 
 from evercount._validate import FloatArray, check_name
 from evercount.audit.pair_search import ABSOLUTE, SQUARES, VALUES, Pair, PairSearch
-from evercount.audit.universes import Universe
+from evercount.audit.universes import Universe, whole_ticks
 from evercount.audit.universes import universe as known_universe
 from evercount.errors import ParameterError
 from evercount.privacy import Adjacency
 from evercount.queries.base import Query
 
-__all__ = ["Claim", "Finding", "SensitivityReport", "Universe", "audit_sensitivity"]
+__all__ = ["Claim", "Finding", "SensitivityReport", "Universe", "audit_sensitivity", "whole_ticks"]
 
 Factorizations = FloatArray | Mapping[str, FloatArray]
 

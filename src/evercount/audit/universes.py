@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
-from itertools import combinations, product
-from operator import itemgetter
+from itertools import combinations, islice, product
+from operator import itemgetter, ne
 from typing import Any
 
+from evercount._validate import check_count
 from evercount.errors import ParameterError, TooLarge
 from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
@@ -56,6 +57,36 @@ class Universe:
             if other != event and (self.same is None or self.same(other) == self.same(event))
         ]
         return others + away if self.replace_by_absent else others
+
+
+class _WholeTicks(Universe):
+    """Its events are ticks: the numbers of the events in them."""
+
+    def alternatives(self, event: Any, adjacency: str) -> list[tuple[Any, ...]]:
+        """The ticks that differ in one event."""
+        if adjacency == "replace":
+            return [(tick,) for tick in self.events if len(tick) == len(event) and sum(map(ne, tick, event)) == 1]
+        pairs = [(tick, *sorted((tick, event), key=len)) for tick in self.events]
+        return [
+            (t,) for t, short, long in pairs if len(long) == len(short) + 1 and short in combinations(long, len(short))
+        ]
+
+
+def whole_ticks(events: Sequence[Any], per_tick: int = 1) -> Universe:
+    """Ticks of at most `per_tick` of these events, for encoders that look at a whole tick. Events may be of any kind.
+
+    A `Universe` of single events says nothing about ticks of several, unless what a tick adds is the sum of what its
+    events add.
+
+    >>> whole_ticks(["a", "b"], 2).events
+    ((), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1))
+    """
+    sizes = range(check_count("per_tick", per_tick) + 1)
+    ticks = (tick for size in sizes for tick in product(range(len(events)), repeat=size))
+    if not events:
+        raise ParameterError("a universe needs at least one event")
+    known = _bounded(tuple(islice(ticks, LARGEST_UNIVERSE + 1)))
+    return _WholeTicks(known, (), merge=False, tick=lambda step: [events[n] for tick in step for n in tick])
 
 
 @singledispatch
