@@ -24,13 +24,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from evercount._validate import FloatArray, check_name
-from evercount.audit.neighbour_pairs import neighbours, worst_of
-from evercount.audit.replay import Claim, Data, Program, Published, ReplayReport, replay, search, unwatched
+from evercount.audit.neighbour_pairs import Audited, neighbours, worst_pairs
+from evercount.audit.replay import Claim, Data, Published, ReplayReport, replay, search, unwatched
 from evercount.audit.universes import Universe, universe, universe_of_rows
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
@@ -99,6 +99,7 @@ class DoorProgram(ABC):
 
     door: ClassVar[str]
     universe: Universe
+    declaration: StreamDeclaration
 
     def __init__(
         self,
@@ -115,9 +116,9 @@ class DoorProgram(ABC):
         self.names_users = budget.unit == "user" and query.people is None
         self.claim = cache(lambda ticks: stream_claim(self.open(Secret.generate()), ticks))
 
-    @abstractmethod
     def open(self, secret: Secret) -> Stream:
         """The stream behind the program."""
+        return self.declaration.build(secret=secret)
 
     @abstractmethod
     def run(self, data: Data, secret: Secret) -> Published:
@@ -217,9 +218,6 @@ class FilesProgram(DoorProgram):
             noise_for=(RUNNING,),  # the claim is about running sums; other views are differences of them
         )  # fmt: skip
 
-    def open(self, secret: Secret) -> Stream:
-        return self.declaration.build(secret=secret)
-
     def run(self, data: Data, secret: Secret) -> Published:
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
             events, out = Path(folder, "events.csv"), Path(folder, "out.csv")
@@ -268,12 +266,6 @@ def published_rows(query: Query, parts: FloatArray | None, rows: list[dict[str, 
     return Published(ticks, labels, values, (tuple(facts), tuple(halves), tuple(told)))
 
 
-class Audited(Program, Protocol):
-    """A program together with the legal events of its data, from which neighbours are made."""
-
-    universe: Universe
-
-
 DOORS = ("library", "files", "service", "spark")
 
 
@@ -317,18 +309,16 @@ def run_replay(
     """Replay the worst neighbours of the program's query, where it has one, and `examples` random ones."""
     budget = program.claim(ticks).budget
     query = getattr(program, "query", None)
-    worst_pairs = worst_of(program, query, budget, ticks, program.universe) if isinstance(query, Query) else []
-    first = replay(program, worst_pairs, secret, lambda done: progress("worst neighbours", done))
+    pairs = worst_pairs(program, query, ticks) if isinstance(query, Query) else []
+    first = replay(program, pairs, secret, lambda done: progress("worst neighbours", done))
     if not first.holds or not examples:
         return first
     if budget.unit == "user" and isinstance(query, Query) and query.people is not None:
         return first  # random neighbours would need users' names in events that already have them
     progress("random neighbours", 0)
     second = search(program, neighbours(program.universe, budget, ticks), secret, examples)
-    findings = [report.worst for report in (first, second) if report.worst is not None]
-    worst = max(findings, key=lambda finding: finding.spent, default=None)
-    measure = "epsilon" if budget.pure else "mu"
-    return ReplayReport(program.name, measure, worst, first.pairs + second.pairs, first.refused + second.refused)
+    worse = max(first, second, key=lambda report: -1.0 if report.worst is None else report.worst.spent)
+    return replace(worse, pairs=first.pairs + second.pairs, refused=first.refused + second.refused)
 
 
 SCHEMA = "time string, key string, value double, user string, order bigint"

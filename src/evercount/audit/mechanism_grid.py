@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from evercount.audit.attack import AttackReport, attack
-from evercount.audit.doors import Audited, LibraryProgram
-from evercount.audit.neighbour_pairs import worst_of
+from evercount.audit.doors import LibraryProgram
+from evercount.audit.neighbour_pairs import Audited, worst_pairs
 from evercount.audit.replay import Pair, compare
 from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import FACTORIZATIONS
@@ -64,7 +64,7 @@ def all_cases(query: Query) -> Iterator[Case]:
 
 
 def hardest_pair(program: Audited, query: Query, budget: Budget, ticks: int, secret: Secret) -> Pair:
-    pairs = worst_of(program, query, budget, ticks, program.universe, 1000)
+    pairs = worst_pairs(program, query, ticks, 1000)
     if not pairs:
         raise ParameterError(f"no neighbours of {query!r} differ in {ticks} ticks")
     return max(pairs, key=lambda pair: compare(program, pair, secret).spent)

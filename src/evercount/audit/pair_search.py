@@ -196,9 +196,7 @@ class PairSearch:
             if len(stream) == size:
                 break
         stream = stream or [(self.world.events[0],)]
-        places = [self.draw.randrange(len(stream))]
-        if self.changed > 1:
-            places = sorted(self.draw.sample(range(len(stream)), min(self.changed, len(stream))))
+        places = sorted(self.draw.sample(range(len(stream)), min(self.changed, len(stream))))
         return tuple(stream), _edit(stream, places, [self._random_other(stream[place]) for place in places])
 
     def _random_other(self, step: Step) -> Step:
