@@ -40,7 +40,6 @@ class AttackReport:
     high: float
     proved: float
     epsilon: float
-    resolved: bool
     runs: int
     confidence: float
     statistic: str
@@ -93,7 +92,7 @@ def attack(
     if not first.same_structure(second):
         inf, reason = math.inf, "the releases differ in more than noisy numbers"
         numbers = (program.name, measure, claim.limit, inf, inf, inf, inf, inf, inf)
-        return AttackReport(*numbers, True, runs, confidence, "structure", 0, reason)
+        return AttackReport(*numbers, runs, confidence, "structure", 0, reason)
     difference = (first.values - second.values).ravel()
     possible = claim.spent(first.ticks, first.values - second.values)
     sides = [np.empty((runs, difference.size)) for _ in pair]
@@ -117,8 +116,7 @@ def attack(
         reason = f"the attack proves epsilon {found['epsilon']:.4g} at the promised delta"
     return AttackReport(
         program.name, measure, claim.limit, possible, runs=runs, confidence=confidence, repeated=repeated,
-        resolved=claim.budget.delta == 0 or runs * claim.budget.delta >= 10, reason=reason,
-        judged=runs - runs // 2, **found,
+        reason=reason, judged=runs - runs // 2, **found,
     )  # fmt: skip
 
 

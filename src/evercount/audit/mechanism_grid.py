@@ -63,7 +63,7 @@ def all_cases(query: Query) -> Iterator[Case]:
             yield from offered or ([own] if own.offered else [])
 
 
-def hardest_pair(program: Audited, query: Query, budget: Budget, ticks: int, secret: Secret) -> Pair:
+def hardest_pair(program: Audited, query: Query, ticks: int, secret: Secret) -> Pair:
     pairs = worst_pairs(program, query, ticks, 1000)
     if not pairs:
         raise ParameterError(f"no neighbours of {query!r} differ in {ticks} ticks")
@@ -74,7 +74,7 @@ def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4
     """Attack one case on its hardest pair. Every case has secrets of its own, so that attacks are independent."""
     program = case.program()
     secret = secret.derive(f"case {case.label} {case.pure}")
-    pair = hardest_pair(program, case.query, program.budget, TICKS, secret)
+    pair = hardest_pair(program, case.query, TICKS, secret)
     return attack(program, pair, runs, secret, confidence)
 
 

@@ -28,7 +28,6 @@ from evercount.store import Store
 ADMIN = "token of an audit in a temporary store"
 NAME = "audited"
 MOMENT = 1_767_225_600.0
-REFUSED = 400
 
 
 class StoppedClock(Clock):
@@ -82,7 +81,7 @@ class ServiceProgram(DoorProgram):
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://audit") as client:
             answer = await client.request(method, path, json=body, headers=headers)
-        if answer.status_code >= REFUSED:
+        if answer.is_error:
             raise InputError(f"the service answered {answer.status_code} to {method} {path}: {answer.text:.200}")
         return answer.json()
 
