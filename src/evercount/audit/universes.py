@@ -66,10 +66,10 @@ class _WholeTicks(Universe):
         """The ticks that differ in one event."""
         if adjacency == "replace":
             return [(tick,) for tick in self.events if len(tick) == len(event) and sum(map(ne, tick, event)) == 1]
-        pairs = [(tick, *sorted((tick, event), key=len)) for tick in self.events]
-        return [
-            (t,) for t, short, long in pairs if len(long) == len(short) + 1 and short in combinations(long, len(short))
-        ]
+        size = len(event)
+        longer = [(tick,) for tick in self.events if len(tick) == size + 1 and event in combinations(tick, size)]
+        shorter = dict.fromkeys(combinations(event, size - 1)) if event else ()
+        return [*((tick,) for tick in shorter), *longer]
 
 
 def whole_ticks(events: Sequence[Any], per_tick: int = 1) -> Universe:
@@ -84,8 +84,9 @@ def whole_ticks(events: Sequence[Any], per_tick: int = 1) -> Universe:
     sizes = range(check_count("per_tick", per_tick) + 1)
     if not events:
         raise ParameterError("a universe needs at least one event")
-    ticks = _bounded(tick for size in sizes for tick in product(range(len(events)), repeat=size))
-    return _WholeTicks(ticks, (), merge=False, tick=lambda step: [events[n] for tick in step for n in tick])
+    ticks = (tick for size in sizes for tick in product(range(len(events)), repeat=size))
+    known = _bounded(ticks, "take fewer of them, or fewer in a tick")
+    return _WholeTicks(known, (), merge=False, tick=lambda step: [events[n] for tick in step for n in tick])
 
 
 @singledispatch
@@ -210,5 +211,5 @@ def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:
 def _bounded(events: Iterable[Any], remedy: str = "audit a smaller query of the same kind") -> tuple[Any, ...]:
     known = tuple(islice(events, LARGEST_UNIVERSE + 1))
     if len(known) > LARGEST_UNIVERSE:
-        raise TooLarge(f"this query has more than {LARGEST_UNIVERSE:,} possible events: {remedy}")
+        raise TooLarge(f"more than {LARGEST_UNIVERSE:,} possible events are too many: {remedy}")
     return known
