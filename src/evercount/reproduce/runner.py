@@ -139,10 +139,9 @@ def slug(name: str) -> str:
 
 
 def index_page(records: Sequence[Mapping[str, Any]]) -> str:
-    items = [
-        {"item": f"[{r['item']}](#{r['item']})", "what it is": r["title"], "result": r["verdict"]} for r in records
-    ]
-    lines = ["# The paper's figures and tables, with our numbers next to the paper's", "", *markdown_table(items)]
+    lines = ["# The paper's figures and tables, with our numbers next to the paper's", ""]
+    lines += ["| item | what it is | result |", "|---|---|---|"]
+    lines += [f"| [{r['item']}](#{r['item']}) | {r['title']} | {r['verdict']} |" for r in records]
     for record in records:
         lines += ["", f"## {record['item']}", "", f"The paper: {record['paper shows']}", ""]
         lines += [f"Result: {record['verdict']}.", ""]
