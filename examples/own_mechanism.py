@@ -30,7 +30,7 @@ print("\n".join(f"{row.name}: worst std {row.worst_std:.2f}" for row in plan(Bud
 stream = Stream(Count(), Budget(1.0, 1e-6), factorization=banded(64))
 print(stream.run([3] * 64)[-1], stream.guarantee)
 program = LibraryProgram(Count(), Budget(3.0, 0.01), 4, "banded")
-pair = hardest_pair(program, Count(), program.budget, 4, Secret.generate())
+pair = hardest_pair(program, Count(), 4, Secret.generate())
 print(attack(program, pair, 1000, Secret.generate(), 0.9999).summary())
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "out/examples")
 folder.mkdir(parents=True, exist_ok=True)

@@ -77,7 +77,7 @@ def post() -> set[str]:
 
     async def serve(place: Path) -> None:
         service = program._start_service(place)
-        service.store.declare(program._declaration, MOMENT, Secret.generate())
+        service.store.declare(program.declaration, MOMENT, Secret.generate())
         with watched() as files:
             service.start()  # its writer's thread is watched from here on
             app = create_app(service)

@@ -89,5 +89,5 @@ def test_every_case_has_neighbours_that_differ(query: Query, promises: str) -> N
     large = query.name in ("marginals", "quantiles")  # a search over many cells: one promise of its four
     for case in cases[-1:] if large else cases:
         program = case.program()
-        pair = hardest_pair(program, query, program.budget, TICKS, SECRET)
+        pair = hardest_pair(program, query, TICKS, SECRET)
         assert 0 < compare(program, pair, SECRET).ratio <= 1 + 1e-9

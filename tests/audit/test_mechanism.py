@@ -39,7 +39,7 @@ FINE = Sum(0, 1, 2.0**-6)
 def attacked(query: Query, budget: Budget, name: str | None, runs: int) -> Any:
     horizon = None if name in ("unbounded", "pure-hybrid", "endless-bridge") else TICKS
     program = LibraryProgram(query, budget, horizon, name)
-    pair = hardest_pair(program, query, budget, TICKS, SECRET)
+    pair = hardest_pair(program, query, TICKS, SECRET)
     return attack(program, pair, runs, SECRET)
 
 
@@ -52,7 +52,6 @@ def test_attack_comes_within_a_tenth_of_the_promise(name: str) -> None:
     assert report.possible == pytest.approx(report.claimed, rel=1e-6)
     assert abs(report.attacked / report.claimed - 1) < 0.1, report.summary()
     assert report.low <= report.claimed <= report.high
-    assert report.resolved
 
 
 @pytest.mark.soak

@@ -51,7 +51,7 @@ UNITS: list[dict[str, Any]] = [{}, {"unit": "user", "max_events": 2}]
 def audited(program: LibraryProgram, examples: int = 15) -> tuple[Any, Any]:
     factorization = program.open(SECRET).factorization
     ticks = min(T, factorization.horizon or T)
-    pairs = worst_pairs(program.query, program.budget, ticks, factorization.dense(ticks)[1], program.universe, 800)
+    pairs = worst_pairs(program, program.query, ticks, 800)
     strategy = neighbours(program.universe, program.budget, T)
     return replay(program, pairs, SECRET), search(program, strategy, SECRET, examples)
 

@@ -220,7 +220,7 @@ def test_a_replay_sees_a_norm_that_is_too_small(shrink, monkeypatch):
     if shrink < 1:
         monkeypatch.setattr(engine, "gram", engine.gram * shrink**2)
     program = LibraryProgram(Count(), Budget(3.0, 0.01), 4, engine, restarts=())
-    pair = hardest_pair(program, Count(), program.budget, 4, SECRET)
+    pair = hardest_pair(program, Count(), 4, SECRET)
     finding = compare(program, pair, SECRET)
     assert finding.holds == (shrink == 1.0)
     assert finding.ratio == pytest.approx(1 / shrink, rel=1e-6)
@@ -228,7 +228,7 @@ def test_a_replay_sees_a_norm_that_is_too_small(shrink, monkeypatch):
 
 def test_an_attack_comes_close_and_not_beyond():
     program = LibraryProgram(Count(), Budget(3.0, 0.01), 4, banded(4))
-    pair = hardest_pair(program, Count(), program.budget, 4, SECRET)
+    pair = hardest_pair(program, Count(), 4, SECRET)
     report = attack(program, pair, 200, SECRET, 0.9999)
     assert report.holds
     assert report.attacked > 0.8 * report.claimed

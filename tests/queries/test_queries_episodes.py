@@ -195,7 +195,7 @@ def type_bound(word: tuple[int, ...], x: int, y: int | None) -> int:
 
 
 @pytest.mark.parametrize("length", range(2, 6))
-def test_no_episode_beats_its_boundby_types(length: int) -> None:
+def test_no_episode_beats_its_bound_by_types(length: int) -> None:
     """Every episode of up to 5 letters over x, y and two others: the exact automaton never exceeds lemma 7."""
     reached = 0
     for word in product(range(4), repeat=length):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Stream
-from evercount.audit.sensitivity import SensitivityReport, Universe, audit_sensitivity
+from evercount.audit.sensitivity import SensitivityReport, Universe, audit_sensitivity, whole_ticks
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.build_parameters import pack, unpack
 from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge
@@ -276,6 +277,43 @@ def test_the_audit_catches_a_sensitivity_that_is_too_small() -> None:
     assert change_norm(one, other) == report.norm
     stateful = PrefixQuery(ups_and_downs, 1, {"replace": 1.9}, state={"last": 0})
     assert not audited(stateful, [1, 2, 3], 4, "replace").holds
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+@pytest.mark.parametrize(("ticks", "per_tick"), [(3, 1), (2, 2), (1, 3)])
+def test_whole_ticks_are_searched_as_plain_loops_search_them(adjacency: Any, ticks: int, per_tick: int) -> None:
+    """Two events of one tick are not two ticks: an encoder that looks at the whole tick tells them apart."""
+    events = [1, 2, 4]
+
+    def looks_at_all(tick: Any) -> list[int]:
+        return [sum((-1) ** place * event for place, event in enumerate(tick)), len(set(tick)) ** 2]
+
+    query = PrefixQuery(looks_at_all, 2, {"add-remove": 1, "replace": 1})
+    report = audit_sensitivity(query, {}, adjacency, ticks, whole_ticks(events, per_tick))
+    tick = [made for size in range(per_tick + 1) for made in itertools.product(events, repeat=size)]
+    streams = itertools.product(tick, repeat=ticks)
+    pairs = ((stream, other) for stream in streams for other in neighbours_of(stream, events, adjacency))
+    assert report.exhaustive
+    assert report.norm == worst_pair(query, pairs).value > 1
+    assert report.pair is not None
+    one, other = (query.encode_run(None, stream)[0] for stream in report.pair)
+    assert change_norm(one, other) == report.norm
+
+
+def test_events_that_look_alike_or_have_no_hash_are_told_apart() -> None:
+    """Long arrays print the same; dicts and arrays are not hashable."""
+    query = PrefixQuery(lambda events: [int(sum(event["n"].sum() for event in events))], 1, {"replace": 1.0})
+    spike = np.zeros(5000, int)
+    spike[2500] = 50
+    report = audit_sensitivity(query, {}, "replace", 2, whole_ticks([{"n": np.zeros(5000, int)}, {"n": spike}]))
+    assert not report.holds
+    assert report.norm == 2500
+
+
+def test_whole_ticks_need_events_and_are_not_too_many() -> None:
+    for events, per_tick, error in (([], 2, ParameterError), ([1], 0, ParameterError), (range(10), 20, TooLarge)):
+        with pytest.raises(error):
+            whole_ticks(events, per_tick)
 
 
 def test_random_search_finds_the_papers_mistake() -> None:

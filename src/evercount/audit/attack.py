@@ -8,9 +8,10 @@ product event for Laplace noise, and the lowest set bits of the published number
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import permutations, product
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ THRESHOLDS = 33  # quantiles of the training runs that are tried as thresholds
 
 Statistic = Callable[[FloatArray], FloatArray]
 Statistics = dict[str, Statistic]
+Side = tuple[int, float, float]  # how many runs of a side an event has, and bounds of its probability
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,6 @@ class AttackReport:
     high: float
     proved: float
     epsilon: float
-    resolved: bool
     runs: int
     confidence: float
     statistic: str
@@ -91,7 +92,7 @@ def attack(
     if not first.same_structure(second):
         inf, reason = math.inf, "the releases differ in more than noisy numbers"
         numbers = (program.name, measure, claim.limit, inf, inf, inf, inf, inf, inf)
-        return AttackReport(*numbers, True, runs, confidence, "structure", 0, reason)
+        return AttackReport(*numbers, runs, confidence, "structure", 0, reason)
     difference = (first.values - second.values).ravel()
     possible = claim.spent(first.ticks, first.values - second.values)
     sides = [np.empty((runs, difference.size)) for _ in pair]
@@ -115,8 +116,7 @@ def attack(
         reason = f"the attack proves epsilon {found['epsilon']:.4g} at the promised delta"
     return AttackReport(
         program.name, measure, claim.limit, possible, runs=runs, confidence=confidence, repeated=repeated,
-        resolved=claim.budget.delta == 0 or runs * claim.budget.delta >= 10, reason=reason,
-        judged=runs - runs // 2, **found,
+        reason=reason, judged=runs - runs // 2, **found,
     )  # fmt: skip
 
 
@@ -177,18 +177,16 @@ def lowest_bits(values: FloatArray) -> FloatArray:
 def _judge(candidates: Statistics, sides: list[FloatArray], claim: Claim, confidence: float) -> dict[str, Any]:
     """The best candidate of the training half, judged on the other half."""
     half = len(sides[0]) // 2
-    chosen: tuple[tuple[float, float], str, float, int] | None = None
+    tried = []
     for name, statistic in candidates.items():
         train = [statistic(side[:half]) for side in sides]
-        for threshold in np.unique(np.quantile(np.concatenate(train), np.linspace(0.01, 0.99, THRESHOLDS))):
-            for sign in (1, -1):
-                events = [sign * t >= sign * threshold for t in train]
-                # with few runs no bound is positive: then the event that differs most between the sides
-                score = _bounds(events, claim, confidence)[0], abs(float(events[0].mean() - events[1].mean()))
-                if chosen is None or score > chosen[0]:
-                    chosen = (score, name, float(threshold), sign)
-    assert chosen is not None
-    _, name, threshold, sign = chosen
+        thresholds = np.unique(np.quantile(np.concatenate(train), np.linspace(0.01, 0.99, THRESHOLDS)))
+        for threshold, sign in product(thresholds, (1, -1)):
+            events = [sign * t >= sign * threshold for t in train]
+            # with few runs no bound is positive: then the event that differs most between the sides
+            score = _bounds(events, claim, confidence)[0], abs(float(events[0].mean() - events[1].mean()))
+            tried.append((score, name, float(threshold), sign))
+    _, name, threshold, sign = max(tried, key=itemgetter(0))
     every = [sign * candidates[name](side) >= sign * threshold for side in sides]
     events = [event[half:] for event in every]
     hits = _likely_side([event[:half] for event in every], events)
@@ -229,35 +227,35 @@ def clopper_pearson(hits: int, runs: int, confidence: float) -> tuple[float, flo
     return low, high
 
 
+def _orders(events: list[BoolArray], confidence: float) -> Iterator[tuple[Side, Side]]:
+    """The event and its complement, each in both orders of the sides."""
+    # They use four ends of two intervals, which share 1 − confidence.
+    shared, runs = 1 - (1 - confidence) / 4, len(events[0])
+    hits = [int(event.sum()) for event in events]
+    for counts in (hits, [runs - number for number in hits]):
+        yield from permutations((number, *clopper_pearson(number, runs, shared)) for number in counts)
+
+
 def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[float, float]:
     """(lower bound in the claim's measure, lower bound of ε at the promised δ) from one event on both sides."""
-    # The event and its complement, and both orders of the sides, use four ends of two intervals, which share 1 −
-    # confidence.
     from scipy.special import ndtri
 
-    shared = 1 - (1 - confidence) / 4
-    runs = len(events[0])
-    (a_low, a_high), (b_low, b_high) = (clopper_pearson(int(event.sum()), runs, shared) for event in events)
-    delta = claim.budget.delta
-    epsilon = 0.0
-    for more, less in ((a_low, b_high), (b_low, a_high), (1 - a_high, 1 - b_low), (1 - b_high, 1 - a_low)):
-        if more > delta and less > 0:
+    delta, epsilon, mu = claim.budget.delta, 0.0, 0.0
+    for (_, more, _), (_, _, less) in _orders(events, confidence):
+        if more > delta:
             epsilon = max(epsilon, math.log((more - delta) / less))
-    if claim.pure:
-        return epsilon, epsilon
-    mu = max(float(ndtri(a_low) - ndtri(b_high)), float(ndtri(b_low) - ndtri(a_high)), 0.0)
-    return mu, epsilon
+        mu = max(mu, float(ndtri(more) - ndtri(less)))
+    return epsilon if claim.pure else mu, epsilon
 
 
 def _log_ratio(events: list[BoolArray], confidence: float) -> tuple[float, float, float]:
-    shared, runs = 1 - (1 - confidence) / 4, len(events[0])
-    best = (0.0, 0.0, 0.0)
-    for one, other in ((a, b) for x, y in (events, [~event for event in events]) for a, b in ((x, y), (y, x))):
-        a, b = int(one.sum()), int(other.sum())
-        if a > b > 0:
-            (low, high), (below, above) = clopper_pearson(a, runs, shared), clopper_pearson(b, runs, shared)
-            best = max(best, (math.log(a / b), math.log(low / above) if low else 0.0, math.log(high / below)))
-    return best
+    """(estimate, low, high) of the largest log-ratio of the event, its complement and both orders of the sides."""
+    ratios = (
+        (math.log(a / b), math.log(low / above) if low else 0.0, math.log(high / below))
+        for (a, low, high), (b, below, above) in _orders(events, confidence)
+        if a > b > 0
+    )
+    return max(ratios, default=(0.0, 0.0, 0.0))
 
 
 def _normal_model(values: list[FloatArray], confidence: float) -> tuple[float, float, float]:

@@ -15,28 +15,26 @@ from __future__ import annotations
 import copy
 import csv
 import importlib
-import importlib.util
 import os
 import sys
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from evercount._validate import FloatArray, check_name
-from evercount.audit.neighbour_pairs import neighbours, worst_of
-from evercount.audit.replay import Claim, Data, Program, Published, ReplayReport, replay, search, unwatched
+from evercount.audit.neighbour_pairs import Audited, neighbours, worst_pairs
+from evercount.audit.replay import Claim, Data, Published, ReplayReport, replay, search, unwatched
 from evercount.audit.universes import Universe, universe, universe_of_rows
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
 from evercount.engine.build import RUNNING
 from evercount.engine.stream import Stream
-from evercount.errors import MissingExtra, ParameterError
+from evercount.errors import ParameterError
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_choice import EndlessBridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree
@@ -62,19 +60,17 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
     """
     if query.discovery is not None:
         return None
-    why = "publishes other numbers than linear maps of its noisy sums: audit it with --interface library"
-    refused = ParameterError(f"{query!r} {why}")
     cells = np.eye(query.cells)
     zero = query.decode_run(1, 0 * cells[:1])
     outputs = query.decode_run(1, cells) - zero
     probe = np.arange(1.0, 1 + 3 * query.cells).reshape(3, query.cells)
-    known = query.publishing.why_no_views is None or query.outputs == query.cells
-    if not known or not np.allclose(query.decode_run(5, probe) - zero, probe @ outputs):
-        raise refused
-    if outputs.shape == cells.shape and np.allclose(outputs, cells):
+    linear = query.publishing.why_no_views is None or query.outputs == query.cells
+    linear = linear and np.allclose(query.decode_run(5, probe) - zero, probe @ outputs)
+    if linear and outputs.shape == cells.shape and np.allclose(outputs, cells):
         return None
-    if pure:
-        raise refused
+    if pure or not linear:
+        why = "publishes other numbers than linear maps of its noisy sums: audit it with --interface library"
+        raise ParameterError(f"{query!r} {why}")
     _, size, right = np.linalg.svd(outputs)
     kept = size > 1e-9 * size.max()
     return np.asarray(right[: len(size)][kept].T / size[kept])
@@ -94,11 +90,12 @@ def published_table(
     return tuple(f"part {number}" for number in range(parts.shape[1])), values @ parts
 
 
-class DoorProgram(ABC):
+class DoorProgram:
     """What the programs of all doors share: a query, a budget, ticks after which they stop and go on, and the claim."""
 
     door: ClassVar[str]
     universe: Universe
+    declaration: StreamDeclaration
 
     def __init__(
         self,
@@ -115,13 +112,9 @@ class DoorProgram(ABC):
         self.names_users = budget.unit == "user" and query.people is None
         self.claim = cache(lambda ticks: stream_claim(self.open(Secret.generate()), ticks))
 
-    @abstractmethod
     def open(self, secret: Secret) -> Stream:
         """The stream behind the program."""
-
-    @abstractmethod
-    def run(self, data: Data, secret: Secret) -> Published:
-        """As `Program.run`."""
+        return self.declaration.build(secret=secret)
 
 
 class LibraryProgram(DoorProgram):
@@ -217,9 +210,6 @@ class FilesProgram(DoorProgram):
             noise_for=(RUNNING,),  # the claim is about running sums; other views are differences of them
         )  # fmt: skip
 
-    def open(self, secret: Secret) -> Stream:
-        return self.declaration.build(secret=secret)
-
     def run(self, data: Data, secret: Secret) -> Published:
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
             events, out = Path(folder, "events.csv"), Path(folder, "out.csv")
@@ -257,38 +247,26 @@ class FilesProgram(DoorProgram):
 
 def published_rows(query: Query, parts: FloatArray | None, rows: list[dict[str, Any]], told: list[Any]) -> Published:
     """The numbers of a table of releases, and everything in it that is not a noisy number."""
-    ticks = tuple(dict.fromkeys(int(row["tick"]) for row in rows))
-    by_tick = {tick: dict[str, float]() for tick in ticks}
+    by_tick: dict[int, dict[str, float]] = {}
     for row in rows:
-        by_tick[int(row["tick"])][row["cell"]] = float(row["value"])
+        by_tick.setdefault(int(row["tick"]), {})[row["cell"]] = float(row["value"])
     labels, values = published_table(query, parts, list(by_tick.values()))
     facts = [(row["tick"], row["start"], row["cell"], row["std"]) for row in rows]
     # intervals of discovered keys are not symmetric, and follow from the numbers
     halves = [] if query.publishing.kept else [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
-    return Published(ticks, labels, values, (tuple(facts), tuple(halves), tuple(told)))
-
-
-class Audited(Program, Protocol):
-    """A program together with the legal events of its data, from which neighbours are made."""
-
-    universe: Universe
-
-
-DOORS = ("library", "files", "service", "spark")
+    return Published(tuple(by_tick), labels, values, (tuple(facts), tuple(halves), tuple(told)))
 
 
 def open_door(
     door: str, query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
 ) -> Audited:
-    check_name("interface", door, DOORS)
-    Door: type[DoorProgram] = LibraryProgram
-    if door == "files":
-        Door = FilesProgram
-    elif door == "service":
-        from evercount.audit.service_door import ServiceProgram as Door
-    elif door == "spark":
-        Door = SparkProgram
-    return Door(query, budget, horizon, factorization, restarts=restarts)
+    check_name("interface", door, ("library", "files", "service", "spark"))
+    doors: dict[str, Callable[..., Audited]] = {"library": LibraryProgram, "files": FilesProgram, "spark": SparkProgram}
+    if door == "service":
+        from evercount.audit.service_door import ServiceProgram
+
+        doors[door] = ServiceProgram
+    return doors[door](query, budget, horizon, factorization, restarts=restarts)
 
 
 def find_program(path: str) -> Audited:
@@ -303,12 +281,11 @@ def find_program(path: str) -> Audited:
         raise ParameterError(f"no program can be imported as {path!r}: {error}") from error
     finally:
         sys.path.pop(0)
-    candidate: Any = target() if isinstance(target, type) or not hasattr(target, "run") else target
+    candidate: Audited = target() if isinstance(target, type) or not hasattr(target, "run") else target
     missing = [part for part in ("name", "claim", "run", "universe") if not hasattr(candidate, part)]
     if missing:
         raise ParameterError(f"{path!r} is not an audit.Program: it lacks {', '.join(missing)}")
-    program: Audited = candidate
-    return program
+    return candidate
 
 
 def run_replay(
@@ -317,22 +294,19 @@ def run_replay(
     """Replay the worst neighbours of the program's query, where it has one, and `examples` random ones."""
     budget = program.claim(ticks).budget
     query = getattr(program, "query", None)
-    worst_pairs = worst_of(program, query, budget, ticks, program.universe) if isinstance(query, Query) else []
-    first = replay(program, worst_pairs, secret, lambda done: progress("worst neighbours", done))
+    pairs = worst_pairs(program, query, ticks) if isinstance(query, Query) else []
+    first = replay(program, pairs, secret, lambda done: progress("worst neighbours", done))
     if not first.holds or not examples:
         return first
     if budget.unit == "user" and isinstance(query, Query) and query.people is not None:
         return first  # random neighbours would need users' names in events that already have them
     progress("random neighbours", 0)
     second = search(program, neighbours(program.universe, budget, ticks), secret, examples)
-    findings = [report.worst for report in (first, second) if report.worst is not None]
-    worst = max(findings, key=lambda finding: finding.spent, default=None)
-    measure = "epsilon" if budget.pure else "mu"
-    return ReplayReport(program.name, measure, worst, first.pairs + second.pairs, first.refused + second.refused)
+    worse = max(first, second, key=lambda report: -1.0 if report.worst is None else report.worst.spent)
+    return replace(worse, pairs=first.pairs + second.pairs, refused=first.refused + second.refused)
 
 
 SCHEMA = "time string, key string, value double, user string, order bigint"
-MASTER = "local[2]"
 
 
 class SparkProgram(FilesProgram):
@@ -344,8 +318,6 @@ class SparkProgram(FilesProgram):
     unordered = True
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        if importlib.util.find_spec("pyspark") is None:
-            raise MissingExtra("the audit of Spark", "spark")
         super().__init__(*arguments, **options)
         if self.levels or self.query.people is not None or self.query.discovery is not None:
             raise ParameterError(f"--interface spark takes listed keys and values in one column, not {self.query!r}")
@@ -384,6 +356,6 @@ def _session() -> Any:
 
     if not (os.environ.get(FILE_VARIABLE) or os.environ.get(VARIABLE)):
         os.environ[VARIABLE] = Secret.generate().hex()  # before the JVM starts: its Python workers inherit it
-    session = open_session(MASTER, "evercount audit").newSession()  # settings of its own
+    session = open_session("local[2]", "evercount audit").newSession()  # settings of its own
     session.conf.set("spark.sql.shuffle.partitions", "2")  # the tables are tiny
     return session

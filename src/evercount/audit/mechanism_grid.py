@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from evercount.audit.attack import AttackReport, attack
-from evercount.audit.doors import Audited, LibraryProgram
-from evercount.audit.neighbour_pairs import worst_of
+from evercount.audit.doors import LibraryProgram
+from evercount.audit.neighbour_pairs import Audited, worst_pairs
 from evercount.audit.replay import Pair, compare
 from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import FACTORIZATIONS
@@ -63,8 +63,8 @@ def all_cases(query: Query) -> Iterator[Case]:
             yield from offered or ([own] if own.offered else [])
 
 
-def hardest_pair(program: Audited, query: Query, budget: Budget, ticks: int, secret: Secret) -> Pair:
-    pairs = worst_of(program, query, budget, ticks, program.universe, 1000)
+def hardest_pair(program: Audited, query: Query, ticks: int, secret: Secret) -> Pair:
+    pairs = worst_pairs(program, query, ticks, 1000)
     if not pairs:
         raise ParameterError(f"no neighbours of {query!r} differ in {ticks} ticks")
     return max(pairs, key=lambda pair: compare(program, pair, secret).spent)
@@ -74,7 +74,7 @@ def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4
     """Attack one case on its hardest pair. Every case has secrets of its own, so that attacks are independent."""
     program = case.program()
     secret = secret.derive(f"case {case.label} {case.pure}")
-    pair = hardest_pair(program, case.query, program.budget, TICKS, secret)
+    pair = hardest_pair(program, case.query, TICKS, secret)
     return attack(program, pair, runs, secret, confidence)
 
 

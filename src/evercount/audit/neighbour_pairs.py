@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import cycle, islice
-from typing import Any
+from itertools import cycle, islice, product
+from typing import Any, Protocol
 
 import numpy as np
 
-from evercount._validate import FloatArray
 from evercount.audit.replay import Data, Pair, Program
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.audit.universes import Universe
@@ -20,21 +19,21 @@ SEARCHED = 4000  # pairs that the sensitivity search tries
 CHANGED = "changed user"
 
 
-def worst_of(
-    program: Program, query: Query, budget: Budget, ticks: int, events: Universe, searched: int = SEARCHED
-) -> list[Pair]:
-    """`worst_pairs` for the noise that a program claims."""
-    # R = L⁺·M: the search needs the direction of the worst change only
-    right = np.linalg.pinv(program.claim(ticks).left) @ np.tril(np.ones((ticks, ticks)))
-    return worst_pairs(query, budget, ticks, right, events, searched)
+class Audited(Program, Protocol):
+    """A program together with the legal events of its data, from which neighbours are made."""
+
+    universe: Universe
 
 
-def worst_pairs(
-    query: Query, budget: Budget, ticks: int, right: FloatArray, events: Universe, searched: int = SEARCHED
-) -> list[Pair]:
-    """The pairs that the sensitivity search finds worst, for R and for Σ(P² + N²), as data of the budget's unit."""
+def worst_pairs(program: Audited, query: Query, ticks: int, searched: int = SEARCHED) -> list[Pair]:
+    """The pairs that the sensitivity search finds worst, for R of the program's noise and for Σ(P² + N²), as data of
+    its budget's unit."""
+    claim, events = program.claim(ticks), program.universe
+    budget = claim.budget
     if query.people is not None and budget.unit == "user":
         return named_user_pairs(events, budget, ticks)
+    # R = L⁺·M: the search needs the direction of the worst change only
+    right = np.linalg.pinv(claim.left) @ np.tril(np.ones((ticks, ticks)))
     report = audit_sensitivity(query, right, budget.adjacency, ticks, events, budget=searched)
     candidates = [finding.pair for finding in report.findings] + [report.pair]
     pairs = []
@@ -64,10 +63,9 @@ def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]
         [(own[tick % len(own)],) for tick in range(ticks)],
     ]
     pairs = []
-    for shape in shapes:
-        for others in ((), rest):
-            came = [_rename(events[::-1]) if budget.adjacency == "replace" else () for events in shape]
-            pairs.append((tuple((*others, *tick) for tick in shape), tuple((*others, *tick) for tick in came)))
+    for shape, others in product(shapes, ((), rest)):
+        came = [_rename(events[::-1]) if budget.adjacency == "replace" else () for events in shape]
+        pairs.append((tuple((*others, *tick) for tick in shape), tuple((*others, *tick) for tick in came)))
     return pairs
 
 

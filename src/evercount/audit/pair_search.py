@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement, product
-from math import comb
+from math import comb, prod
 from typing import Any
 
 import numpy as np
@@ -32,32 +33,28 @@ SQUARES, ABSOLUTE, VALUES = -3, -2, -1
 """Places in `PairSearch.largest` and `worst` after those of the factorizations: Σ(P²+N²), Σ|change|, values."""
 
 
+@dataclass(eq=False)
 class PairSearch:
     """The streams tried so far and the worst pair of each judge: one for each factorization, then the three above."""
 
-    # Neighbours differ in exactly `changed` events.
+    query: Query
+    world: Universe
+    adjacency: Adjacency
+    ticks: int
+    length: int
+    named: Mapping[str, FloatArray]
+    draw: random.Random
+    changed: int  # neighbours differ in exactly so many events
 
-    def __init__(
-        self,
-        query: Query,
-        world: Universe,
-        adjacency: Adjacency,
-        ticks: int,
-        length: int,
-        named: Mapping[str, FloatArray],
-        draw: random.Random,
-        changed: int = 1,
-    ) -> None:
-        self.query, self.world, self.adjacency, self.changed = query, world, adjacency, changed
-        self.ticks, self.length, self.draw = ticks, length, draw
+    def __post_init__(self) -> None:
         self.placements = self._choose_placements()
         chosen = np.array(self.placements)
         # ‖R A d‖² = ⟨AᵀRᵀRA, ddᵀ⟩, A the placement of steps in ticks: one flat row for each placement
         rows, columns = chosen[:, :, None], chosen[:, None, :]
-        self.grams = [(R.T @ R)[rows, columns].reshape(len(chosen), -1) for R in named.values()]
-        self.scale = [float((R**2).sum(axis=0).max()) for R in named.values()]
-        self.largest = [0.0] * (len(named) + 3)
-        self.worst: list[Pair | None] = [None] * (len(named) + 3)
+        self.grams = [(R.T @ R)[rows, columns].reshape(len(chosen), -1) for R in self.named.values()]
+        self.scale = [float((R**2).sum(axis=0).max()) for R in self.named.values()]
+        self.largest = [0.0] * (len(self.named) + 3)
+        self.worst: list[Pair | None] = [None] * (len(self.named) + 3)
         self.pairs = 0
         self.waiting: list[tuple[Steps, Steps, IntArray]] = []
 
@@ -82,7 +79,8 @@ class PairSearch:
         total = 0
         for stream, legal in self._legal_streams():
             known[stream] = legal
-            total += _number_of_choices([len(others[event]) for (event,) in stream], self.changed)
+            options = [len(others[event]) for (event,) in stream]
+            total += sum(map(prod, combinations(options, self.changed)))
             if total > budget:
                 return False
         done = 0
@@ -93,9 +91,7 @@ class PairSearch:
                     if progress is not None and (done % BATCH == 0 or done == total):
                         progress(done, total)
                     neighbour = _edit(stream, places, chosen)
-                    changed = self._rows_of(neighbour, known)
-                    if rows is not None and changed is not None:
-                        self._offer(stream, neighbour, rows, changed)
+                    self.pairs += self._offer(stream, neighbour, rows, self._rows_of(neighbour, known))
         if self.adjacency == "replace" and self.changed == 1:
             self._try_replaced_ticks(list(known))
         self._settle()
@@ -113,17 +109,17 @@ class PairSearch:
 
     def _rows_of(self, stream: Steps, known: dict[Steps, IntArray | None]) -> IntArray | None:
         """The increments of a neighbour of a known stream; what is encoded is remembered."""
-        quiet = [place for place, step in enumerate(stream) if step == ()] if self.world.merge else []
-        shorter = tuple(step for step in stream if step != ()) if quiet else stream
+        kept = [place for place, step in enumerate(stream) if step != () or not self.world.merge]
+        shorter = tuple(stream[place] for place in kept)
         if shorter not in known:
             # a stream without absent steps that is not known is not legal
             absent = any(step in self.world.absent for step in shorter)
             known[shorter] = self._encode(shorter) if absent else None
         rows = known[shorter]
-        if rows is None or not quiet:
+        if rows is None or shorter == stream:
             return rows
         spread = np.zeros_like(rows)
-        spread[[place for place in range(len(stream)) if place not in quiet]] = rows[: len(shorter)]
+        spread[kept] = rows[: len(kept)]
         return spread
 
     def _try_replaced_ticks(self, streams: Sequence[Steps]) -> None:
@@ -131,9 +127,7 @@ class PairSearch:
         for stream, ticks in product(streams, self.world.replaced_ticks):
             for place in range(len(stream)):
                 one, other = (_edit(stream, (place,), (tick,)) for tick in ticks)
-                rows, changed = self._encode(one), self._encode(other)
-                if rows is not None and changed is not None:
-                    self._offer(one, other, rows, changed)
+                self.pairs += self._offer(one, other, self._encode(one), self._encode(other))
 
     def _legal_streams(self) -> Iterator[tuple[Steps, IntArray]]:
         """Legal streams without absent steps: of all lengths if ticks may be quiet, else of full length only."""
@@ -165,15 +159,12 @@ class PairSearch:
             pair = self._random_pair()
             score, stale = -1.0, 0
             while stale < 150 and self.pairs < budget:
-                candidate = pair if score < 0 else self._mutate(*pair)
-                rows = [self._encode(stream) for stream in candidate]
+                one, other = candidate = pair if score < 0 else self._mutate(*pair)
                 self.pairs += 1
                 if progress is not None and (self.pairs % BATCH == 0 or self.pairs == budget):
                     progress(self.pairs, budget)
-                new = -1.0
-                if rows[0] is not None and rows[1] is not None:
-                    self._offer(*candidate, rows[0], rows[1], count=False)
-                    new = self._settle()
+                self._offer(one, other, self._encode(one), self._encode(other))
+                new = self._settle()
                 stale = 0 if new > score else stale + 1
                 if new >= score:
                     score, pair = new, candidate
@@ -196,9 +187,7 @@ class PairSearch:
             if len(stream) == size:
                 break
         stream = stream or [(self.world.events[0],)]
-        places = [self.draw.randrange(len(stream))]
-        if self.changed > 1:
-            places = sorted(self.draw.sample(range(len(stream)), min(self.changed, len(stream))))
+        places = sorted(self.draw.sample(range(len(stream)), min(self.changed, len(stream))))
         return tuple(stream), _edit(stream, places, [self._random_other(stream[place]) for place in places])
 
     def _random_other(self, step: Step) -> Step:
@@ -223,14 +212,18 @@ class PairSearch:
                 steps.insert(self.draw.randrange(len(steps)), steps.pop(place))
         return tuple(pair[0] for pair in steps), tuple(pair[1] for pair in steps)
 
-    def _offer(self, one: Steps, other: Steps, rows: IntArray, changed: IntArray, count: bool = True) -> None:
-        self.pairs += count
+    def _offer(self, one: Steps, other: Steps, rows: IntArray | None, changed: IntArray | None) -> bool:
+        """Whether both streams are legal; the pair then waits to be judged."""
+        if rows is None or changed is None:
+            return False
         self.waiting.append((one, other, changed - rows))
         if len(self.waiting) >= BATCH:
             self._settle()
+        return True
 
     def _settle(self) -> float:
-        """Judge the waiting pairs; gives the largest value among them, in units of c², summed over all judges."""
+        """Judge the waiting pairs; gives the largest value among them, in units of c², summed over all judges; −1 if no
+        pair waits."""
         if not self.waiting:
             return -1.0
         change = np.stack([entry[2] for entry in self.waiting]).astype(np.float64) * self.query.grid
@@ -269,12 +262,3 @@ def _edit(stream: Sequence[Step], places: Sequence[int], steps: Sequence[Step]) 
     for place, step in zip(places, steps, strict=True):
         edited[place] = step
     return tuple(edited)
-
-
-def _number_of_choices(options: Sequence[int], chosen: int) -> int:
-    """In how many ways `chosen` of the places can be taken, each with one of its options."""
-    ways = [1] + [0] * chosen
-    for number in options:
-        for size in range(chosen, 0, -1):
-            ways[size] += ways[size - 1] * number
-    return ways[chosen]

@@ -16,13 +16,13 @@ import numpy as np
 
 from evercount._validate import FloatArray, check_name
 from evercount.audit.pair_search import ABSOLUTE, SQUARES, VALUES, Pair, PairSearch
-from evercount.audit.universes import Universe
+from evercount.audit.universes import Universe, whole_ticks
 from evercount.audit.universes import universe as known_universe
 from evercount.errors import ParameterError
 from evercount.privacy import Adjacency
 from evercount.queries.base import Query
 
-__all__ = ["Claim", "Finding", "SensitivityReport", "Universe", "audit_sensitivity"]
+__all__ = ["Claim", "Finding", "SensitivityReport", "Universe", "audit_sensitivity", "whole_ticks"]
 
 Factorizations = FloatArray | Mapping[str, FloatArray]
 
@@ -154,7 +154,11 @@ def audit_sensitivity(
         )
     if not universe.merge and length != ticks:
         raise ParameterError(f"in this universe every step is a tick: steps must be {ticks}, got {length}")
-    named = _matrices_by_name(factorizations, ticks)
+    given = factorizations if isinstance(factorizations, Mapping) else {"R0": factorizations}
+    named = {name: np.asarray(R, np.float64) for name, R in given.items()}
+    for name, R in named.items():
+        if R.ndim != 2 or R.shape[1] < ticks:
+            raise ParameterError(f"{name}: R must be a matrix of at least {ticks} columns, got shape {R.shape}")
     search = PairSearch(query, universe, adjacency, ticks, length, named, random.Random(seed), changed)
     exhaustive = search.enumerate(budget, progress)
     if not exhaustive:
@@ -197,12 +201,3 @@ def gram_falls(R: FloatArray) -> bool:
     rows = (gram[:, :-1] - gram[:, 1:])[np.triu_indices(size, 0, size - 1)]
     columns = (gram[1:] - gram[:-1])[np.triu_indices(size - 1, 1, size)]
     return bool(np.all(rows >= -1e-12) or np.all(columns >= -1e-12))
-
-
-def _matrices_by_name(factorizations: Factorizations, ticks: int) -> dict[str, FloatArray]:
-    given = factorizations if isinstance(factorizations, Mapping) else {"R0": factorizations}
-    named = {name: np.asarray(R, np.float64) for name, R in given.items()}
-    for name, R in named.items():
-        if R.ndim != 2 or R.shape[1] < ticks:
-            raise ParameterError(f"{name}: R must be a matrix of at least {ticks} columns, got shape {R.shape}")
-    return named

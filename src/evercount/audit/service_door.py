@@ -17,7 +17,6 @@ from evercount.audit.doors import DoorProgram, parts_of, published_table
 from evercount.audit.replay import Data, Published
 from evercount.audit.universes import universe
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.engine.stream import Stream
 from evercount.errors import InputError, ParameterError
 from evercount.noise import Secret
 from evercount.service.access import Limits
@@ -29,7 +28,6 @@ from evercount.store import Store
 ADMIN = "token of an audit in a temporary store"
 NAME = "audited"
 MOMENT = 1_767_225_600.0
-REFUSED = 400
 
 
 class StoppedClock(Clock):
@@ -50,10 +48,7 @@ class ServiceProgram(DoorProgram):
             raise ParameterError("the service chooses the factorization itself: leave it out")
         self.parts = parts_of(self.query, self.budget.pure)
         self.universe = universe(self.query)
-        self._declaration = StreamDeclaration(NAME, self.query, self.budget, horizon=self.horizon, public=True)
-
-    def open(self, secret: Secret) -> Stream:
-        return self._declaration.build(secret=secret)
+        self.declaration = StreamDeclaration(NAME, self.query, self.budget, horizon=self.horizon, public=True)
 
     def run(self, data: Data, secret: Secret) -> Published:
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
@@ -62,7 +57,7 @@ class ServiceProgram(DoorProgram):
     async def _serve(self, place: Path, data: Data, secret: Secret) -> Published:
         service = self._start_service(place)
         try:
-            service.store.declare(self._declaration, MOMENT, secret)
+            service.store.declare(self.declaration, MOMENT, secret)
             service.start()
             app = create_app(service)
             for tick, events in enumerate(data, 1):
@@ -86,7 +81,7 @@ class ServiceProgram(DoorProgram):
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://audit") as client:
             answer = await client.request(method, path, json=body, headers=headers)
-        if answer.status_code >= REFUSED:
+        if answer.is_error:
             raise InputError(f"the service answered {answer.status_code} to {method} {path}: {answer.text:.200}")
         return answer.json()
 

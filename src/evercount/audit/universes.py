@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
-from itertools import combinations, product
-from operator import itemgetter
+from itertools import combinations, islice, product
+from operator import itemgetter, ne
 from typing import Any
 
+from evercount._validate import check_count
 from evercount.errors import ParameterError, TooLarge
 from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
@@ -58,6 +59,36 @@ class Universe:
         return others + away if self.replace_by_absent else others
 
 
+class _WholeTicks(Universe):
+    """Its events are ticks: the numbers of the events in them."""
+
+    def alternatives(self, event: Any, adjacency: str) -> list[tuple[Any, ...]]:
+        """The ticks that differ in one event."""
+        if adjacency == "replace":
+            return [(tick,) for tick in self.events if len(tick) == len(event) and sum(map(ne, tick, event)) == 1]
+        size = len(event)
+        longer = [(tick,) for tick in self.events if len(tick) == size + 1 and event in combinations(tick, size)]
+        shorter = dict.fromkeys(combinations(event, size - 1)) if event else ()
+        return [*((tick,) for tick in shorter), *longer]
+
+
+def whole_ticks(events: Sequence[Any], per_tick: int = 1) -> Universe:
+    """Ticks of at most `per_tick` of these events, for encoders that look at a whole tick. Events may be of any kind.
+
+    A `Universe` of single events says nothing about ticks of several, unless what a tick adds is the sum of what its
+    events add.
+
+    >>> whole_ticks(["a", "b"], 2).events
+    ((), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1))
+    """
+    sizes = range(check_count("per_tick", per_tick) + 1)
+    if not events:
+        raise ParameterError("a universe needs at least one event")
+    ticks = (tick for size in sizes for tick in product(range(len(events)), repeat=size))
+    known = _bounded(ticks, "take fewer of them, or fewer in a tick")
+    return _WholeTicks(known, (), merge=False, tick=lambda step: [events[n] for tick in step for n in tick])
+
+
 @singledispatch
 def universe(query: Query) -> Universe:
     """The universe of events of a query: small enough to enumerate, rich enough to reach its S.
@@ -102,7 +133,14 @@ def _of_sum(query: Sum) -> Universe:
 @universe.register
 def _of_histogram(query: Histogram) -> Universe:
     parameters = query.parameters()
-    return Universe(_bounded(_subsets(parameters)), tick=_signed if parameters.get("removals") else list)
+    keys, removals = parameters["keys"], parameters.get("removals")
+    names = range(keys) if isinstance(keys, int) else keys
+    events: Iterable[Any] = (
+        chosen for size in range(parameters["max_keys_per_event"] + 1) for chosen in combinations(names, size)
+    )
+    if removals:
+        events = (tuple(zip(e, signs, strict=True)) for e in events for signs in product((1, -1), repeat=len(e)))
+    return Universe(_bounded(events, "audit it with fewer keys"), tick=_signed if removals else list)
 
 
 @universe.register
@@ -112,12 +150,12 @@ def _of_rollup(query: Rollup) -> Universe:
     return Universe(_bounded((*map(tuple, parameters["paths"]), *unknown)))
 
 
-universe.register(Marginals, lambda query: Universe(_bounded(tuple(product(*query.parameters()["columns"])))))
+universe.register(Marginals, lambda query: Universe(_bounded(product(*query.parameters()["columns"]))))
 
 
 def _users(query: DistinctUsers) -> tuple[Any, ...]:
     people, keys = ("ann", "bob"), query.parameters()["keys"]
-    return _bounded(people if keys is None else tuple(product(people, keys)))
+    return _bounded(people if keys is None else product(people, keys))
 
 
 universe.register(DistinctUsers, lambda query: Universe(_users(query)))
@@ -132,22 +170,22 @@ def _of_active_users(query: ActiveUsers) -> Universe:
     return Universe(events, merge=False, replaced_ticks=(((first, first), (first, other)),))
 
 
-universe.register(Occupancy, lambda query: Universe(_bounded(tuple(product(("ann", "bob"), query.rows.keys[0])))))
-universe.register(Quantiles, lambda query: Universe(_bounded(tuple(query.edges.tolist()))))  # a value of each bin
+universe.register(Occupancy, lambda query: Universe(_bounded(product(("ann", "bob"), query.rows.keys[0]))))
+universe.register(Quantiles, lambda query: Universe(_bounded(query.edges.tolist())))  # a value of each bin
 universe.register(DiscoveredKeys, lambda query: Universe(("a", "\u00e4", "a\u0308")))  # one of two in two normal forms
 
 
 @universe.register
 def _of_words(query: WordQuery) -> Universe:
     alphabet = query.parameters()["alphabet"]
-    letters = tuple(range(alphabet)) if isinstance(alphabet, int) else tuple(alphabet)
+    letters = range(alphabet) if isinstance(alphabet, int) else alphabet
     return Universe(_bounded((*letters, None)), absent=((None,), ()))
 
 
 @universe.register
 def _of_cuts(query: Cuts) -> Universe:
     ends = (-1.0, 1.0) if query.weights == "signed" else (1.0,)
-    events = tuple((u, v, w) for u, v in combinations(range(query.vertices), 2) for w in ends)
+    events = ((u, v, w) for u, v in combinations(range(query.vertices), 2) for w in ends)
     return Universe(
         _bounded(events), replace_by_absent=True, same=itemgetter(0, 1) if query.swap == "same edge" else None
     )
@@ -155,33 +193,14 @@ def _of_cuts(query: Cuts) -> Universe:
 
 @universe.register
 def _of_graph(query: GraphQuery) -> Universe:
+    edges, limit = combinations(range(query.vertices), 2), query.weight_limit
+    events: Iterable[Any] = edges if limit is None else ((*e, w) for e in edges for w in range(1, limit + 1))
     if query.deletes:
-        events: tuple[Any, ...] = tuple(tuple(edge[:2]) for edge in query.initial_edges)
-    else:
-        count = query.vertices * (query.vertices - 1) // 2 * (query.weight_limit or 1)
-        if count > LARGEST_UNIVERSE:
-            raise TooLarge(f"{query!r} has {count:,} possible updates: audit it with fewer vertices")
-        edges, limit = combinations(range(query.vertices), 2), query.weight_limit
-        events = tuple(edges) if limit is None else tuple((*e, w) for e in edges for w in range(1, limit + 1))
-        if query.stream == "mixed":
-            events = tuple((*edge, sign) for edge in events for sign in (1, -1))
-    return Universe(_bounded(events), replace_by_absent=True, distinct=query.stream in ("insert", "delete"))
-
-
-def _subsets(parameters: dict[str, Any]) -> tuple[Any, ...]:
-    """Every event of a histogram: subsets of at most b keys, with signs where removals are allowed."""
-    keys = parameters["keys"]
-    names = list(range(keys)) if isinstance(keys, int) else list(keys)
-    events: list[Any] = []
-    for size in range(parameters["max_keys_per_event"] + 1):
-        for chosen in combinations(names, size):
-            if parameters.get("removals"):
-                events.extend(tuple(zip(chosen, signs, strict=True)) for signs in product((1, -1), repeat=size))
-            else:
-                events.append(chosen)
-            if len(events) > LARGEST_UNIVERSE:
-                raise TooLarge("this histogram has too many possible events: audit it with fewer keys")
-    return tuple(events)
+        events = (tuple(edge[:2]) for edge in query.initial_edges)
+    elif query.stream == "mixed":
+        events = ((*edge, sign) for edge in events for sign in (1, -1))
+    known = _bounded(events, "audit it with fewer vertices")
+    return Universe(known, replace_by_absent=True, distinct=query.stream in ("insert", "delete"))
 
 
 def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:
@@ -189,7 +208,8 @@ def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:
     return list(map(dict, events))
 
 
-def _bounded(events: tuple[Any, ...]) -> tuple[Any, ...]:
-    if len(events) > LARGEST_UNIVERSE:
-        raise TooLarge(f"{len(events):,} possible events are too many: audit a smaller query of the same kind")
-    return events
+def _bounded(events: Iterable[Any], remedy: str = "audit a smaller query of the same kind") -> tuple[Any, ...]:
+    known = tuple(islice(events, LARGEST_UNIVERSE + 1))
+    if len(known) > LARGEST_UNIVERSE:
+        raise TooLarge(f"more than {LARGEST_UNIVERSE:,} possible events are too many: {remedy}")
+    return known

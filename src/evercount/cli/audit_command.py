@@ -145,7 +145,7 @@ def mechanism(
         budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency))
         program = LibraryProgram(asked, budget, parse_horizon(horizon or str(ticks)), factorization)
         with progress_bar("runs", 2 * runs) as show:
-            pair = hardest_pair(program, asked, budget, ticks, key)
+            pair = hardest_pair(program, asked, ticks, key)
             tell(attack(program, pair, runs, key, confidence, lambda done: show(completed=done)))
     if plot is not None:
         chart(reports, plot)

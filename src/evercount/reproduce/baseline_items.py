@@ -11,7 +11,6 @@ import numpy as np
 from evercount._validate import FloatArray
 from evercount.bounds import nuclear_lower
 from evercount.engine.stream import Stream
-from evercount.factorizations import factorization
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_choice import PURE_ENDLESS, EndlessBridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
@@ -20,6 +19,7 @@ from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.queries import Count
 from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, finish, item
+from evercount.reproduce.norm_items import norm
 from evercount.sparse.budget_split import sparse_against_plain
 
 PURE_TREES = ("bridge", "pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid", "endless-bridge")
@@ -38,11 +38,6 @@ def _band(axes: Any, std: np.ndarray[Any, np.dtype[np.float64]], colour: str, bi
     axes.plot(middle, least, color=colour, linewidth=0.5)
 
 
-def _std(name: str, epsilon: float, delta: float, ticks: int) -> FloatArray:
-    stream = Stream(Count(), Budget(epsilon, delta), None if name in PURE_ENDLESS else ticks, name)
-    return stream.std(np.arange(1, ticks + 1))[:, 0]
-
-
 @item(
     "smoothness",
     "Error over time of pure and Gaussian mechanisms",
@@ -51,22 +46,21 @@ def _std(name: str, epsilon: float, delta: float, ticks: int) -> FloatArray:
     {"exponents": (10, 12)},
 )
 def smoothness(parameters: Parameters, context: Context) -> Result:
-    epsilon, delta = parameters["epsilon"], parameters["delta"]
+    epsilon, delta, exponents = parameters["epsilon"], parameters["delta"], parameters["exponents"]
     rows: list[Row] = []
-    curves: dict[str, Any] = {}
-    exponents = parameters["exponents"]
+    curves: dict[str, FloatArray] = {}  # of the largest T, which is the last one
     for exponent in context.steps(exponents):
         T = 2**exponent
         for name in (*PURE_TREES, *GAUSSIAN):
-            std = _std(name, epsilon, 0.0 if name in PURE_TREES else delta, T)
-            if exponent == exponents[-1]:
-                curves[name] = std
+            budget = Budget(epsilon, 0.0 if name in PURE_TREES else delta)
+            stream = Stream(Count(), budget, None if name in PURE_ENDLESS else T, name)
+            curves[name] = std = stream.std(np.arange(1, T + 1))[:, 0]
             kept = std[T // 2 :] if name in PURE_ENDLESS else std  # without a horizon: the second half of the ticks
             rows.append(
                 {
                     "T": f"2^{exponent}",
                     "mechanism": name,
-                    "delta": 0.0 if name in PURE_TREES else delta,
+                    "delta": budget.delta,
                     "root mean square std": float(np.sqrt(np.mean(kept**2))),
                     "smallest": float(kept.min()),
                     "largest": float(kept.max()),
@@ -103,25 +97,25 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
     {"exponents": (10, 14), "ones": (100, 1000)},
 )
 def sparse(parameters: Parameters, context: Context) -> Result:
-    rows: list[Row] = []
-    for delta in context.steps((0.0, parameters["delta"])):
-        horizons = tuple(2**e for e in parameters["exponents"])
-        bounds = sparse_against_plain(parameters["epsilon"], horizons, parameters["ones"], delta)
-        rows += [{"delta": delta, **row} for row in bounds]
+    epsilon, deltas = parameters["epsilon"], (0.0, parameters["delta"])
+    horizons = tuple(2**exponent for exponent in parameters["exponents"])
+    rows = [
+        {"delta": delta, **row}
+        for delta in context.steps(deltas)
+        for row in sparse_against_plain(epsilon, horizons, parameters["ones"], delta)
+    ]
 
     def figure() -> Figure:
         drawn, axes = panels(1, 2, 11.0, 4.6)
-        for delta, one in zip((0.0, parameters["delta"]), axes, strict=True):
+        for delta, one in zip(deltas, axes, strict=True):
             part = [row for row in rows if row["delta"] == delta]
-            horizons = sorted({row["horizon"] for row in part})
-            plain = [next(row["plain"] for row in part if row["horizon"] == T) for T in horizons]
-            one.plot(horizons, plain, "k-", label="plain")
+            plain = {row["horizon"]: row["plain"] for row in part}
+            one.plot(list(plain), list(plain.values()), "k-", label="plain")
             for shade, ones in zip(("#4a6fe3", "#009e73", "#14647f"), parameters["ones"], strict=False):
                 line = [(r["horizon"], r["sparse"]) for r in part if r["ones"] == ones]
                 one.plot(*zip(*line, strict=True), "-o", markersize=3, color=shade, label=f"sparse, {ones:,} events")
             one.set_xscale("log", base=2)
-            title = f"ε = {parameters['epsilon']:g}, δ = {delta:g}"
-            finish(one, "ticks", "bound for all ticks, 95 %", title, bottom=0)
+            finish(one, "ticks", "bound for all ticks, 95 %", f"ε = {epsilon:g}, δ = {delta:g}", bottom=0)
         return drawn
 
     verdict = "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"
@@ -167,9 +161,8 @@ def _endless_row(T: int) -> Row:
 def _winner_row(epsilon: float, delta: float, T: int) -> Row:
     """Worst stds of the bridge, of `balanced`, and the lower bound for Gaussian noise."""
     multiplier = Budget(epsilon, delta).noise_multiplier()
-    engine = factorization(None, T)
     pure = math.sqrt(2) / epsilon * Bridge(T).worst_row()[1]
-    gaussian = multiplier * engine.column_norm * engine.worst_row()[1]
+    gaussian = multiplier * norm("balanced", T)
     floor = multiplier * float(nuclear_lower(T))
     wins = "bridge" if pure < gaussian else "balanced"
     return {"delta": delta, "T": T, "bridge": pure, "balanced": gaussian, "lower bound": floor, "least": wins}
@@ -188,9 +181,8 @@ def _winner_row(epsilon: float, delta: float, T: int) -> Row:
     {"deltas": (1e-6, 1e-10), "horizons": (24, 365, 1024), "endless": (2**4, 2**10)},
 )
 def bridges(parameters: Parameters, context: Context) -> Result:
-    horizons = parameters["horizons"]
+    horizons, epsilon = parameters["horizons"], parameters["epsilon"]
     rows = [_bridge_row(T) for T in context.steps(horizons)]
-    epsilon = parameters["epsilon"]
     winners = [_winner_row(epsilon, delta, T) for delta in parameters["deltas"] for T in horizons]
     endless = [_endless_row(T) for T in parameters["endless"]]
 

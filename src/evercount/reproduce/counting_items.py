@@ -14,7 +14,7 @@ from evercount.privacy import Budget
 from evercount.privacy.gaussian import multiplier
 from evercount.queries import TopK
 from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item
-from evercount.reproduce.simulator import Simulation, batch_seed, one_batch, simulate
+from evercount.reproduce.simulator import Simulation, batch_seed, batches, one_batch, simulate, stds
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")
 HALF_NORMAL = float(np.sqrt(2 / np.pi))  # mean of |N(0, 1)|
@@ -39,62 +39,54 @@ def error_over_time(parameters: Parameters, context: Context) -> Result:
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     simulations = simulate(MECHANISMS, horizon, repetitions, context.seed, context.progress)
     paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
-    scale = {name: factorization(name, horizon).column_norm * paper for name in MECHANISMS}
-    summary = [_summary(simulations[name], scale[name], tight / paper) for name in MECHANISMS]
+    summary = [
+        {
+            "mechanism": name,
+            "repetitions": repetitions,
+            "worst std, exact": float(one.std.max() * paper),
+            "worst std, tight calibration": float(one.std.max() * tight),
+            "mean over ticks of the std": float(one.std.mean() * paper),
+            "l-infinity error, mean": one.worst_error[0] * paper,
+            "l-infinity error, standard error": one.worst_error[1] * paper,
+            "mean |error|/std": one.mean_normalised[0],
+            "standard error": one.mean_normalised[1],
+            "agreement in standard errors": (one.mean_normalised[0] - HALF_NORMAL) / one.mean_normalised[1],
+            "jumps: largest std change between ticks": float(np.abs(np.diff(one.std)).max() * paper),
+        }
+        for name, one in simulations.items()
+    ]
     return Result(
-        {"summary": summary, "curve": _curve(simulations, scale)},
+        {"summary": summary, "curve": _curve(simulations, horizon, paper)},
         "agrees: the binary mechanism's error is jagged and 3.6 times larger at its worst; the square root's is smooth",
         {"figure": "no numbers are printed in the figure; the text says the improvement is roughly 4 at t = 2^i − 1"},
-        {"error-over-time": lambda: _draw_error(simulations, scale, epsilon, delta)},
+        {"error-over-time": lambda: _draw_error(simulations, parameters, paper)},
     )
 
 
-def _summary(simulation: Simulation, scale: float, tight: float) -> Row:
-    mean, error = simulation.mean_normalised
-    worst, worst_error = simulation.worst_error
-    return {
-        "mechanism": simulation.name,
-        "repetitions": simulation.repetitions,
-        "worst std, exact": float(simulation.std.max() * scale),
-        "worst std, tight calibration": float(simulation.std.max() * scale * tight),
-        "mean over ticks of the std": float(simulation.std.mean() * scale),
-        "l-infinity error, mean": worst * scale,
-        "l-infinity error, standard error": worst_error * scale,
-        "mean |error|/std": mean,
-        "standard error": error,
-        "agreement in standard errors": (mean - HALF_NORMAL) / error,
-        "jumps: largest std change between ticks": float(np.abs(np.diff(simulation.std)).max() * scale),
-    }
-
-
-def _curve(simulations: Mapping[str, Simulation], scale: Mapping[str, float]) -> list[Row]:
+def _curve(simulations: Mapping[str, Simulation], horizon: int, paper: float) -> list[Row]:
     """Statistics at about 400 evenly spaced ticks and at all ticks 2^i and 2^i − 1."""
-    size = len(next(iter(simulations.values())).std)
-    near = np.concatenate([2 ** np.arange(1, size.bit_length()) - 1, 2 ** np.arange(size.bit_length())])
-    ticks = np.unique(np.concatenate([thin(size, 400) + 1, near[(near >= 1) & (near <= size)]]))
+    powers = 2 ** np.arange(horizon.bit_length())
+    ticks = np.unique(np.concatenate([thin(horizon, 400) + 1, powers[1:] - 1, powers]))
     columns: dict[str, FloatArray] = {}
     for name, simulation in simulations.items():
-        columns[f"{name}: std"] = simulation.std * scale[name]
-        columns[f"{name}: mean |error|"] = simulation.mean_absolute * scale[name]
-        columns[f"{name}: mean running maximum"] = simulation.running_maximum * scale[name]
-    return [{"tick": int(t)} | {key: float(values[t - 1]) for key, values in columns.items()} for t in ticks]
+        columns[f"{name}: std"] = simulation.std
+        columns[f"{name}: mean |error|"] = simulation.mean_absolute
+        columns[f"{name}: mean running maximum"] = simulation.running_maximum
+    return [{"tick": int(t)} | {key: float(values[t - 1] * paper) for key, values in columns.items()} for t in ticks]
 
 
-def _draw_error(
-    simulations: Mapping[str, Simulation], scale: Mapping[str, float], epsilon: float, delta: float
-) -> Figure:
+def _draw_error(simulations: Mapping[str, Simulation], parameters: Parameters, paper: float) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.2)
-    keep = thin(len(next(iter(simulations.values())).std), 2048)
+    keep = thin(parameters["horizon"], 2048)
     for name, simulation in simulations.items():
         style: dict[str, Any] = {"color": COLOURS[name], "linewidth": 0.7 if name == "binary-tree" else 1.5}
-        axes[0].plot(keep + 1, simulation.std[keep] * scale[name] * HALF_NORMAL, label=f"{name}, exact", **style)
+        axes[0].plot(keep + 1, simulation.std[keep] * paper * HALF_NORMAL, label=f"{name}, exact", **style)
         some = keep[37::64]
-        axes[0].plot(some + 1, simulation.mean_absolute[some] * scale[name], ".", color=COLOURS[name], markersize=4)
-        axes[1].plot(keep + 1, simulation.running_maximum[keep] * scale[name], label=name, **style | {"linewidth": 1.5})
-    count = next(iter(simulations.values())).repetitions
-    title = f"ε = {epsilon:g}, δ = {delta:g}, paper's C"
+        axes[0].plot(some + 1, simulation.mean_absolute[some] * paper, ".", color=COLOURS[name], markersize=4)
+        axes[1].plot(keep + 1, simulation.running_maximum[keep] * paper, label=name, **style | {"linewidth": 1.5})
+    title = f"ε = {parameters['epsilon']:g}, δ = {parameters['delta']:g}, paper's C"
     finish(axes[0], "tick", "mean |error|", f"error at each tick, {title}; dots: simulated", False, 0)
-    title = f"ℓ∞ error so far, {count} simulated streams"
+    title = f"ℓ∞ error so far, {parameters['repetitions']} simulated streams"
     finish(axes[1], "tick", "mean of the largest |error| so far", title, bottom=0)
     return figure
 
@@ -109,9 +101,8 @@ def sparse_streams(parameters: Parameters, context: Context) -> Result:
     horizon, epsilon, delta = parameters["horizon"], parameters["epsilon"], parameters["delta"]
     exponents = parameters["exponents"]
     paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
-    engines = {name: factorization(name, horizon) for name in MECHANISMS}
     ticks = np.arange(1, horizon + 1)
-    norms = {name: engine.row_norms(ticks) * engine.column_norm for name, engine in engines.items()}
+    norms = {name: stds(factorization(name, horizon)) for name in MECHANISMS}
     rows: list[Row] = []
     for exponent in context.steps(exponents):
         p = 2.0**-exponent
@@ -145,13 +136,12 @@ def sparse_streams(parameters: Parameters, context: Context) -> Result:
         {"snr": rows, "crossings": crossings},
         "same ordering and proportionality; absolute SNR differs because the paper's definition is not stated",
         {"snr": PAPER_SNR, "crossing 1/p": PAPER_CROSSING},
-        {"sparse-streams": lambda: _draw_streams(engines, horizon, exponents, paper, context.seed)},
+        {"sparse-streams": lambda: _draw_streams(horizon, exponents, paper, context.seed)},
     )
 
 
 def bernoulli(horizon: int, p: float, seed: int) -> FloatArray:
-    generator = np.random.default_rng(seed)
-    return np.cumsum(generator.random(horizon) < p).astype(np.float64)
+    return np.cumsum(np.random.default_rng(seed).random(horizon) < p).astype(np.float64)
 
 
 def _snr_error(ticks: Any, norms: FloatArray, p: float) -> float:
@@ -160,12 +150,13 @@ def _snr_error(ticks: Any, norms: FloatArray, p: float) -> float:
     return float(np.sqrt(p * (1 - p) * np.sum(weights**2)))
 
 
-def _draw_streams(engines: Mapping[str, Any], horizon: int, exponents: Any, scale: float, seed: int) -> Figure:
+def _draw_streams(horizon: int, exponents: Any, scale: float, seed: int) -> Figure:
     figure, axes = panels(2, 4, 10.0, 5.0)
     keep = thin(horizon, 300)
+    engines = {name: factorization(name, horizon) for name in ("binary-tree", "square-root")}
     noise = {
-        name: one_batch(engines[name], 1, batch_seed(seed, name, 0))[:, 0] * engines[name].column_norm * scale
-        for name in ("binary-tree", "square-root")
+        name: one_batch(engine, 1, batch_seed(seed, name, 0))[:, 0] * engine.column_norm * scale
+        for name, engine in engines.items()
     }
     for panel, exponent in zip(axes, [*exponents, None], strict=False):
         truth = np.zeros(horizon) if exponent is None else bernoulli(horizon, 2.0**-exponent, seed + exponent)
@@ -191,8 +182,7 @@ def zipf(items: int, exponent: float) -> FloatArray:
 
 def histogram(items: int, ticks: int, exponent: float, seed: int) -> FloatArray:
     """Running counts of one event per tick, shape (ticks, items), through the query's own encoder."""
-    generator = np.random.default_rng(seed)
-    events = generator.choice(items, size=ticks, p=zipf(items, exponent))
+    events = np.random.default_rng(seed).choice(items, size=ticks, p=zipf(items, exponent))
     increments, _ = TopK(items).encode_run(None, events[:, np.newaxis])
     return np.cumsum(increments, axis=0).astype(np.float64)
 
@@ -217,17 +207,15 @@ def top_one(parameters: Parameters, context: Context) -> Result:
         truth = histogram(items, ticks, exponent, context.seed)
         top = truth.max(axis=1)
         engine = factorization(name, ticks)
-        scale = engine.column_norm * paper * sensitivity
-        std = engine.row_norms(np.arange(1, ticks + 1)) * scale
+        std = stds(engine) * paper * sensitivity
         last_errors = []
-        for start in range(0, repetitions, RUNS_PER_BATCH):
-            count = min(RUNS_PER_BATCH, repetitions - start)
-            noise = one_batch(engine, count * items, batch_seed(context.seed, name, start)) * scale
+        for start, count in batches(repetitions, RUNS_PER_BATCH):
+            noise = one_batch(engine, count * items, batch_seed(context.seed, name, start))
+            noise *= engine.column_norm * paper * sensitivity
             published = (truth[:, np.newaxis] + noise.reshape(ticks, count, items)).max(axis=2)
             if start == 0 and exponent == parameters["exponents"][0]:
                 shown[name], truth_shown = published[:, 0], top
-            errors = published - top[:, np.newaxis]
-            last_errors.append(errors[-ticks // 4 :])
+            last_errors.append((published - top[:, np.newaxis])[-ticks // 4 :])
         late = np.concatenate(last_errors, axis=1)
         rows.append(
             {

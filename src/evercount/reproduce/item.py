@@ -90,24 +90,31 @@ COLOURS: Mapping[str, str] = dict(zip(_DRAWN, PALETTE, strict=True), optimal="#0
 
 
 def finish(
-    axes: Any, x: str, y: str, title: str, legend: bool | dict[str, Any] = True, bottom: float | None = None
+    axes: Any,
+    x: str,
+    y: str,
+    title: str,
+    legend: bool | dict[str, Any] = True,
+    bottom: float | None = None,
+    powers: int = 0,
 ) -> None:
-    """Titles, where the y axis begins, and the names of the curves: at their ends, or in a legend that has a place."""
+    """Titles, where the y axis begins, and the names of the curves: at their ends, or in a legend that has a place.
+    With `powers` the x axis names every so many powers of two."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, fontsize=9, loc="left")
     axes.tick_params(labelsize=8)
     if bottom is not None:
         axes.set_ylim(bottom=bottom)
+    if powers:
+        from matplotlib.ticker import MultipleLocator
+
+        axes.xaxis.set_major_locator(MultipleLocator(powers))
+        axes.xaxis.set_major_formatter(lambda power, _: f"$2^{{{power:.0f}}}$")
     if isinstance(legend, dict):
         axes.legend(frameon=False, fontsize=8, **legend)
     elif legend:
         label_lines(axes)
-
-
-def powers(axes: Any, lowest: int, highest: int, step: int = 4) -> None:
-    marks = list(range(lowest, highest + 1, step))
-    axes.set_xticks(marks, [f"$2^{{{mark}}}$" for mark in marks])
 
 
 def plain_marks(axis: Any, marks: Sequence[float]) -> None:

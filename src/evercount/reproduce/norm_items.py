@@ -13,8 +13,8 @@ from evercount.factorizations import factorization
 from evercount.factorizations.dense import LARGEST_OWN_HORIZON
 from evercount.factorizations.optimal import anytime_lower_bound
 from evercount.plotting import panels
-from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item, powers
-from evercount.reproduce.simulator import one_batch, simulate
+from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item
+from evercount.reproduce.simulator import one_batch, simulate, stds
 
 
 def norm(name: str, horizon: int) -> float:
@@ -69,8 +69,7 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
         for label, (colour, line) in looks.items():
             values = [row[f"{label} − {bound}"] for row in rows]
             axes[place].plot(exponents, values, line, color=colour, linewidth=1.5, label=label)
-        finish(axes[place], "T", "norm − lower bound", f"gap to {title}", bottom=0)
-        powers(axes[place], exponents[0] - 1, exponents[-1], 8)
+        finish(axes[place], "T", "norm − lower bound", f"gap to {title}", bottom=0, powers=8)
     axes[0].axhline(0.5, color="black", linewidth=0.8, linestyle=":")
     axes[0].annotate("paper's claim: below 0.5", (exponents[-1], 0.495), fontsize=8, ha="right", va="top")
     return figure
@@ -95,21 +94,20 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     names = ("binary-tree", "square-root")
     simulations = simulate(names, horizon, repetitions, context.seed, context.progress)
-    scale = {name: factorization(name, horizon).column_norm for name in names}
-    at_worst_ticks: list[Row] = []
-    for t in (2**i - 1 for i in range(1, horizon.bit_length())):
-        binary, root = (float(simulations[name].std[t - 1] * scale[name]) for name in names)
-        drawn = [float(simulations[name].mean_absolute[t - 1] * scale[name]) for name in names]
-        at_worst_ticks.append(
-            {
-                "t": t,
-                "binary std": binary,
-                "square root std": root,
-                "ratio, exact": binary / root,
-                "ratio, simulated": drawn[0] / drawn[1],
-                "standard error": binary / root * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
-            }
-        )
+    ticks = 2 ** np.arange(1, horizon.bit_length()) - 1
+    exact = np.stack([simulations[name].std[ticks - 1] for name in names], axis=1).tolist()
+    drawn = np.stack([simulations[name].mean_absolute[ticks - 1] for name in names], axis=1).tolist()
+    at_worst_ticks: list[Row] = [
+        {
+            "t": t,
+            "binary std": binary,
+            "square root std": root,
+            "ratio, exact": binary / root,
+            "ratio, simulated": mean / other,
+            "standard error": binary / root * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
+        }
+        for t, (binary, root), (mean, other) in zip(ticks.tolist(), exact, drawn, strict=True)
+    ]
     return Result(
         {"norms": rows, "error at t = 2^i − 1": at_worst_ticks},
         "agrees in the limit; at the paper's T = 2^16 the exact factor is 3.59, not 4.53",
@@ -123,17 +121,16 @@ def _draw_binary(rows: list[Row], at_worst_ticks: list[Row], exponents: list[int
     axes[0].plot(exponents, [row["ratio"] for row in rows], "-o", markersize=3, label="binary / square root")
     axes[0].plot(exponents, [row["ratio to balanced"] for row in rows], "-o", markersize=3, label="binary / balanced")
     axes[0].axhline(BINARY_FACTOR, color="black", linestyle="--", linewidth=0.8, label="π·log₂e = 4.53 (limit)")
-    finish(axes[0], "T", "ratio of norms", "how much worse the binary mechanism's worst error is", bottom=0)
-    powers(axes[0], exponents[0], exponents[-1])
+    title = "how much worse the binary mechanism's worst error is"
+    finish(axes[0], "T", "ratio of norms", title, bottom=0, powers=4)
     steps = list(range(1, len(at_worst_ticks) + 1))
     axes[1].plot(steps, [row["ratio, exact"] for row in at_worst_ticks], "-", color="#333333", label="exact")
     simulated = [row["ratio, simulated"] for row in at_worst_ticks]
     around = [2 * row["standard error"] for row in at_worst_ticks]
     look: Any = {"fmt": ".", "color": COLOURS["square-root"], "label": "simulated, ± 2 standard errors"}
     axes[1].errorbar(steps, simulated, around, **look)
-    title = "at the binary mechanism's worst ticks"
-    place = {"loc": "lower right"}
-    finish(axes[1], "x, for t = 2^x − 1", "std of binary / std of square root", title, place, bottom=0)
+    title, ratio = "at the binary mechanism's worst ticks", "std of binary / std of square root"
+    finish(axes[1], "x, for t = 2^x − 1", ratio, title, {"loc": "lower right"}, bottom=0)
     return figure
 
 
@@ -160,7 +157,7 @@ COMPARED = ("square-root", "normalized", "balanced", "optimal")
 )
 def constants(parameters: Parameters, context: Context) -> Result:
     rows: list[Row] = []
-    exponents = parameters["exponents"]
+    exponents, own = parameters["exponents"], parameters["registered"]
     for exponent in context.steps(exponents):
         T = 2**exponent
         log = exponent * np.log(2) / np.pi
@@ -173,26 +170,22 @@ def constants(parameters: Parameters, context: Context) -> Result:
         row["balanced above optimum, %"] = (
             None if row["optimal"] is None else 100 * ((row["balanced"] + log) / (row["optimal"] + log) - 1)
         )
-        row["binary-tree"] = norm("binary-tree", T) - log
-        row["honaker"] = norm("honaker", T) - log
-        for name in parameters["registered"]:
-            row[name] = norm(name, T) - log if T <= LARGEST_OWN_HORIZON else None
-        rows.append(row)
-    endless: list[Row] = []
-    unbounded = factorization("unbounded", None)
-    for exponent in parameters["unbounded exponents"]:
-        t = 2**exponent
-        std = float(unbounded.row_norms(np.asarray([t]))[0] * unbounded.column_norm)
-        known_horizon = float(bounds.landau(t))
-        endless.append(
-            {
-                "t": f"2^{exponent}",
-                "unbounded: std at t": std,
-                "square root told T = t": known_horizon,
-                "ratio": std / known_horizon,
-                "ratio to balanced told T = t": std / norm("balanced", t),
-            }
-        )
+        row |= {name: norm(name, T) - log for name in ("binary-tree", "honaker")}
+        rows.append(row | {name: norm(name, T) - log if T <= LARGEST_OWN_HORIZON else None for name in own})
+    unbounded, powers = factorization("unbounded", None), parameters["unbounded exponents"]
+    ticks = 2 ** np.asarray(powers)
+    std_at = (unbounded.row_norms(ticks) * unbounded.column_norm).tolist()
+    told = np.asarray(bounds.landau(ticks)).tolist()
+    endless = [
+        {
+            "t": f"2^{exponent}",
+            "unbounded: std at t": std,
+            "square root told T = t": root,
+            "ratio": std / root,
+            "ratio to balanced told T = t": std / norm("balanced", 2**exponent),
+        }
+        for exponent, std, root in zip(powers, std_at, told, strict=True)
+    ]
     least = [
         {"T": T, "no endless factorization below": anytime_lower_bound(T)}
         for T in context.steps(parameters["endless up to"])
@@ -201,7 +194,7 @@ def constants(parameters: Parameters, context: Context) -> Result:
         {"constants": rows, "unbounded": endless, "endless-lower-bound": least},
         "beyond the paper: its constant 1.066 can be lowered to about 0.75; no factorization goes below 0.70",
         {"square root": "1 + ln((4T−3)/5)/π − ln T/π → 0.929, which its factorization does not reach: 1.0663"},
-        {"constants": lambda: _draw_constants(rows, endless, exponents, parameters["unbounded exponents"])},
+        {"constants": lambda: _draw_constants(rows, endless, exponents, powers)},
     )
 
 
@@ -213,15 +206,13 @@ def _draw_constants(rows: list[Row], endless: list[Row], exponents: list[int], m
         label = "certified optimum" if name == "optimal" else name
         axes[0].plot(*zip(*points, strict=True), line, markersize=4, color=COLOURS[name], label=label)
     axes[0].plot(exponents, [r["lower bound (nuclear)"] for r in rows], "--", color="#333333", label="lower bound")
-    finish(axes[0], "T", "c = norm − ln T/π", "constant of each factorization")
-    powers(axes[0], exponents[0], exponents[-1])
+    finish(axes[0], "T", "c = norm − ln T/π", "constant of each factorization", powers=4)
     told = {"ratio": ("unbounded", "the square root"), "ratio to balanced told T = t": ("balanced", "balanced")}
     for (column, (colour, name)), mark in zip(told.items(), "os", strict=True):
         ratio, label = [row[column] for row in endless], f"against\n{name}\ntold T = t"
         axes[1].plot(more, ratio, f"-{mark}", markersize=4, color=COLOURS[colour], label=label)
     axes[1].set_ylim(1.0, 1.3)
-    finish(axes[1], "t", "std of unbounded / std told T = t", "the price of not knowing the horizon")
-    powers(axes[1], more[0], more[-1])
+    finish(axes[1], "t", "std of unbounded / std told T = t", "the price of not knowing the horizon", powers=4)
     return figure
 
 
@@ -242,24 +233,26 @@ def honaker(parameters: Parameters, context: Context) -> Result:
         T = 2**exponent
         for name in TREES:
             engine = factorization(name, T)
-            norms = engine.row_norms(np.arange(1, T + 1)) * engine.column_norm
+            norms = stds(engine)
+            start = time.perf_counter()
+            one_batch(engine, 1, 0)
+            seconds = time.perf_counter() - start
             rows.append(
                 {
                     "T": f"2^{exponent}",
                     "mechanism": name,
                     "worst std": float(norms.max()),
                     "root mean square": float(np.sqrt(np.mean(norms**2))),
-                    "seconds for a stream": _seconds(engine),
+                    "seconds for a stream": seconds,
                 }
             )
     size = 2 ** parameters["simulated"]
-    simulated: list[Row] = []
-    for name, simulation in simulate(TREES, size, parameters["repetitions"], context.seed).items():
-        scale = factorization(name, size).column_norm
-        mean, error = simulation.worst_error
-        simulated.append(
-            {"T": size, "mechanism": name, "mean l-infinity error": mean * scale, "standard error": error * scale}
-        )
+    simulations = simulate(TREES, size, parameters["repetitions"], context.seed)
+    worst_errors = {name: simulation.worst_error for name, simulation in simulations.items()}
+    simulated = [
+        {"T": size, "mechanism": name, "mean l-infinity error": mean, "standard error": error}
+        for name, (mean, error) in worst_errors.items()
+    ]
     return Result(
         {"errors": rows, "simulated": simulated},
         "differs: Honaker's variant is better than the binary mechanism in both norms, and fast; still worse than "
@@ -269,19 +262,12 @@ def honaker(parameters: Parameters, context: Context) -> Result:
     )
 
 
-def _seconds(engine: Any) -> float:
-    start = time.perf_counter()
-    one_batch(engine, 1, 0)
-    return time.perf_counter() - start
-
-
 def _draw_honaker(rows: list[Row], exponents: list[int]) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.0)
-    for name in TREES:
-        own = [row for row in rows if row["mechanism"] == name]
-        for panel, column in zip(axes, ("worst std", "root mean square"), strict=True):
-            panel.plot(exponents, [row[column] for row in own], "-o", markersize=3, color=COLOURS[name], label=name)
-    for panel, title in zip(axes, ("worst tick (ℓ∞)", "root mean square over ticks (ℓ2)"), strict=True):
-        finish(panel, "T", "std at noise multiplier 1", title, bottom=0)
-        powers(panel, exponents[0], exponents[-1], 2)
+    titles = {"worst std": "worst tick (ℓ∞)", "root mean square": "root mean square over ticks (ℓ2)"}
+    for panel, (column, title) in zip(axes, titles.items(), strict=True):
+        for name in TREES:
+            values = [row[column] for row in rows if row["mechanism"] == name]
+            panel.plot(exponents, values, "-o", markersize=3, color=COLOURS[name], label=name)
+        finish(panel, "T", "std at noise multiplier 1", title, bottom=0, powers=2)
     return figure

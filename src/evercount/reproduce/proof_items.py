@@ -20,7 +20,6 @@ import numpy as np
 
 from evercount import bounds
 from evercount._validate import FloatArray, IntArray
-from evercount.bounds import landau
 from evercount.engine.stream import Stream
 from evercount.factorizations import Factorization, factorization
 from evercount.noise.secret import insecure_generator
@@ -29,7 +28,7 @@ from evercount.privacy import Budget
 from evercount.privacy.gaussian import delta_of
 from evercount.queries import Count, HighDegree, MinCut, Query, Substrings
 from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, finish, item, plain_marks
-from evercount.reproduce.simulator import batch_seed, one_batch
+from evercount.reproduce.simulator import batch_seed, batches, one_batch
 
 TRIALS_PER_BATCH = 512
 OURS = "ours"  # in the column "what": a mechanism of this package, not a claim of the paper
@@ -53,33 +52,36 @@ class Attack:
         """Distance of the two streams in standard deviations: the exact Gaussian-DP parameter of this pair."""
         return float(np.sqrt(self.shift))
 
-    def run(self, epsilon: float, repetitions: int, seed: int) -> Row:
+    def run(self, epsilon: float, delta: float, repetitions: int, seed: int) -> Row:
         """Accept when the log-likelihood ratio exceeds ε. Both streams get the same noise: a smaller standard error."""
         wrong = right = 0
-        for start in range(0, repetitions, TRIALS_PER_BATCH):
-            count = min(TRIALS_PER_BATCH, repetitions - start)
+        for start, count in batches(repetitions, TRIALS_PER_BATCH):
             ratio = self.draw(count, batch_seed(seed, self.name, start)) - self.shift / 2
             wrong += int(np.count_nonzero(ratio > epsilon))
             right += int(np.count_nonzero(ratio + self.shift > epsilon))
         r0, r1, factor = wrong / repetitions, right / repetitions, float(np.exp(epsilon))
         # Noise that is accepted under x′ is accepted under x too: the covariance is r0·(1 − r1).
         variance = r1 * (1 - r1) + factor**2 * r0 * (1 - r0) - 2 * factor * r0 * (1 - r1)
+        reached, error = r1 - factor * r0, float(np.sqrt(variance / repetitions))
         return {
             "mechanism": self.name,
             "accepted under x": r1,
             "accepted under x′": r0,
-            "delta reached": r1 - factor * r0,
-            "standard error": float(np.sqrt(variance / repetitions)),
+            "delta reached": reached,
+            "standard error": error,
             "delta, exact for this pair": delta_of(self.mu, epsilon),
             "attack in standard deviations": self.mu,
             "trials": repetitions,
             "what": self.claim,
+            "delta promised": delta,
+            "excess in standard errors": (reached - delta) / error,
+            "broken": reached - delta > 4 * error,
         }
 
 
-def linear_attack(name: str, claim: str, engine: Factorization, difference: IntArray, sigma: float) -> Attack:
-    """The best test against noise L·z of std sigma. `difference` is the change of the increments, (ticks, cells)."""
-    ticks, cells = difference.shape
+def linear_attack(name: str, claim: str, engine: Factorization, difference: IntArray, std: float) -> Attack:
+    """The best test against noise c·std·L·z. `difference` is the change of the increments, (ticks, cells)."""
+    (ticks, cells), sigma = difference.shape, std * engine.column_norm
     left, right = engine.dense(ticks)
     weights = np.linalg.solve(left.T, right @ difference) / sigma**2
     flat = weights.ravel() * sigma
@@ -92,30 +94,27 @@ def linear_attack(name: str, claim: str, engine: Factorization, difference: IntA
 
 def changed_cells(query: Query, one: Any, other: Any) -> IntArray:
     """The difference of the increments of two streams, by the query's own encoder, in the cells that differ."""
-    first, _ = query.encode_run(query.initial_state(), one)
-    second, _ = query.encode_run(query.initial_state(), other)
+    first, second = (query.encode_run(query.initial_state(), stream)[0] for stream in (one, other))
     difference = first - second
-    return difference[:, np.abs(difference).sum(axis=0) > 0]
+    return difference[:, difference.any(axis=0)]
 
 
 def fresh_noise(ticks: int, budget: Budget) -> list[Attack]:
     """A stream of zeros and one whose first bit is 1; the paper's proof draws new noise in every round."""
     multiplier = budget.noise_multiplier()
-    std = multiplier * np.asarray(landau(np.arange(1, ticks + 1)))
+    std = multiplier * np.asarray(bounds.landau(np.arange(1, ticks + 1)))
 
     def draw(count: int, seed: int) -> FloatArray:
-        z = insecure_generator(seed).standard_normal((count, ticks))
-        released = z * std  # row t of L_t·z_t, with new noise in every round
+        released = insecure_generator(seed).standard_normal((count, ticks)) * std  # new noise L_t·z_t in every round
         return np.asarray(released @ std**-2.0)
 
-    bits = np.zeros((ticks, 1), np.int64)
-    bits[0] = 1
-    unit_std = multiplier * float(np.sqrt(Count().squared_sensitivity("replace")))
-    attacks = [Attack("fresh noise per round", "the paper's proof of Theorem 2", float(np.sum(std**-2.0)), draw)]
-    for name in ("square-root", "balanced"):
-        engine = factorization(name, ticks)
-        attacks.append(linear_attack(f"one noise vector, {name}", OURS, engine, bits, unit_std * engine.column_norm))
-    return attacks
+    bits = np.eye(ticks, 1, dtype=np.int64)  # one cell, and a 1 at the first tick
+    ours = multiplier * float(np.sqrt(Count().squared_sensitivity("replace")))
+    engines = [factorization(name, ticks) for name in ("square-root", "balanced")]
+    return [
+        Attack("fresh noise per round", "the paper's proof of Theorem 2", float(np.sum(std**-2.0)), draw),
+        *(linear_attack(f"one noise vector, {engine.name}", OURS, engine, bits, ours) for engine in engines),
+    ]
 
 
 def substring_sensitivity(ticks: int, longest: int, budget: Budget) -> list[Attack]:
@@ -125,12 +124,11 @@ def substring_sensitivity(ticks: int, longest: int, budget: Budget) -> list[Atta
     other = ["b"] * longest + ["a"] + ["b"] * (ticks - longest - 1)
     difference = changed_cells(query, one, other)
     engine = factorization("square-root", ticks)
-    unit_std = budget.noise_multiplier() * engine.column_norm
-    true_sensitivity = float(np.sqrt(query.squared_sensitivity("replace")))
+    multiplier, true_sensitivity = budget.noise_multiplier(), float(np.sqrt(query.squared_sensitivity("replace")))
     claim = "the paper's corollary on substrings"
     return [
-        linear_attack("substrings, S = ℓ²", claim, engine, difference, unit_std * longest),
-        linear_attack("substrings, true S", OURS, engine, difference, unit_std * true_sensitivity),
+        linear_attack("substrings, S = ℓ²", claim, engine, difference, multiplier * longest),
+        linear_attack("substrings, true S", OURS, engine, difference, multiplier * true_sensitivity),
     ]
 
 
@@ -139,21 +137,17 @@ def graph_sensitivity(ticks: int, name: str, budget: Budget) -> list[Attack]:
     query = HighDegree(ticks, tau=2)
     engine = factorization(name, ticks)
     early, late = worst_ticks(engine, ticks)
-    stream: list[list[tuple[int, int]]] = [[] for _ in range(ticks)]
-    stream[0] = [(0, 2)]
-    stream[1] = [(1, 3)]
-    stream[early] = [(0, 1)]  # the edge that is absent in the neighbour: nodes 0 and 1 get degree 2
-    stream[late] = [(0, 4)]
-    stream[late + 1] = [(1, 5)]
+    # without the edge (0, 1) of tick `early`, nodes 0 and 1 get degree 2 at the last two ticks
+    edges = {0: (0, 2), 1: (1, 3), early: (0, 1), late: (0, 4), late + 1: (1, 5)}
+    stream = [[edges[tick]] if tick in edges else [] for tick in range(ticks)]
     without = [[] if t == early else tick for t, tick in enumerate(stream)]
     difference = changed_cells(query, stream, without)
-    unit_std = budget.noise_multiplier() * engine.column_norm
-    l2 = float(np.linalg.norm(difference))
+    multiplier, l2 = budget.noise_multiplier(), float(np.linalg.norm(difference))
     true_sensitivity = float(np.sqrt(query.squared_sensitivity("add-remove")))
     claim = "the paper's corollary on graph functions"
     return [
-        linear_attack(f"nodes of degree ≥ 2, l2 = √6, {name}", claim, engine, difference, unit_std * l2),
-        linear_attack(f"nodes of degree ≥ 2, S = 8, {name}", OURS, engine, difference, unit_std * true_sensitivity),
+        linear_attack(f"nodes of degree ≥ 2, l2 = √6, {name}", claim, engine, difference, multiplier * l2),
+        linear_attack(f"nodes of degree ≥ 2, S = 8, {name}", OURS, engine, difference, multiplier * true_sensitivity),
     ]
 
 
@@ -162,14 +156,10 @@ def worst_ticks(engine: Factorization, ticks: int) -> tuple[int, int]:
     _, right = engine.dense(ticks)
     gram = right.T @ right
     own = np.diag(gram)
-    best, worst = 0.0, (2, 3)
-    for early in range(2, min(ticks - 2, 64)):
-        late = np.arange(early + 1, ticks - 1)
-        size = 4 * own[early] + own[late] + own[late + 1] + 2 * gram[late, late + 1]
-        size = size - 4 * (gram[early, late] + gram[early, late + 1])
-        if size.max() > best:
-            best, worst = float(size.max()), (early, int(late[size.argmax()]))
-    return worst
+    both = own[:-1] + own[1:] + 2 * np.diag(gram, 1)  # of two ticks in a row
+    size = 4 * own[2:64, np.newaxis] + both - 4 * (gram[2:64, :-1] + gram[2:64, 1:])
+    early, late = divmod(int(np.triu(size, 3).argmax()), ticks - 1)
+    return early + 2, late
 
 
 @item(
@@ -191,17 +181,11 @@ def failures(parameters: Parameters, context: Context) -> Result:
     """Run all attacks at one (ε, δ). δ is large, so that simulation can count how far it is exceeded."""
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     budget = Budget(epsilon, delta)
-    small, large = parameters["repetitions"], parameters["graph repetitions"]
     few = [*fresh_noise(parameters["ticks"], budget), *substring_sensitivity(parameters["text"], 4, budget)]
     graphs = [attack for name, ticks in parameters["graphs"] for attack in graph_sensitivity(ticks, name, budget)]
-    jobs = [*((attack, small) for attack in few), *((attack, large) for attack in graphs)]
-    rows: list[Row] = []
-    for attack, repetitions in context.steps(jobs):
-        row = attack.run(epsilon, repetitions, context.seed)
-        row["delta promised"] = delta
-        row["excess in standard errors"] = (row["delta reached"] - delta) / row["standard error"]
-        row["broken"] = bool(row["excess in standard errors"] > 4)
-        rows.append(row)
+    jobs = [(attack, parameters["repetitions"]) for attack in few]
+    jobs += [(attack, parameters["graph repetitions"]) for attack in graphs]
+    rows = [attack.run(epsilon, delta, trials, context.seed) for attack, trials in context.steps(jobs)]
     tight = Budget(0.5, 1e-10).mu / budget.mu
     mu, tight_delta = "attack in standard deviations", "delta at ε = 0.5, tight calibration"
     small_delta = [
@@ -276,12 +260,6 @@ def true_answers(reduction: Reduction, bits: IntArray) -> FloatArray:
     return np.asarray(query.decode_run(1, sums)[:, 0])
 
 
-def apart(reduction: Reduction, bits: IntArray, other: IntArray) -> int:
-    """In how many updates the harder streams of two easier inputs differ."""
-    pairs = zip(reduction.stream(bits), reduction.stream(other), strict=True)
-    return sum(mine != theirs for mine, theirs in pairs)
-
-
 @item(
     "reductions",
     "Reductions between problems, run",
@@ -302,7 +280,8 @@ def reductions(parameters: Parameters, context: Context) -> Result:
             exact += bool(np.array_equal(true_answers(reduction, bits), np.cumsum(bits)))
             flipped = bits.copy()
             flipped[rng.integers(ticks)] ^= 1
-            neighbours += apart(reduction, bits, flipped) == 1
+            pairs = zip(reduction.stream(bits), reduction.stream(flipped), strict=True)
+            neighbours += sum(one != other for one, other in pairs) == 1
         stream = Stream(reduction.query(ticks), budget, ticks)
         worst = float(stream.std(np.arange(1, ticks + 1)).max())
         rows.append(

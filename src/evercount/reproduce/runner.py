@@ -8,11 +8,12 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from evercount._safe_files import new_mode, replaced
 from evercount._validate import check_name
 from evercount.errors import MissingExtra, ParameterError
 from evercount.reproduce.baseline_items import bridges, smoothness, sparse, yardstick
@@ -22,8 +23,7 @@ from evercount.reproduce.norm_items import constants, gaps, honaker, suboptimali
 from evercount.reproduce.proof_items import failures, reductions
 from evercount.reproduce.table1_items import compare_forms, rows_of_table
 
-FIGURES = (error_over_time, gaps, sparse_streams, top_one)
-PAPER = (*FIGURES, suboptimality, honaker, rows_of_table, compare_forms, failures)
+PAPER = (error_over_time, gaps, sparse_streams, top_one, suboptimality, honaker, rows_of_table, compare_forms, failures)
 BEYOND = (constants, smoothness, sparse, reductions, bridges, yardstick)
 ITEMS: dict[str, Item] = {one.name: one for one in (*PAPER, *BEYOND)}
 
@@ -33,15 +33,14 @@ FIGURE_DPI = 110
 LARGEST_TABLE_IN_INDEX = 24  # the index links to tables with more rows instead of printing them
 
 
-def choose(names: Iterable[str]) -> list[Item]:
-    wanted = list(names)
-    for name in wanted:
+def choose(names: Sequence[str]) -> list[Item]:
+    for name in names:
         check_name("item", name, ("all", *ITEMS))
-    return [item for item in ITEMS.values() if not wanted or "all" in wanted or item.name in wanted]
+    return [item for item in ITEMS.values() if not names or "all" in names or item.name in names]
 
 
 def run_items(
-    names: Iterable[str],
+    names: Sequence[str],
     out: Path,
     quick: bool = False,
     repetitions: int | None = None,
@@ -90,9 +89,9 @@ def run_one(item: Item, context: Context, key: Mapping[str, Any], folder: Path) 
         "no figures": missing,
         "seconds": round(time.perf_counter() - start, 2),
     }
-    unfinished = folder / "result.json.part"
-    unfinished.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    unfinished.replace(folder / "result.json")
+    path = folder / "result.json"
+    with replaced(path, new_mode(path)) as file:
+        file.write(f"{json.dumps(record, indent=1, ensure_ascii=False)}\n".encode())
     return read_record(folder) or record
 
 

@@ -1,12 +1,12 @@
 """The simulator: many independent noise streams at once, with statistics of every tick.
 
-Errors are those of L·z with standard normals z; multiply them by σ = multiplier·√S·c for a calibrated mechanism.
+Errors are those of c·L·z with standard normals z; multiply them by multiplier·√S for a calibrated mechanism.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,11 +22,9 @@ BATCH = 64  # repetitions that run at once
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Statistics of one mechanism in units of σ, over all repetitions."""
+    """Statistics of one mechanism at noise multiplier 1 and S = 1, over all repetitions."""
 
-    name: str
-    repetitions: int
-    std: FloatArray  # the exact std at each tick; only `mean_normalised` uses it
+    std: FloatArray  # the exact std at each tick
     mean_absolute: FloatArray  # of |error| at each tick; exactly std·√(2/π) in expectation
     running_maximum: FloatArray  # mean of max_{s≤t} |error_s|
     mean_normalised: tuple[float, float]  # (mean, standard error) of mean_t |error|/std; √(2/π) in expectation
@@ -45,11 +43,21 @@ def with_standard_error(values: FloatArray) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
+def stds(engine: Factorization) -> FloatArray:
+    """The exact std at every tick of the horizon, at noise multiplier 1 and S = 1."""
+    assert engine.horizon is not None
+    return engine.row_norms(np.arange(1, engine.horizon + 1)) * engine.column_norm
+
+
+def batches(repetitions: int, most: int) -> Iterator[tuple[int, int]]:
+    """(number of the first repetition, how many) of each batch."""
+    return ((start, min(most, repetitions - start)) for start in range(0, repetitions, most))
+
+
 def one_batch(engine: Factorization, repetitions: int, seed: int) -> FloatArray:
     """Noise of `repetitions` streams at every tick of the horizon, shape (ticks, repetitions)."""
     assert engine.horizon is not None
-    draws = engine.draws(0, engine.horizon)
-    z = insecure_generator(seed).standard_normal((draws, repetitions))
+    z = insecure_generator(seed).standard_normal((engine.draws(0, engine.horizon), repetitions))
     return engine.block(engine.initial(repetitions), z, engine.horizon)[0]
 
 
@@ -66,17 +74,15 @@ def simulate(
     simulations = {}
     for place, name in enumerate(names):
         engine = factorization(name, horizon)
-        std = engine.row_norms(np.arange(1, horizon + 1))
-        absolute, running, each = np.zeros(horizon), np.zeros(horizon), []
-        for start in range(0, repetitions, BATCH):
-            count = min(BATCH, repetitions - start)
-            batch = measure(one_batch(engine, count, batch_seed(seed, name, start)), std)
-            absolute, running = absolute + batch[0], running + batch[1]
-            each.append(batch[2])
+        std = stds(engine)
+        measured = []
+        for start, count in batches(repetitions, BATCH):
+            noise = one_batch(engine, count, batch_seed(seed, name, start)) * engine.column_norm
+            measured.append(measure(noise, std))
             progress(place * repetitions + start + count, repetitions * len(names))
-        summaries = (with_standard_error(values) for values in np.concatenate(each, axis=1))
-        means = absolute / repetitions, running / repetitions
-        simulations[name] = Simulation(name, repetitions, std, *means, *summaries)
+        *sums, each = zip(*measured, strict=True)
+        means = (np.sum(one, axis=0) / repetitions for one in sums)
+        simulations[name] = Simulation(std, *means, *map(with_standard_error, np.concatenate(each, axis=1)))
     return simulations
 
 

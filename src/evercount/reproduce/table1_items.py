@@ -18,16 +18,17 @@ from evercount._validate import FloatArray
 from evercount.bounds import counting_error
 from evercount.bounds.counting_error import average, average_paper, sparse_paper
 from evercount.engine.stream import Stream
-from evercount.local import HierarchyPlan, LocalPlan, LocalServer, Logistic, simulate, simulate_hierarchy
+from evercount.local import HierarchyPlan, LocalServer, Logistic, simulate, simulate_hierarchy
 from evercount.plotting import panels
 from evercount.privacy import Adjacency, Budget
 from evercount.privacy.gaussian import multiplier
 from evercount.queries import Average, Cuts, Episodes, HighDegree, Histogram, Substrings
 from evercount.queries.base import Query
 from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item
-from evercount.reproduce.simulator import batch_seed, one_batch, secret_of
+from evercount.reproduce.simulator import batch_seed, batches, one_batch, secret_of
+from evercount.sparse.sparse_count import SparseCount
 
-PAPER_BOUND = "paper's bound"
+PAPER_BOUND, CORRECTED_BOUND = "paper's bound", "corrected bound, tight"
 BETA = 1 / 3  # the paper's bounds are for probability 2/3
 
 
@@ -47,19 +48,18 @@ class Case:
     """Reduces the errors of a run, (ticks, outputs), to the one number that the row bounds."""
 
 
-def cases(ticks: int, seed: int) -> list[Case]:
+def cases(T: int, seed: int) -> list[Case]:
     """The rows of Table 1 that are running counts in the central model, and the running average."""
     generator = np.random.default_rng(seed)
-    letters = generator.choice(list("ab"), size=(ticks, 1))[:, 0].tolist()
-    three = generator.choice(list("abc"), size=(ticks, 1))[:, 0].tolist()
-    keys = generator.integers(0, 20, size=(ticks, 1))
+    letters = generator.choice(list("ab"), T).tolist()
+    three = generator.choice(list("abc"), T).tolist()
+    keys = generator.integers(0, 20, size=(T, 1))
     n, s = 8, 4
-    pairs = [tuple(generator.permutation(n)[:2].tolist()) for _ in range(ticks)]
-    weights = generator.integers(0, 1025, size=ticks) / 1024
-    updates = [[(u, v, float(w))] for (u, v), w in zip(pairs, weights, strict=True)]
-    graph = _sparse_graph(generator, 200, 6, ticks)
-    bits = (generator.random(ticks) < 0.3).astype(float)
-    T = ticks
+    pairs = [generator.permutation(n)[:2].tolist() for _ in range(T)]
+    weights = (generator.integers(0, 1025, size=T) / 1024).tolist()
+    updates = [[(u, v, weight)] for (u, v), weight in zip(pairs, weights, strict=True)]
+    graph = _sparse_graph(generator, 200, 6, T)
+    bits = (generator.random(T) < 0.3).astype(float)
     # the cut between the first s nodes and the others: pairs with exactly one node among the first s
     crossing = np.array([(u < s) != (v < s) for u, v in combinations(range(n), 2)])
     return [
@@ -137,11 +137,9 @@ def measured_errors(case: Case, budget: Budget, name: str, repetitions: int, see
     sums = np.cumsum(increments, axis=0).astype(np.float64) * case.query.grid
     exact = case.query.decode_run(1, sums)
     stream = Stream(case.query, budget, horizon, factorization=name)
-    errors = np.empty(repetitions)
-    for number in range(repetitions):
-        noise = one_batch(stream.factorization, case.query.cells, batch_seed(seed, case.row + name, number))
-        errors[number] = case.measure(case.query.decode_run(1, sums + noise * stream.sigma) - exact)
-    return errors
+    seeds = (batch_seed(seed, case.row + name, number) for number in range(repetitions))
+    noises = (one_batch(stream.factorization, case.query.cells, one) * stream.sigma for one in seeds)
+    return np.array([case.measure(case.query.decode_run(1, sums + noise) - exact) for noise in noises])
 
 
 @item(
@@ -172,7 +170,7 @@ def rows_of_table(parameters: Parameters, context: Context) -> Result:
                 "S, true": S,
                 "adjacency": case.adjacency,
                 PAPER_BOUND: claim,
-                "corrected bound, tight": bound,
+                CORRECTED_BOUND: bound,
                 "corrected bound, paper's C": case.bound(C, S),
                 "square root: 2/3 of the runs below": float(np.quantile(root, 2 / 3)),
                 "square root: largest of all runs": float(root.max()),
@@ -194,74 +192,64 @@ def rows_of_table(parameters: Parameters, context: Context) -> Result:
 
 def local_row(parameters: Parameters, seed: int) -> Row:
     """Local learning: for each run, the largest error over θ of the estimated risk of the absolute loss."""
-    from evercount.local import LocalServer, simulate
-
     epsilon, delta, n = parameters["epsilon"], parameters["delta"], int(parameters["clients"])
-    generator = np.random.default_rng(seed)
-    points = generator.beta(2, 5, size=n)
+    points = np.random.default_rng(seed).beta(2, 5, size=n)
     theta = np.linspace(0, 1, 201)
     truth = np.abs(theta[:, np.newaxis] - points).mean(axis=1) - points.mean()
-    errors = np.empty(parameters["repetitions"])
-    for number in range(len(errors)):
+    errors = []
+    for number in range(parameters["repetitions"]):
         server = LocalServer(epsilon, delta, n)
         server.add_entries(simulate(server.plan, points, secret_of(f"local {seed} {number}")))
         estimate = server.estimate()
-        errors[number] = np.abs(estimate.f(theta) - truth).max()
+        errors.append(float(np.abs(estimate.f(theta) - truth).max()))
     case = f"n = {n} clients, {estimate.plan.w} buckets; error of the risk at every θ, which lies in [0, 1]"
     return _own_row("local learning", case, estimate.paper_bound(), estimate.bound(1 - BETA), errors)
 
 
 def sparse_row(parameters: Parameters, seed: int) -> Row:
     """Sparse streams: for each run, the largest error of a counter that is promised at most `ones` events."""
-    from evercount.sparse.sparse_count import SparseCount
-
     epsilon, delta, (ticks, ones) = parameters["epsilon"], parameters["delta"], parameters["sparse"]
     counts = np.zeros(ticks, np.int64)
     counts[np.random.default_rng(seed).permutation(ticks)[:ones]] = 1
     truth = np.cumsum(counts)
-    errors = np.empty(parameters["repetitions"])
-    for number in range(len(errors)):
+    errors = []
+    for number in range(parameters["repetitions"]):
         counter = SparseCount(epsilon, ticks, delta, ones, level=1 - BETA, secret=secret_of(f"sparse {seed} {number}"))
         released = np.array([release.value for release in counter.run(counts.tolist())])
-        errors[number] = np.abs(released - truth).max()
+        errors.append(float(np.abs(released - truth).max()))
     paper = sparse_paper(ticks, ones, multiplier("paper", epsilon, delta))
     return _own_row("sparse stream", f"at most {ones} ones in {ticks} ticks", paper, counter.plan.bound(), errors)
 
 
-def _own_row(name: str, case: str, paper: float, bound: float, errors: FloatArray) -> Row:
+def _own_row(name: str, case: str, paper: float, bound: float, errors: list[float]) -> Row:
     return {
         "row": name,
         "case": case,
         PAPER_BOUND: paper,
-        "corrected bound": bound,
+        CORRECTED_BOUND: bound,
         "2/3 of the runs below": float(np.quantile(errors, 2 / 3)),
-        "largest of all runs": float(errors.max()),
-        "share within corrected bound": float(np.mean(errors <= bound)),
+        "largest of all runs": max(errors),
+        "share within corrected bound": float(np.mean(np.array(errors) <= bound)),
         "runs": len(errors),
     }
 
 
 def _draw(rows: list[Row], others: list[Row]) -> Figure:
     figure, axes = panels(1, 1, 10.5, 4.8)
-    x = np.arange(len(rows))
-    base = np.array([row["corrected bound, tight"] for row in rows])
+    every = [*rows, *others]
+    x = np.arange(len(every))
+    base = np.array([row[CORRECTED_BOUND] for row in every])
     marks = {
-        "paper's bound (its C, its S)": ("paper's bound", "#bbbbbb"),
-        "corrected bound, tight": ("corrected bound, tight", "#555555"),
+        "paper's bound (its C, its S)": (PAPER_BOUND, "#bbbbbb"),
+        "corrected bound, tight": (CORRECTED_BOUND, "#555555"),
         "square root, measured": ("square root: 2/3 of the runs below", COLOURS["square-root"]),
         "balanced, measured": ("balanced: 2/3 of the runs below", COLOURS["balanced"]),
+        "own mechanism, measured": ("2/3 of the runs below", "#aa4499"),
     }
     for place, (label, (column, colour)) in enumerate(marks.items()):
-        heights = np.array([row[column] for row in rows]) / base
-        axes[0].plot(x + 0.12 * (place - 1.5), heights, "os^D"[place], color=colour, label=label)
-    for at, row in enumerate(others, len(rows)):  # mechanisms of their own
-        own = [(PAPER_BOUND, "#bbbbbb", "o", -0.12), ("corrected bound", "#555555", "s", 0.0)]
-        own.append(("2/3 of the runs below", "#aa4499", "P", 0.12))
-        for column, colour, mark, shift in own:
-            legend = "own mechanism, measured" if mark == "P" and at == len(rows) else None
-            axes[0].plot([at + shift], [row[column] / row["corrected bound"]], mark, color=colour, label=legend)
-    names = [row["row"] for row in (*rows, *others)]
-    axes[0].set_xticks(np.arange(len(names)), names, rotation=20, ha="right")
+        heights = np.array([row.get(column, np.nan) for row in every]) / base
+        axes[0].plot(x + 0.12 * (place - 2), heights, "os^DP"[place], color=colour, label=label)
+    axes[0].set_xticks(x, [row["row"] for row in every], rotation=20, ha="right")
     axes[0].set_yscale("log")
     title = f"measured: what 2/3 of {rows[0]['runs']} runs stay below"
     finish(axes[0], "", "error / corrected bound", title, {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)})
@@ -286,52 +274,39 @@ def one_point_per_client(points: FloatArray, buckets: int, epsilon: float, rng: 
     return np.asarray((1 + total / np.maximum(number, 1)) / 2)
 
 
-def nearest_rising(cdf: FloatArray) -> FloatArray:
-    """The nearest rising function in [0, 1]: the same post-processing for every form."""
+def estimated_cdf(form: str, points: FloatArray, epsilon: float, delta: float, label: str) -> FloatArray:
+    """F̂ of one simulated collection at the ends of 64 buckets: of every form, the nearest rising function in [0, 1]."""
     from scipy.optimize import isotonic_regression
 
-    return np.asarray(np.clip(isotonic_regression(cdf).x, 0.0, 1.0))
-
-
-def estimated_cdf(form: str, points: FloatArray, epsilon: float, delta: float, label: str) -> FloatArray:
-    """F̂ of one simulated collection, made monotone, at the ends of 64 buckets."""
     secret = secret_of(label)
     if form == FORMS[0]:
         return simulate_hierarchy(HierarchyPlan(epsilon, BUCKETS), points, secret).estimate().monotone
     if form == FORMS[3]:
-        rng = np.random.default_rng(int(secret.hex()[:12], 16))
-        return nearest_rising(one_point_per_client(points, BUCKETS, epsilon, rng))
-    kind = "one-counter" if form == FORMS[1] else "two-counter"
-    plan = LocalPlan(epsilon, delta, len(points), kind, BUCKETS)  # type: ignore[arg-type]
-    server = LocalServer(epsilon, delta, len(points), plan.form, buckets=BUCKETS)
-    for start in range(0, len(points), 10_000):
-        server.add_entries(simulate(plan, points[start : start + 10_000], secret, start))
+        raw = one_point_per_client(points, BUCKETS, epsilon, np.random.default_rng(int(secret.hex()[:12], 16)))
+        return np.asarray(np.clip(isotonic_regression(raw).x, 0.0, 1.0))
+    n = len(points)
+    server = LocalServer(epsilon, delta, n, "one-counter" if form == FORMS[1] else "two-counter", buckets=BUCKETS)
+    for start, count in batches(n, 10_000):
+        server.add_entries(simulate(server.plan, points[start : start + count], secret, start))
     return np.asarray((1 + server.estimate().slopes[1:]) / 2)
 
 
-def logistic_data(n: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """x uniform, and y = 1 with a probability that falls around 0.6: the best threshold lies near there."""
-    x = rng.random(n)
-    y = np.where(rng.random(n) < 1 / (1 + np.exp((x - 0.6) / 0.1)), 1.0, -1.0)
-    return x, y
+def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
+    """|θ̂ − θ*|/θ* of one simulated collection in the default form, with the randomised reduction of `Logistic`.
 
-
-def best_threshold(x: FloatArray, y: FloatArray, scale: float) -> float:
-    """θ*: where the slope of the empirical logistic risk changes its sign."""
+    x is uniform, and y = 1 with a probability that falls around 0.6. θ* is where the slope of the empirical risk
+    changes its sign.
+    """
     from scipy.optimize import brentq
 
-    return float(brentq(lambda t: float(np.mean(-y * np.exp(-np.logaddexp(0.0, y * (t - x) / scale)))), 0.0, 1.0))
-
-
-def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
-    """|θ̂ − θ*|/θ* of one simulated collection in the default form, with the randomised reduction of `Logistic`."""
     rng = np.random.default_rng(int(secret_of(label).hex()[:12], 16))
-    x, y = logistic_data(n, rng)
+    x = rng.random(n)
+    y = np.where(rng.random(n) < 1 / (1 + np.exp((x - 0.6) / 0.1)), 1, -1)
     loss = Logistic(scale)
-    drawn = zip(x.tolist(), y.astype(int).tolist(), rng.random(n).tolist(), strict=True)
+    drawn = zip(x.tolist(), y.tolist(), rng.random(n).tolist(), strict=True)
     points = np.asarray([loss.sample((a, b), u) for a, b, u in drawn])
     estimate = simulate_hierarchy(HierarchyPlan(epsilon, BUCKETS), points, secret_of(label + " secret")).estimate()
-    star = best_threshold(x, y, scale)
+    star = brentq(lambda t: float(np.mean(-y * np.exp(-np.logaddexp(0.0, y * (t - x) / scale)))), 0.0, 1.0)
     return abs(estimate.median - star) / star
 
 
