@@ -121,5 +121,5 @@ class Cuts(PowerQuery[FloatArray]):
             wrong = f"has a weight outside [{least}, 1]"
         else:
             low, high = int(min(u, v)), int(max(u, v))
-            return low * n - low * (low + 1) // 2 + high - low - 1, round(weight / self.grid)
+            return low * n - low * (low + 1) // 2 + high - low - 1, round(float(weight) / self.grid)
         raise EventRefused(number, f"is {update!r:.80} and {wrong}", "update")
