@@ -171,7 +171,8 @@ class EdgeRules:
                     full = full or (weight > 0 and before >= limit)
                     load[vertex] = before + (1 if weight > 0 else -1)
             if full and not self.enforce_degree:
-                raise _refusal(number, event, f"exceeds max_degree={limit}; promise more or use enforce_degree=True")
+                enforce = "" if self.stream == "mixed" else " or use enforce_degree=True"
+                raise _refusal(number, event, f"exceeds max_degree={limit}; promise more{enforce}")
             if full and self.stream != "insert":  # only there it matters whether the edge comes again
                 continue
             if comes or goes or (old is not None and 0 < weight < old):
