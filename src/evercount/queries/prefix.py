@@ -174,16 +174,18 @@ class PrefixQuery(Query):
             raise InputError("an encoder with state must return (vector, next state)")
         try:
             kept = json.loads(json.dumps(result[1]))
+            if kept != result[1]:  # a snapshot would bring back another state: 1 as "1", a tuple as a list
+                raise ValueError
         except (TypeError, ValueError):
-            kept = None
-        if kept is None or kept != result[1]:  # a snapshot would bring back another state: 1 as "1", a tuple as a list
-            raise InputError("the encoder's next state must be a JSON value: text keys, lists, no tuples or NaN")
+            wrong = "the encoder's next state must be a JSON value: text keys, lists, no tuples or NaN"
+            raise InputError(wrong) from None
         return self._checked(result[0]), kept
 
     def _checked(self, vector: Any) -> IntArray:
         if np.shape(vector) != (self.cells,):
             raise InputError(f"the encoder returned shape {np.shape(vector)} where ({self.cells},) is declared")
-        return whole_numbers(vector, -LARGEST_TOTAL, LARGEST_TOTAL, "the numbers that the encoder returned")
+        what = "the numbers that the encoder returned (for fractions choose a finer grid and round)"
+        return whole_numbers(vector, -LARGEST_TOTAL, LARGEST_TOTAL, what)
 
     def parameters(self) -> dict[str, Any]:
         return {
