@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from evercount._validate import IntArray, check_count, check_whole
+from evercount._validate import IntArray, check_count, check_whole, require_fits
 from evercount.errors import EventRefused, ParameterError
 from evercount.privacy import Adjacency
 from evercount.queries.base import Query, is_replace, listed_events, public_names
@@ -34,6 +34,7 @@ class UserQuery(Query):
 
     def __init__(self, keys: Sequence[str] | None) -> None:
         self._keys: tuple[str, ...] | None = None if keys is None else public_names("key", keys)
+        require_fits(len(self._keys or ()), "this query", "Use fewer keys, or group rare keys under one.")
         self._keyed = keys is not None
 
     @property
