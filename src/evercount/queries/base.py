@@ -60,8 +60,10 @@ def check_distinct(what: str, given: Sequence[Any]) -> None:
 
 
 def public_names(what: str, given: Any, legal: Collection[str] = ()) -> tuple[str, ...]:
-    """`given` as distinct public texts, at least one; `what` is one of them. Those in `legal` are not checked."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+    """`given` as distinct public texts, at least one; `what` is one of them. Those in `legal` are not checked.
+
+    A set is refused: its order is another one in the next process, and so would be the cells."""
+    if isinstance(given, str | bytes | Mapping | set | frozenset) or not isinstance(given, Iterable):
         raise ParameterError(f"{what}s must be a list of texts, not {given!r:.80}.")
     names = tuple(given)
     wrong = next((name for name in names if not isinstance(name, str)), None)
