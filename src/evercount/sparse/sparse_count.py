@@ -176,7 +176,7 @@ class SparseCount(NoiseOwner):
         return self._advance(self._read_counts(counts))
 
     def _read_counts(self, counts: Iterable[int]) -> list[int]:
-        if isinstance(counts, str | bytes) or not isinstance(counts, Iterable):
+        if isinstance(counts, str | bytes) or not isinstance(counts, Iterable) or getattr(counts, "ndim", 1) == 0:
             raise InputError(f"the events of ticks must be a sequence, got {type(counts).__name__}; use step for one")
         values = list(counts)
         whole = (isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values)
