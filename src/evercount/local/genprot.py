@@ -13,7 +13,7 @@ import math
 import struct
 from collections.abc import Iterator
 from itertools import count
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +102,7 @@ class GenProtServer(MessageServer):
         plan: The public plan of the clients.
 
     Raises:
-        ParameterError: plan is no `GenProtPlan`.
+        ParameterError: plan is not a `GenProtPlan`.
 
     **Guarantee.** A rejected message changes nothing but the number of rejected ones. An accepted message, whatever
     its client number, moves any entry of x̂ by at most `poison_bound()`/accepted. Proof: `poison_bound`.
@@ -117,10 +117,10 @@ class GenProtServer(MessageServer):
     """
 
     plan: GenProtPlan
+    _plans = GenProtPlan
 
     def __init__(self, plan: GenProtPlan) -> None:
-        check_plan(plan, GenProtPlan)
-        self.plan = plan
+        super().__init__(plan)
         self._sums = np.zeros(plan.shape.w + 1)
 
     def add(self, number: object, message: object) -> None:  # type: ignore[override]
@@ -174,7 +174,3 @@ class GenProtServer(MessageServer):
         x = 2 * (prefix - gain(shape) * (prefix[-1] - 1)) - 1
         std = plan.radius * math.sqrt(max(1.0, variance)) / mean
         return LocalEstimate(shape, self.accepted, np.concatenate([[-1.0], x]), std)
-
-    @classmethod
-    def _of(cls, *parameters: Any) -> Self:
-        return cls(GenProtPlan(*parameters))

@@ -16,7 +16,7 @@ import numpy as np
 
 from evercount._validate import FloatArray, IntArray, check_count, check_name, check_positive
 from evercount.errors import ParameterError
-from evercount.local.collection_plan import MISS, UNIT, LocalPlan, shared_plan
+from evercount.local.collection_plan import MISS, UNIT, LocalPlan
 from evercount.privacy import Budget
 
 Rule = Literal["best", "paper"]
@@ -87,7 +87,7 @@ class GenProtPlan:
     @cached_property
     def shape(self) -> LocalPlan:
         """Buckets and factor R of the Gaussian protocol; its noise is not used."""
-        return shared_plan(self.epsilon, self.delta, self.n, "one-counter", self.buckets)
+        return LocalPlan(self.epsilon, self.delta, self.n, "one-counter", self.buckets)
 
     @cached_property
     def _mu(self) -> float:

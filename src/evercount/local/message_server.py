@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import astuple
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -70,9 +70,14 @@ class MessageServer(ABC):
     """Adds up messages in constant memory. Servers of equal plans merge, in any order."""
 
     plan: Any
+    _plans: ClassVar[type]  # the kind of its plan
     _sums: npt.NDArray[Any]
     accepted: int = 0
     rejected: int = 0
+
+    def __init__(self, plan: Any) -> None:
+        check_plan(plan, self._plans)
+        self.plan = plan
 
     def add(self, message: Any) -> None:
         """Add one message, or count it as rejected and raise MessageRejected.
@@ -104,11 +109,6 @@ class MessageServer(ABC):
         Raises:
             InputError: Too few messages were accepted yet.
         """
-
-    @classmethod
-    @abstractmethod
-    def _of(cls, *parameters: Any) -> Self:
-        """The server whose plan has these fields."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(astuple(self.plan))}, accepted={self.accepted}, rejected={self.rejected})"
@@ -183,7 +183,7 @@ class MessageServer(ABC):
             data = json.loads(text)
             if (data["format"], data["server"]) != (FORMAT, cls.__name__):
                 raise SnapshotError("the dump belongs to another version or kind of server")
-            server = cls._of(*data["plan"])
+            server = cls(cls._plans(*data["plan"]))
             server._sums = np.asarray(data["sums"], server._sums.dtype).reshape(server._sums.shape)
             server.accepted, server.rejected = int(data["accepted"]), int(data["rejected"])
         except (ValueError, KeyError, TypeError, OverflowError):

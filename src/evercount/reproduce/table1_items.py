@@ -194,7 +194,7 @@ def rows_of_table(parameters: Parameters, context: Context) -> Result:
 
 def local_row(parameters: Parameters, seed: int) -> Row:
     """Local learning: for each run, the largest error over θ of the estimated risk of the absolute loss."""
-    from evercount.local import LocalServer, simulate
+    from evercount.local import LocalPlan, LocalServer, simulate
 
     epsilon, delta, n = parameters["epsilon"], parameters["delta"], int(parameters["clients"])
     generator = np.random.default_rng(seed)
@@ -203,7 +203,7 @@ def local_row(parameters: Parameters, seed: int) -> Row:
     truth = np.abs(theta[:, np.newaxis] - points).mean(axis=1) - points.mean()
     errors = np.empty(parameters["repetitions"])
     for number in range(len(errors)):
-        server = LocalServer(epsilon, delta, n)
+        server = LocalServer(LocalPlan(epsilon, delta, n))
         server.add_entries(simulate(server.plan, points, secret_of(f"local {seed} {number}")))
         estimate = server.estimate()
         errors[number] = np.abs(estimate.f(theta) - truth).max()
@@ -303,7 +303,7 @@ def estimated_cdf(form: str, points: FloatArray, epsilon: float, delta: float, l
         return nearest_rising(one_point_per_client(points, BUCKETS, epsilon, rng))
     kind = "one-counter" if form == FORMS[1] else "two-counter"
     plan = LocalPlan(epsilon, delta, len(points), kind, BUCKETS)  # type: ignore[arg-type]
-    server = LocalServer(epsilon, delta, len(points), plan.form, buckets=BUCKETS)
+    server = LocalServer(plan)
     for start in range(0, len(points), 10_000):
         server.add_entries(simulate(plan, points[start : start + 10_000], secret, start))
     return np.asarray((1 + server.estimate().slopes[1:]) / 2)
