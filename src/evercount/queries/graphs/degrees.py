@@ -171,24 +171,22 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         return ValueChangeBound(4, 8, 16)
 
 
-class _MinDegreeTracker(Tracker):
-    """How many vertices have each degree; the smallest one with a vertex moves by one step at a time."""
+class _SequenceTracker(Tracker):
+    """Cell i is the (first+i+1)-th largest degree; `at_least[d]` vertices have degree ≥ d."""
 
-    def __init__(self, vertices: int) -> None:
+    def __init__(self, vertices: int, first: int = 0) -> None:
         self.degree: defaultdict[int, int] = defaultdict(int)
-        self.count: defaultdict[int, int] = defaultdict(int, {0: vertices})
-        self.least = 0
+        self.at_least: defaultdict[int, int] = defaultdict(int, {0: vertices})
+        self.first = first
 
     def change(self, u: int, v: int, by: int, row: list[int]) -> None:
-        before = self.least
         for vertex in (u, v):
-            self.count[self.degree[vertex]] -= 1
             self.degree[vertex] += by
-            self.count[self.degree[vertex]] += 1
-            self.least = min(self.least, self.degree[vertex])
-        while not self.count[self.least]:
-            self.least += 1
-        row[0] += self.least - before
+            passed = self.degree[vertex] + (by < 0)
+            place = self.at_least[passed] - (by < 0) - self.first
+            if place >= 0:
+                row[place] += by
+            self.at_least[passed] += by
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -204,22 +202,7 @@ class MinDegree(OneStepQuery):
     name: ClassVar[str] = "min-degree"
 
     def _new_tracker(self) -> Tracker:
-        return _MinDegreeTracker(self.vertices)
-
-
-class _SequenceTracker(Tracker):
-    """Cell i is the (i+1)-th largest degree; `at_least[d]` vertices have degree ≥ d."""
-
-    def __init__(self, vertices: int) -> None:
-        self.degree: defaultdict[int, int] = defaultdict(int)
-        self.at_least: defaultdict[int, int] = defaultdict(int, {0: vertices})
-
-    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
-        for vertex in (u, v):
-            self.degree[vertex] += by
-            passed = self.degree[vertex] + (by < 0)
-            row[self.at_least[passed] - (by < 0)] += by
-            self.at_least[passed] += by
+        return _SequenceTracker(self.vertices, first=self.vertices - 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
