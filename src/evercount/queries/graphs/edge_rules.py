@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isqrt
 from operator import index
 from typing import Any, Literal, NamedTuple
@@ -118,6 +119,7 @@ class EdgeRules:
     stream: StreamKind = "insert"
     max_degree: int | None = None
     enforce_degree: bool = False
+    initial_edges: Sequence[Sequence[int]] = ()
 
     @property
     def weight_limit(self) -> int | None:
@@ -129,11 +131,12 @@ class EdgeRules:
         """Whether edges only go, from a public start."""
         return self.stream in ("delete", "ignore-absent")
 
-    def read_start(self, initial_edges: Sequence[Sequence[int]]) -> dict[Edge, int]:
+    @cached_property
+    def start_edges(self) -> dict[Edge, int]:
         """The public start with its weights; ParameterError where an edge is not legal."""
         edges: dict[Edge, int] = {}
         degree: Counter[int] = Counter()
-        for number, event in enumerate(initial_edges):
+        for number, event in enumerate(self.initial_edges):
             try:
                 u, v, weight = self.parse(number, event, start=True)
             except InputError as error:

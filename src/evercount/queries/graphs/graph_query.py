@@ -70,8 +70,6 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         TooLarge: the statistic could pass 2**53.
     """
 
-    initial_edges: Sequence[Sequence[int]] = ()
-
     needs_degree: ClassVar[bool] = False
     in_place = True
     splits: ClassVar[bool] = True
@@ -264,10 +262,6 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
     def check_events(self, events: Iterable[Any]) -> None:
         for number, event in enumerate(events):
             self.parse(number, event)
-
-    @cached_property
-    def start_edges(self) -> dict[Edge, int]:
-        return self.read_start(self.initial_edges)
 
 
 class OneStepQuery(GraphQuery[float]):
