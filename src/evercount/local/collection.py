@@ -54,20 +54,17 @@ class Collection:
 
     def __post_init__(self) -> None:
         check_name("form of a collection", self.form, get_args(CollectionForm))
-        hierarchical = self.form == "hierarchical"
-        if hierarchical and self.delta:
-            raise ParameterError(f"the hierarchical form has no delta: leave it out, got {self.delta!r}")
-        if not hierarchical and (self.delta is None or self.n is None):
-            raise ParameterError(f"the form {self.form!r} needs delta and n")
         _ = self.plan  # refuses what is out of range
 
     @cached_property
     def plan(self) -> HierarchyPlan | LocalPlan:
         """The public parameters of the chosen form."""
         if self.form == "hierarchical":
+            if self.delta:
+                raise ParameterError(f"the hierarchical form has no delta: leave it out, got {self.delta!r}")
             return HierarchyPlan(self.epsilon, 64 if self.buckets is None else self.buckets)
-        assert self.delta is not None
-        assert self.n is not None
+        if self.delta is None or self.n is None:
+            raise ParameterError(f"the form {self.form!r} needs delta and n")
         return LocalPlan(self.epsilon, self.delta, self.n, self.form, self.buckets)
 
     def client(self, secret: Secret | None = None, *, loss: Loss | None = None) -> HierarchyClient | LocalClient:

@@ -184,10 +184,10 @@ class LocalEstimate(RiskFunction):
     @cached_property
     def rows(self) -> FloatArray:
         """x̂ as a linear map of one client's noise: shape (w + 1, entries); std = norm of a row × noise std."""
+        from scipy.linalg import toeplitz
+
         plan, w = self.plan, self.plan.w
-        left = np.zeros((w + 1, w))
-        for t in range(1, w + 1):
-            left[t, :t] = plan.left[t - 1 :: -1]
+        left = np.vstack([np.zeros(w), toeplitz(plan.left, np.zeros(w))])
         if plan.counters == 1:
             left[1:] = 2 * (left[1:] - np.multiply.outer(gain(plan), left[w]))
             return left

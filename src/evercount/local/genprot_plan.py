@@ -123,11 +123,10 @@ class GenProtPlan:
 
     @cached_property
     def _table(self) -> FloatArray:
-        w = self.shape.w
-        table = np.zeros((w, w))
-        for j in range(w):
-            table[j, j:] = self.shape.factor[: w - j] / UNIT
-        return table
+        """All R·e_j, one in each row."""
+        from scipy.linalg import toeplitz
+
+        return np.ascontiguousarray(toeplitz(self.shape.factor, np.zeros(self.shape.w)).T / UNIT)
 
     @cached_property
     def radius(self) -> float:
