@@ -134,13 +134,17 @@ def make_estimate(plan: LocalPlan, sums: npt.NDArray[np.int64], accepted: int) -
     paper's x̂[t] = (Σy[t] − Σz[w−t])/n.
     """
     mean = sums.astype(np.float64) * (plan.entry / accepted)
-    prefix = plan.prefix(mean[: plan.w])
     if plan.counters == 1:
-        x = 2 * (prefix - gain(plan) * (prefix[-1] - 1)) - 1
-    else:
-        after = np.concatenate([plan.prefix(mean[plan.w :])[-2::-1], [0.0]])  # entries w−t = w−1 … 1 and 0
-        x = prefix - after
-    return LocalEstimate(plan, accepted, np.concatenate([[-1.0], x]))
+        return conditioned(plan, accepted, mean)
+    after = np.concatenate([plan.prefix(mean[plan.w :])[-2::-1], [0.0]])  # entries w−t = w−1 … 1 and 0
+    return LocalEstimate(plan, accepted, np.concatenate([[-1.0], plan.prefix(mean[: plan.w]) - after]))
+
+
+def conditioned(plan: LocalPlan, accepted: int, mean: FloatArray, client_std: float | None = None) -> LocalEstimate:
+    """x̂ from the mean of one vector for each client, given that all values lie in some bucket."""
+    prefix = plan.prefix(mean)
+    x = 2 * (prefix - gain(plan) * (prefix[-1] - 1)) - 1
+    return LocalEstimate(plan, accepted, np.concatenate([[-1.0], x]), client_std)
 
 
 def gain(plan: LocalPlan) -> FloatArray:

@@ -20,7 +20,7 @@ import numpy as np
 from evercount._validate import IntArray
 from evercount.errors import InputError, MessageRejected, ParameterError
 from evercount.local.client_and_server import OneMessage
-from evercount.local.estimate import LocalEstimate, gain
+from evercount.local.estimate import LocalEstimate, conditioned
 from evercount.local.genprot_plan import BITS, GenProtPlan
 from evercount.local.losses import Loss
 from evercount.local.message_server import MessageServer, check_plan
@@ -167,10 +167,7 @@ class GenProtServer(MessageServer):
         """The estimate from all accepted messages: unbiased for rule="best", nearly so for rule="paper"."""
         if not self.accepted:
             raise InputError("no message was accepted yet: there is nothing to estimate")
-        plan, shape = self.plan, self.plan.shape
+        plan = self.plan
         mean, variance = plan.moments
         vector = plan.centre + plan.radius * self._sums[:-1] / (mean * self.accepted)
-        prefix = shape.prefix(vector)
-        x = 2 * (prefix - gain(shape) * (prefix[-1] - 1)) - 1
-        std = plan.radius * math.sqrt(max(1.0, variance)) / mean
-        return LocalEstimate(shape, self.accepted, np.concatenate([[-1.0], x]), std)
+        return conditioned(plan.shape, self.accepted, vector, plan.radius * math.sqrt(max(1.0, variance)) / mean)
