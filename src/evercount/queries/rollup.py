@@ -42,6 +42,10 @@ class TableQuery(PowerQuery):
     monotone = True
 
     @property
+    def outputs(self) -> int:
+        return len(self.labels)
+
+    @property
     @abstractmethod
     def _tables_of_events(self) -> Iterable[tuple[int, int]]:
         """(weight, number of cells) of each table."""
@@ -184,10 +188,6 @@ class Rollup(TreeQuery):
         self.tree = trees[0] if len(trees) == 1 else Forest(tuple(trees), tuple(places))
         if trees[0].leaves < 2:
             raise ParameterError("a rollup needs at least two leaves; for one number use Count")
-
-    @property
-    def outputs(self) -> int:
-        return len(self.labels)
 
     @cached_property
     def publishing(self) -> Publishing:
