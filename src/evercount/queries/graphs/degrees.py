@@ -83,7 +83,6 @@ class HighDegree(GraphQuery[float]):
         return ValueChangeBound.rising(2)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class DegreeHistogram(GraphQuery[FloatArray]):
     """Number of vertices of degree 0, 1, …, D.
 
@@ -189,7 +188,6 @@ class _SequenceTracker(Tracker):
             self.at_least[passed] += by
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class MinDegree(OneStepQuery):
     """The smallest degree of a vertex; 0 as long as some vertex has no edge.
 
@@ -205,7 +203,6 @@ class MinDegree(OneStepQuery):
         return _SequenceTracker(self.vertices, first=self.vertices - 1)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class DegreeSequence(GraphQuery[FloatArray]):
     """The degrees of all vertices, largest first, without names. It needs the noise of `direct` to be of use.
 

@@ -302,7 +302,6 @@ class SpanningForest(GraphQuery[float]):
         return (self.vertices - 1) * self.max_weight
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Components(GraphQuery[float]):
     """Number of connected components; starts at the number of vertices. Guarantee: see GraphQuery.
 
@@ -333,7 +332,6 @@ def _forest_bound(stream: StreamKind, heaviest: int) -> ChangeBound:
     return ChangeBound(heaviest, down, swap=2 * (2 * heaviest - 1) ** 2)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Matching(OneStepQuery):
     """Size of a maximum matching.
 
@@ -375,7 +373,6 @@ class _MinCutTracker(Tracker):
         self.value = value
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class MinCut(OneStepQuery):
     """The smallest number of edges whose removal disconnects the graph; 0 while it is not connected.
 

@@ -32,7 +32,6 @@ class _EdgeTracker(Tracker):
         row[0] += by
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Edges(GraphQuery[float]):
     """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both adjacencies.
 
@@ -147,7 +146,6 @@ class _TriangleTracker(Tracker):
         return max([len(third), *(len(self.neighbours[w] & self.neighbours[end]) for w, end in sides)])
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Triangles(_SubgraphCount):
     """Number of triangles.
 
