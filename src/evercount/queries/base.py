@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final, get_args
 
 import numpy as np
@@ -59,19 +59,16 @@ def check_distinct(what: str, given: Sequence[Any]) -> None:
         raise ParameterError(f"{what} must be distinct; {twice!r:.120} is there twice")
 
 
-def public_names(what: str, given: Any, legal: Collection[str] = ()) -> tuple[str, ...]:
+def public_names(what: str, given: Any, legal: tuple[str, ...] = ()) -> tuple[str, ...]:
     """`given` as distinct public texts, at least one; `what` is one of them. Those in `legal` are not checked.
 
     A set is refused: its order is another one in the next process, and so would be the cells."""
     if isinstance(given, str | bytes | Mapping | set | frozenset) or not isinstance(given, Iterable):
         raise ParameterError(f"{what}s must be a list of texts, not {given!r:.80}.")
-    names = tuple(given)
-    wrong = next((name for name in names if not isinstance(name, str)), None)
-    if not names or wrong is not None:
-        raise ParameterError(f"{what}s must be at least one, all of them texts, got {wrong!r:.80}.")
+    names = tuple(name if name in legal else check_public_text(f"the {what}", name) for name in given)
+    if not names:
+        raise ParameterError(f"there must be at least one {what}")
     check_distinct(f"{what}s", names)
-    for name in (name for name in names if name not in legal):
-        check_public_text(f"the {what}", name)
     return names
 
 

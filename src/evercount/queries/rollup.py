@@ -192,12 +192,8 @@ class Rollup(TreeQuery):
     @cached_property
     def publishing(self) -> Publishing:
         part = self.tree.part if isinstance(self.tree, Forest) else None
-        decode, norms = (lambda first_tick, noisy: self.tree.estimate(noisy)), lambda: self._norms
+        decode, norms = (lambda first_tick, noisy: self.tree.estimate(noisy)), lambda: np.sqrt(self.tree.variances)
         return Publishing(decode, norms, lambda: self.tree.rounding, self._covariance, part=part)
-
-    @cached_property
-    def _norms(self) -> FloatArray:
-        return np.sqrt(self.tree.variances)
 
     def _leaves_in(self, output: int) -> tuple[IntArray, int]:
         node = self._outputs[output]
@@ -257,11 +253,9 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
         raise ParameterError('paths must be a list of paths such as [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"]]')
     checked = []
     for path in paths:
-        if not isinstance(path, list | tuple) or not path or not all(isinstance(name, str) for name in path):
+        if not isinstance(path, list | tuple) or not path:
             raise ParameterError(f"a path is a list of names, one for each level, got {path!r:.80}")
-        for name in path:
-            check_public_text("the name", name)
-        checked.append(tuple(path))
+        checked.append(tuple(check_public_text("the name", name) for name in path))
     if not checked or len(set(map(len, checked))) > 1:
         lengths = sorted(set(map(len, checked)))
         raise ParameterError(f"paths must be at least one, and all of one length; their lengths are {lengths}")
