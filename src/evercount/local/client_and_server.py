@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from evercount.errors import AlreadyReleased, InputError, ParameterError
+from evercount._validate import check_kind
+from evercount.errors import AlreadyReleased, InputError
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import LocalEstimate, make_estimate
 from evercount.local.losses import Absolute, Loss, check_point, check_points
@@ -22,6 +23,7 @@ from evercount.local.message_server import ENTRY, MessageServer, check_plan, ins
 from evercount.noise import ExactNoise, NoiseOwner, Secret
 from evercount.noise.normal_sampler import NormalSequence
 from evercount.noise.prf import Prf, counter
+from evercount.noise.secret import check_secret
 
 ROUNDING_MARGIN = 2.0**-32
 """Doubles round an entry only where it is farther from a boundary; they are then right: `local.proof.md`, lemma 5."""
@@ -45,18 +47,15 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
         declared: The public plan as a text.
 
     Raises:
-        ParameterError: If the secret or the loss is none, or if the place is taken.
+        ParameterError: The secret or the loss is of another kind, or a client of the same secret is alive.
     """
 
     _owner_noun: ClassVar[str] = "client"
 
     def __init__(self, secret: Secret | None, loss: Loss | None, declared: str) -> None:
+        check_kind("loss", loss, Loss | None, "Absolute()")
         self.loss = Absolute() if loss is None else loss
-        if not isinstance(self.loss, Loss):
-            raise ParameterError(f"loss must be a Loss such as Absolute(), got {loss!r}")
-        if not (secret is None or isinstance(secret, Secret)):
-            raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
-        root = Secret.generate() if secret is None else secret
+        root = Secret.generate() if secret is None else check_secret(secret)
         self._secret = root.derive(f"evercount/local/2/{type(self.loss).__name__}/{declared}")
         self._own(None if secret is None else self._secret)
         self._sent: tuple[float, Message] | None = None
@@ -150,10 +149,8 @@ def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
         for place in np.flatnonzero(off >= 0.5 - ROUNDING_MARGIN).tolist():
             units = (int(math.ldexp(mean[place], plan.shift)) << 128) + plan.scale * noise.exact(place)
             rounded[place] = (units >> 127 + plan.shift) + 1 >> 1  # ⌊t + ½⌋ = ⌊(⌊2t⌋ + 1)/2⌋
-    for part in plan.parts:
-        vector = rounded[part]
-        if vector.dot(vector) > plan.radius**2:
-            rounded[:] = 0.0
+    if not inside(plan, rounded[np.newaxis])[0]:
+        rounded[:] = 0.0
     return rounded.astype(ENTRY).tobytes()
 
 

@@ -126,11 +126,6 @@ class LocalPlan:
         return self.w * self.counters
 
     @cached_property
-    def parts(self) -> tuple[slice, ...]:
-        """Where the vector of each counter lies in a message."""
-        return tuple(slice(start, start + self.w) for start in range(0, self.entries, self.w))
-
-    @cached_property
     def factor(self) -> IntArray:
         """First column of the integer Toeplitz matrix R, in units of 1/UNIT."""
         return _factor(self.w)
