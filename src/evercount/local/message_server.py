@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import BoolArray, FloatArray
+from evercount._validate import BoolArray, FloatArray, check_kind
 from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import RiskFunction
@@ -62,8 +62,7 @@ FORMAT = 1  # the version of dumps
 
 def check_plan(plan: object, kind: type) -> None:
     """Refuse what is not a plan of this protocol."""
-    if not isinstance(plan, kind):
-        raise ParameterError(f"plan must be a {kind.__name__}, got {type(plan).__name__}")
+    check_kind("plan", plan, kind, f"{kind.__name__}(...)")
 
 
 class MessageServer(ABC):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import FloatArray, IntArray, check_count, check_name, require_fits
+from evercount._validate import FloatArray, IntArray, check_count, check_kind, check_name, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency
 from evercount.queries.base import LARGEST_TOTAL, PowerQuery, is_replace, listed_events, public_names
@@ -74,8 +74,7 @@ class Histogram(PowerQuery[FloatArray]):
         added: Sequence[str] = (),
     ) -> None:
         check_name("rule for unknown keys", unknown, ("refuse", OTHER))
-        if not isinstance(removals, bool):
-            raise ParameterError(f"removals must be True or False, not {removals!r}.")
+        check_kind("removals", removals, bool, "True or False")
         self._unknown = unknown
         self._removals = removals
         self._keys: tuple[str, ...] | None

@@ -121,7 +121,13 @@ class PrefixQuery(Query):
         state: Any = None,
         labels: Sequence[str] | None = None,
     ) -> None:
-        self._function = _registered(encode) if isinstance(encode, str) else encode
+        if isinstance(encode, str) and encode not in _ENCODERS:
+            raise ParameterError(
+                f"no encoder is registered under the name {escaped(encode[:120], quote=True)}: the program must call "
+                "register_encoder(name)(function) before it declares or restores a stream with it. Nothing is imported "
+                "or looked up for you."
+            )
+        self._function = _ENCODERS[encode] if isinstance(encode, str) else encode
         if not callable(self._function):
             raise ParameterError(f"encode must be a function or the name of a registered one, not {encode!r:.80}.")
         self.cells = check_count("cells", cells)
@@ -211,13 +217,3 @@ def _path(function: Encoder) -> str:
 def _name_of(function: Encoder) -> str:
     """The first name under which a function is registered, else its path."""
     return next((name for name, known in _ENCODERS.items() if known == function), _path(function))
-
-
-def _registered(name: str) -> Encoder:
-    if name not in _ENCODERS:
-        raise ParameterError(
-            f"no encoder is registered under the name {escaped(name[:120], quote=True)}: the program must call "
-            "register_encoder(name)(function) before it declares or restores a stream with it. Nothing is imported or "
-            "looked up for you."
-        )
-    return _ENCODERS[name]

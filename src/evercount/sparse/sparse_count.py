@@ -21,10 +21,11 @@ import numpy as np
 
 from evercount._validate import chance_outside
 from evercount.engine.build_parameters import pack, unpack
-from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
+from evercount.errors import EvercountError, HorizonReached, InputError, SnapshotError
 from evercount.mechanisms.calibrate import Noise
 from evercount.noise import NoiseOwner, Secret
 from evercount.noise.laplace_sampler import ExactLaplace
+from evercount.noise.secret import check_secret
 from evercount.sparse.budget_split import make_counter, plan_sparse
 from evercount.sparse.sparse_plan import SparsePlan, up_to_power
 
@@ -103,10 +104,8 @@ class SparseCount(NoiseOwner):
         secret: Secret | None = None,
     ) -> None:
         self.plan = plan_sparse(epsilon, horizon, delta, max_ones, chance_outside(level), method)
-        if not (secret is None or isinstance(secret, Secret)):
-            raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
-        key = (Secret.generate() if secret is None else secret).derive(f"evercount/sparse/2/{self.plan!r}")
-        self._start(key, None, (0, 0, 0, 0, 0.0))
+        root = Secret.generate() if secret is None else check_secret(secret)
+        self._start(root.derive(f"evercount/sparse/2/{self.plan!r}"), None, (0, 0, 0, 0, 0.0))
 
     def _start(self, secret: Secret, dumped: dict[str, Any] | None, state: State) -> None:
         self._own(secret, restored=dumped is not None)
