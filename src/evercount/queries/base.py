@@ -41,6 +41,9 @@ def is_replace(adjacency: Adjacency) -> bool:
 SPELLED_IN_KEYS = {"low": "lo", "high": "hi"}
 """How some parameters are spelled where keys of noise are derived from them."""
 
+OTHER, TOTAL = "other", "total"
+"""Labels of numbers that several keys share: all that are not listed, and all."""
+
 LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
 

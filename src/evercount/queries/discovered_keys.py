@@ -17,13 +17,11 @@ import numpy as np
 from evercount._validate import FloatArray, IntArray, check_count, check_probability, escaped, fault
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency, Budget
-from evercount.queries.base import LARGEST_TOTAL, Query, is_replace, listed_events
-from evercount.queries.histogram import OTHER
+from evercount.queries.base import LARGEST_TOTAL, OTHER, TOTAL, Query, is_replace, listed_events
 from evercount.queries.key_counts import KeyCounts, Reach, Thresholds
 from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, Publishing, TopKey
 from evercount.queries.sensitivities import Rows, bounded
 
-TOTAL = "total"
 RESERVED = (TOTAL, OTHER)
 """Labels of the first two cells. Events may name them as keys: they count in the total and are never listed."""
 PER_TICK = "per-tick"  # the only view of a stream of keys of the day

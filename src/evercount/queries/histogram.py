@@ -15,11 +15,9 @@ import numpy.typing as npt
 from evercount._validate import FloatArray, IntArray, check_count, check_kind, check_name, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency
-from evercount.queries.base import LARGEST_TOTAL, PowerQuery, is_replace, listed_events, public_names
+from evercount.queries.base import LARGEST_TOTAL, OTHER, PowerQuery, is_replace, listed_events, public_names
 from evercount.queries.publishing import LARGEST_WEIGHT, SUMS, Publishing, RankErrors, TopKey, divided, top_keys
 from evercount.queries.sensitivities import Groups, Rows, other_last
-
-OTHER = "other"
 
 
 class Histogram(PowerQuery[FloatArray]):

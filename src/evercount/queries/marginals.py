@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray, check_count, require_fits
 from evercount.errors import EventRefused, ParameterError
-from evercount.queries.base import check_distinct, public_names
+from evercount.queries.base import TOTAL, check_distinct, public_names
 from evercount.queries.publishing import Publishing, check_weights
-from evercount.queries.rollup import SEPARATOR, TOTAL, TableQuery, path_key
+from evercount.queries.rollup import SEPARATOR, TableQuery, path_key
 from evercount.queries.sensitivities import Rows
 
 EVERY = "*"

@@ -12,13 +12,12 @@ import numpy as np
 from evercount._validate import IntArray, check_count, check_whole, require_fits
 from evercount.errors import EventRefused, ParameterError
 from evercount.privacy import Adjacency
-from evercount.queries.base import PowerQuery, is_replace, listed_events, public_names
+from evercount.queries.base import TOTAL, PowerQuery, is_replace, listed_events, public_names
 from evercount.queries.publishing import Publishing
 from evercount.queries.sensitivities import Rows
 
 ONLY = ""  # the one key of a stream without keys
 LONGEST_USER = 256
-TOTAL = "total"
 
 Seen = dict[str, list[str]]  # the keys under which each user has been counted. As sensitive as the events.
 

@@ -18,13 +18,11 @@ import numpy.typing as npt
 from evercount._validate import FloatArray, IntArray, check_name, check_public_text, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency
-from evercount.queries.base import LARGEST_TOTAL, PowerQuery, check_distinct, is_replace, listed_events
+from evercount.queries.base import LARGEST_TOTAL, OTHER, TOTAL, PowerQuery, check_distinct, is_replace, listed_events
 from evercount.queries.consistent_tree import ConsistentTree, Forest
 from evercount.queries.publishing import Publishing, check_weights
 from evercount.queries.sensitivities import Groups, Rows, other_last
 
-OTHER = "other"
-TOTAL = "total"
 SEPARATOR = " / "
 
 
@@ -256,8 +254,8 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
         if not isinstance(path, list | tuple) or not path:
             raise ParameterError(f"a path is a list of names, one for each level, got {path!r:.80}")
         checked.append(tuple(check_public_text("the name", name) for name in path))
-    if not checked or len(set(map(len, checked))) > 1:
-        lengths = sorted(set(map(len, checked)))
+    lengths = sorted(set(map(len, checked)))
+    if len(lengths) != 1:
         raise ParameterError(f"paths must be at least one, and all of one length; their lengths are {lengths}")
     check_distinct("paths", checked)
     return tuple(checked)
