@@ -198,7 +198,7 @@ class Histogram(PowerQuery[FloatArray]):
             raise InputError("the total of a key is its number of events times its weight; multiply them first")
 
     @cached_property
-    def _cell_of(self) -> dict[str, int]:
+    def _cell_of(self) -> dict[Any, int]:
         """The cell of each key, which is a text here also where keys are numbers."""
         return {key: cell for cell, key in enumerate(self.labels) if cell != self._other}
 

@@ -151,19 +151,19 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         falling = np.clip(_falling(at_least), 0.0, self.vertices)
         return np.asarray(-np.diff(falling, prepend=float(self.vertices), append=0.0)) + 0.0
 
-    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """As HighDegree, for every degree; only the first and the last differ from the rest."""
+    @property
+    def _taus(self) -> Sequence[tuple[int, int]]:
+        """The degrees that are counted, with the number of cells like each: only the first and the last differ."""
         top = self.degree_bound
-        if top == 1:
-            return [_degree_bound(stream, 1, 1)]
-        inner = [_degree_bound(stream, 2, top, cells=top - 2)] if top > 2 else []
-        return [_degree_bound(stream, 1, top), *inner, _degree_bound(stream, top, top)]
+        return [(1, 1), (2, top - 2), (top, 1)] if top > 1 else [(1, 1)]
+
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+        """As HighDegree, for every degree."""
+        return [_degree_bound(stream, tau, self.degree_bound, cells) for tau, cells in self._taus]
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
-        top = self.degree_bound
-        inner = [(1, 1), (2, top - 2)] if top > 1 else []
-        return _turns(self, [*inner, (top, 1)]) if adjacency == "replace" else None
+        return _turns(self, self._taus) if adjacency == "replace" else None
 
     def _value_change_bound(self) -> ValueChangeBound:
         """Each end of an edge moves one cell by 1; in the worst case all ends move the same cell."""

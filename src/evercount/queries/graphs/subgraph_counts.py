@@ -259,7 +259,5 @@ class KStars(_SubgraphCount):
         return self.vertices * comb(self.degree_bound, self.k)
 
     def parameters(self) -> dict[str, Any]:
-        values = super().parameters()
-        if self.max_per_edge is None:
-            del values["max_per_edge"]
-        return values
+        given = super().parameters().items()
+        return {name: value for name, value in given if name != "max_per_edge" or value is not None}
