@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final, get_args
 
 import numpy as np
@@ -78,8 +79,9 @@ def public_names(what: str, given: Any, legal: tuple[str, ...] = ()) -> tuple[st
 class Query(Sensitivities, Generic[V_co]):
     """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out.
 
-    A subclass declares `cells`, `encode`, `squared_sensitivity` and `parameters`; all else has a default. It publishes
-    its noisy running sums as they are, unless `publishing` says otherwise.
+    A subclass declares `cells`, `encode` and `squared_sensitivity`, and `parameters` where the constructor's arguments
+    are not attributes of the same names; all else has a default. It publishes its noisy running sums as they are,
+    unless `publishing` says otherwise.
 
     >>> class Even(Query[float]):
     ...     name, cells = "even", 1
@@ -87,8 +89,6 @@ class Query(Sensitivities, Generic[V_co]):
     ...         return np.asarray([sum(number % 2 == 0 for number in events)]), state
     ...     def squared_sensitivity(self, adjacency):
     ...         return 1.0
-    ...     def parameters(self):
-    ...         return {}
     >>> Even().encode_run(None, [[1, 2], [4, 6]])[0].tolist()
     [[1], [2]]
     """
@@ -276,13 +276,13 @@ class Query(Sensitivities, Generic[V_co]):
 
     # -- identity ----------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments, JSON-serialisable: ``type(self)(**self.parameters())`` equals self.
 
         Returns:
-            The arguments by name.
+            The arguments by name: the attributes of these names, unless a subclass says otherwise.
         """
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
     def identity(self) -> list[Any]:
         """[name, parameters] as keys of noise are derived from them."""

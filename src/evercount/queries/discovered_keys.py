@@ -105,9 +105,6 @@ class DiscoveredKeys(Query[FloatArray]):
         """One label per number that a tick publishes now; public."""
         return (*RESERVED, *state.public)
 
-    def parameters(self) -> dict[str, Any]:
-        return {"every": self.every, "minimum": self.minimum, "share": self.share}
-
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S = 2 over the total and the counts of all possible keys: `discovered_keys.proof.md`, Lemma 1."""
         is_replace(adjacency)  # refuses what is no adjacency

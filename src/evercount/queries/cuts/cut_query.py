@@ -101,9 +101,6 @@ class Cuts(PowerQuery[FloatArray]):
         """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge."""
         return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit", noise=noise)
 
-    def parameters(self) -> dict[str, Any]:
-        return {"vertices": self.vertices, "weights": self.weights, "grid": self.grid, "swap": self.swap}
-
     def _read(self, number: int, update: Any) -> tuple[int, int]:
         """The cell of an update, and its weight in grid units."""
         n, least = self.vertices, -1 if self.weights == "signed" else 0
