@@ -72,8 +72,9 @@ class GenProtPlan:
             raise ParameterError("the public seed holds half a character: it cannot be written as UTF-8") from None
         check_whole("candidates", self.candidates, 2, MOST_CANDIDATES)
         # the shape refuses what cannot be run: too many buckets, a bad delta, an epsilon that no noise can be found for
-        for name in ("epsilon", "n", "buckets", "delta"):
-            object.__setattr__(self, name, getattr(self.shape, name))
+        shape = self.shape
+        for name, value in (("epsilon", shape.epsilon), ("n", shape.n), ("buckets", shape.w), ("delta", shape.delta)):
+            object.__setattr__(self, name, value)
         if self.rule == "paper":
             _ = self._mu
         if self.exact_epsilon > self.epsilon:
