@@ -46,14 +46,14 @@ def _row(name: str, value: float, unit: str, target: float | None, note: str) ->
 
 def _client(batches: int = 20, size: int = 200) -> list[dict[str, Any]]:
     """Medians over the clients of a batch, and the least of them over batches: other work on the machine only adds."""
-    root = Secret.generate()
+    root, plan = Secret.generate(), LocalPlan(EPSILON, DELTA, CLIENTS)
     medians: dict[str, list[float]] = {"built": [], "message": [], "both": []}
     for batch in range(batches):
         parts: dict[str, list[float]] = {name: [] for name in medians}
         for number in range(size):
             secret = root.derive(f"{batch} {number}")
             start = time.perf_counter()
-            client = LocalClient(EPSILON, DELTA, CLIENTS, secret)
+            client = LocalClient(plan, secret)
             built = time.perf_counter()
             client.message(0.3)
             stop = time.perf_counter()
@@ -85,9 +85,9 @@ def run() -> list[dict[str, Any]]:
     messages = [plan.header + row.astype(ENTRY).tobytes() for row in entries]
 
     def merge() -> None:
-        total = LocalServer(EPSILON, DELTA, CLIENTS)
+        total = LocalServer(plan)
         for start in range(0, len(messages), 5000):
-            part = LocalServer(EPSILON, DELTA, CLIENTS)
+            part = LocalServer(plan)
             part.add_many(messages[start : start + 5000])
             total.merge(part)
 

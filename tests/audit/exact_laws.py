@@ -24,7 +24,7 @@ from evercount.audit.attack import AttackReport, attack
 from evercount.audit.replay import Claim, Data, Published
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.local.client_and_server import LocalClient
-from evercount.local.collection_plan import Form, shared_plan
+from evercount.local.collection_plan import Form, LocalPlan
 from evercount.local.genprot import GenProtClient
 from evercount.local.genprot_plan import BITS, GenProtPlan
 from evercount.local.hierarchical import HierarchyClient, HierarchyPlan, encode
@@ -299,7 +299,7 @@ class LocalProgram:
     """A Gaussian client of the local model as a program: one value in, one message out, a column for each entry."""
 
     def __init__(self, epsilon: float, delta: float, form: Form, client: Any = LocalClient) -> None:
-        self.plan = shared_plan(epsilon, delta, 1000, form, 4)
+        self.plan = LocalPlan(epsilon, delta, 1000, form, 4)
         self.name = f"local client, {form}"
         self._client = client
 
@@ -310,7 +310,7 @@ class LocalProgram:
 
     def run(self, data: Data, secret: Secret) -> Published:
         plan = self.plan
-        client = self._client(plan.epsilon, plan.delta, plan.n, secret, plan.form, buckets=plan.w)
+        client = self._client(plan, secret)
         entries = unpack(plan, client.message(data[0][0]))
         client.close()
         labels = tuple(f"entry {number}" for number in range(plan.entries))

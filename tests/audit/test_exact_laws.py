@@ -19,7 +19,7 @@ from exact_laws import (
 )
 
 from evercount import Secret
-from evercount.local import LocalClient
+from evercount.local import LocalClient, LocalPlan
 from evercount.local.genprot import GenProtClient
 from evercount.local.hierarchical import HierarchyClient, HierarchyPlan, encode
 from evercount.noise.laplace_sampler import ExactLaplace
@@ -130,9 +130,8 @@ def test_randomisers_with_a_wrong_keep_probability_are_caught() -> None:
 class AThirdOfTheNoise(LocalClient):
     """A third of the noise; header and format are those of the honest plan."""
 
-    def __init__(self, epsilon: float, delta: float, *rest: Any, **options: Any) -> None:
-        super().__init__(epsilon, delta, *rest, **options)
-        honest = self.plan
+    def __init__(self, honest: LocalPlan, secret: Secret) -> None:
+        super().__init__(honest, secret)
         self.plan = replace(honest)
         vars(self.plan).update(scale=honest.scale // 3, shift=honest.shift, radius=honest.radius, header=honest.header)
 

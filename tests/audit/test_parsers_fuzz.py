@@ -180,7 +180,7 @@ def test_messages_of_clients(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         rest = rest.ljust(size(plan) - len(head), b"\0")
     message = head + rest
-    server = LocalServer(1.0, 1e-6, 400)
+    server = LocalServer(plan)
     taken = server.add_many([message, None, message])
     try:
         unpack_message(plan, message)
@@ -207,7 +207,7 @@ def test_messages_of_hierarchical_and_genprot_clients(message: Any, number: Any)
         assert (server.accepted, server.rejected) == (1, 0)
 
 
-DUMPS: list[Any] = [LocalServer(1.0, 1e-6, 400), GenProtServer(GenProtPlan(1.0, 100, "fuzz", buckets=4))]
+DUMPS: list[Any] = [LocalServer(LocalPlan(1.0, 1e-6, 400)), GenProtServer(GenProtPlan(1.0, 100, "fuzz", buckets=4))]
 DUMPS.append(HierarchyServer(HierarchyPlan(1.0, 4)))
 
 

@@ -15,7 +15,7 @@ from evercount.engine.close_ticks import TickTotals, close_ticks
 from evercount.engine.release import Releases
 from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
-from evercount.local import LocalServer, simulate
+from evercount.local import LocalPlan, LocalServer, simulate
 from evercount.local.collection_plan import Form
 from evercount.noise import Secret
 from evercount.queries import QUERIES, Average, Histogram, Query
@@ -199,7 +199,7 @@ def test_sparse_counters(method: str | None, most: int | None, delta: float) -> 
 @pytest.mark.parametrize("seed", range(3))
 def test_local_estimates(form: Form, seed: int) -> None:
     """What is published is made monotone, and its interval comes from the numbers before that."""
-    server = LocalServer(0.3, 1e-6, 200, form)
+    server = LocalServer(LocalPlan(0.3, 1e-6, 200, form))
     server.add_entries(simulate(server.plan, np.full(200, 0.6), Secret.from_hex(f"{seed:064x}")))
     estimate = server.estimate()
     found = [

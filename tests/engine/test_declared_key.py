@@ -12,7 +12,7 @@ from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.build_parameters import unpack
 from evercount.factorizations import FACTORIZATIONS, SquareRoot, factorization
-from evercount.local import LocalClient
+from evercount.local import LocalClient, LocalPlan
 from evercount.mechanisms.calibrate import declaration_fingerprint
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.sparse import SparseCount
@@ -113,6 +113,8 @@ def test_sparse_counters_and_clients_of_one_secret_differ() -> None:
     one, other = (SparseCount(1.0, horizon, max_ones=5, method="partition", secret=SECRET) for horizon in (100, 101))
     ticks = [counter._ticks.draw(np.arange(400), 0.1, 1) for counter in (one, other)]
     assert np.mean(ticks[0] == ticks[1]) < 0.5
-    messages = [LocalClient(1.0, delta, 2000, SECRET, buckets=64).message(0.5) for delta in (1e-6, 1.0001e-6)]
+    messages = [
+        LocalClient(LocalPlan(1.0, delta, 2000, buckets=64), SECRET).message(0.5) for delta in (1e-6, 1.0001e-6)
+    ]
     entries = [np.frombuffer(message[8:], "<i2").astype(float) for message in messages]
     assert abs(np.corrcoef(entries[0], entries[1])[0, 1]) < 6 / 8

@@ -15,6 +15,7 @@ import pytest
 from evercount import Budget, Count, Secret, Stream
 from evercount.errors import EvercountError, ParameterError
 from evercount.local import LocalClient
+from evercount.local.collection_plan import LocalPlan
 from evercount.local.genprot import GenProtClient
 from evercount.local.genprot_plan import GenProtPlan
 from evercount.noise import secret as noise_owner
@@ -140,7 +141,7 @@ def test_a_fork_of_a_stream_is_refused(action: str, restored: bool) -> None:
 
 def test_forks_of_counters_and_clients_are_refused() -> None:
     counter = SparseCount(1.0, 50)
-    clients = LocalClient(1.0, 1e-6, 100), GenProtClient(GenProtPlan(1.0, 100, "seed"), 3)
+    clients = LocalClient(LocalPlan(1.0, 1e-6, 100)), GenProtClient(GenProtPlan(1.0, 100, "seed"), 3)
     assert "this counter belongs to another process" in in_a_fork(lambda: counter.step(1))
     assert "this counter belongs to another process" in in_a_fork(counter.snapshot)
     for client in clients:

@@ -19,7 +19,7 @@ from evercount.engine.user_counting import fingerprint
 from evercount.errors import AlreadyReleased, EvercountError, InputError, ParameterError, SnapshotError
 from evercount.factorizations import BinaryTree, Honaker
 from evercount.graphs import Edges
-from evercount.local import LocalClient
+from evercount.local import LocalClient, LocalPlan
 from evercount.sparse import SparseCount
 from many_streams import least_share, noise_of, smooth_stream
 
@@ -497,7 +497,7 @@ def test_an_interrupted_sparse_counter_refuses(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_local_client_is_neither_copied_nor_pickled() -> None:
-    client = LocalClient(0.5, 1e-6, 1000)
+    client = LocalClient(LocalPlan(0.5, 1e-6, 1000))
     for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(ParameterError, match="client is not"):
             attempt(client)
@@ -505,7 +505,7 @@ def test_a_local_client_is_neither_copied_nor_pickled() -> None:
 
 def test_a_local_client_answers_one_of_two_threads() -> None:
     for _ in range(20):
-        client = LocalClient(0.5, 1e-6, 1000)
+        client = LocalClient(LocalPlan(0.5, 1e-6, 1000))
         answers: list[object] = []
         barrier = threading.Barrier(2)
 

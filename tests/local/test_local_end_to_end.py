@@ -22,7 +22,7 @@ def secret(seed: int) -> Secret:
 
 
 def collect(data: np.ndarray, epsilon: float, form: str = "one-counter", seed: int = 1) -> LocalEstimate:
-    server = LocalServer(epsilon, 1e-6, len(data), form)  # type: ignore[arg-type]
+    server = LocalServer(LocalPlan(epsilon, 1e-6, len(data), form))  # type: ignore[arg-type]
     rows = 2**22 // server.plan.entries
     for start in range(0, len(data), rows):
         part = data[start : start + rows]
@@ -77,7 +77,7 @@ def test_two_counters_are_right_and_worse() -> None:
 def many_collections(plan: LocalPlan, data: np.ndarray, number: int) -> tuple[list[LocalEstimate], np.ndarray]:
     """Estimates of as many collections of the same clients, and what x would be without noise."""
     entries = simulate(plan, np.tile(data, number), secret(9)).reshape(number, len(data), plan.entries)
-    server = LocalServer(plan.epsilon, plan.delta, plan.n, plan.form)
+    server = LocalServer(plan)
     server.add_entries(entries[0])
     sums = entries.sum(axis=1, dtype=np.int64)
     np.testing.assert_array_equal(server._sums, sums[0])

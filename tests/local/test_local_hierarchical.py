@@ -11,7 +11,15 @@ import pytest
 
 from evercount._validate import FloatArray
 from evercount.errors import AlreadyReleased, InputError, MessageRejected, ParameterError
-from evercount.local import HierarchyClient, HierarchyEstimate, HierarchyPlan, HierarchyServer, LocalServer, simulate
+from evercount.local import (
+    HierarchyClient,
+    HierarchyEstimate,
+    HierarchyPlan,
+    HierarchyServer,
+    LocalPlan,
+    LocalServer,
+    simulate,
+)
 from evercount.local.hierarchical import MESSAGE, encode, hadamard, prefix_map
 from evercount.noise import Secret
 from many_streams import least_share
@@ -136,7 +144,7 @@ def test_largest_error_of_the_distribution(epsilon: float, most: float) -> None:
     assert abs(estimate.median - np.median(points)) < 0.05
     assert estimate.quantile(0.01) < estimate.quantile(0.5) < estimate.quantile(0.99)
     if epsilon == 1.0:
-        server = LocalServer(epsilon, 1e-6, 100_000)
+        server = LocalServer(LocalPlan(epsilon, 1e-6, 100_000))
         server.add_entries(simulate(server.plan, points[:20_000], Secret.from_hex("05" * 32)))
         gaussian = server.estimate().slopes[1:] / 2 + 0.5
         ends = np.searchsorted(np.sort(points[:20_000]), np.arange(1, server.plan.w + 1) / server.plan.w) / 20_000

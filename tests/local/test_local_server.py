@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
-from evercount.local import LocalClient, LocalServer, simulate
+from evercount.local import LocalClient, LocalPlan, LocalServer, simulate
 from evercount.local.message_server import ENTRY, HEAD
 from evercount.noise import Secret
 
@@ -15,7 +15,7 @@ DATA = np.random.default_rng(1).beta(2, 5, 500)
 
 
 def server(form: str = "one-counter") -> LocalServer:
-    return LocalServer(0.5, 1e-6, 1000, form)  # type: ignore[arg-type]
+    return LocalServer(LocalPlan(0.5, 1e-6, 1000, form))  # type: ignore[arg-type]
 
 
 def messages(form: str = "one-counter") -> list[bytes]:
@@ -54,8 +54,8 @@ def bad_messages() -> list[object]:
         good[:3] + bytes([2]) + good[4:],
         good[:4] + b"\0\0\0\0" + good[8:],
         plan.header + huge.tobytes(),
-        LocalClient(0.4, 1e-6, 1000).message(0.5),
-        LocalClient(0.5, 1e-6, 1000, form="two-counter").message(0.5),
+        LocalClient(LocalPlan(0.4, 1e-6, 1000)).message(0.5),
+        LocalClient(LocalPlan(0.5, 1e-6, 1000, "two-counter")).message(0.5),
     ]
 
 

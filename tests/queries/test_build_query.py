@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from evercount.errors import ParameterError, UnknownName
-from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, build_query
+from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, build_query
 
 
 @pytest.mark.parametrize("name", [name for name in QUERIES if name != "prefix"])
@@ -21,3 +24,33 @@ def test_a_missing_parameter_is_named_with_an_example() -> None:
 def test_an_unknown_parameter_is_named_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'vertices'"):
         build_query("edges", {"vertice": 5})
+
+
+class Multiples(Query[float]):
+    """A query that leaves out `parameters`."""
+
+    name, cells = "multiples", 1
+
+    def __init__(self, of: int, shift: int = 0) -> None:
+        self.of, self.shift = of, shift
+
+    def encode(self, state: Any, events: Any) -> tuple[Any, Any]:
+        return np.asarray([sum((event - self.shift) % self.of == 0 for event in events)]), state
+
+    def squared_sensitivity(self, adjacency: Any) -> float:
+        return 1.0
+
+
+class Hidden(Multiples):
+    """One whose arguments nothing can find."""
+
+    def __init__(self, divisor: int) -> None:
+        super().__init__(divisor)
+
+
+def test_parameters_are_the_arguments_of_the_constructor() -> None:
+    query = Multiples(3, shift=1)
+    assert query.identity() == ["multiples", {"of": 3, "shift": 1}]
+    assert Multiples(**query.parameters()) == query != Multiples(3)
+    with pytest.raises(AttributeError, match="divisor"):
+        Hidden(3).identity()

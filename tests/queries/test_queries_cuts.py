@@ -91,6 +91,12 @@ def test_rounding_stays_within_half_the_grid_and_the_range() -> None:
         assert abs(rounded) <= 1
 
 
+@pytest.mark.parametrize("units", [3, 2047, 40_000, 2**20])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_weights_in_narrow_floats_stay_within_the_range(kind: Any, units: int) -> None:
+    assert Cuts(2, grid=1 / units).encode(None, [(0, 1, kind(1))])[0].tolist() == [units]
+
+
 @pytest.mark.parametrize(
     ("events", "message"),
     [

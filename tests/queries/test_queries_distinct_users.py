@@ -12,10 +12,11 @@ import pytest
 from evercount import ActiveUsers, Budget, DistinctUsers, Stream
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.errors import InputError, ParameterError
+from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.factorizations import factorization
 from evercount.planning.compare import plan
 from evercount.privacy import Adjacency
+from evercount.queries import Occupancy, Query
 from many_streams import smooth_stream
 from neighbouring_streams import all_neighbours, all_streams, change_norm, worst_pair
 from tiers import soak_but
@@ -52,6 +53,14 @@ def test_bad_events_change_nothing(event: Any) -> None:
 def test_bad_parameters(bad: dict[str, Any]) -> None:
     with pytest.raises(ParameterError):
         DistinctUsers(**bad)
+
+
+@pytest.mark.parametrize("query", [DistinctUsers, ActiveUsers, Occupancy])
+def test_keys_that_do_not_fit_the_memory_are_refused(query: type[Query], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evercount._validate.os.sysconf", lambda name: 64)  # a machine with room for four cells
+    query(["a", "b", "c", "d"])  # type: ignore[call-arg]
+    with pytest.raises(TooLarge, match="5 cells"):
+        query(["a", "b", "c", "d", "e"])  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])

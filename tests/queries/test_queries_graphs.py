@@ -284,6 +284,15 @@ def test_parameters_are_checked() -> None:
         Edges(4).load_state({"edges": 3})
 
 
+@pytest.mark.parametrize(
+    ("stream", "sign", "remedy"), [("insert", (), " or use enforce_degree=True"), ("mixed", (1,), "")]
+)
+def test_the_remedy_for_a_degree_that_is_too_large_is_a_legal_one(stream: Any, sign: Any, remedy: str) -> None:
+    query = Edges(4, stream, max_degree=1)
+    with pytest.raises(InputError, match=f"max_degree=1; promise more{remedy}$"):
+        query.encode(query.initial_state(), [(0, 1, *sign), (0, 2, *sign)])
+
+
 def test_what_does_not_fit_is_refused_at_construction() -> None:
     with pytest.raises(TooLarge, match="GiB"):
         DegreeHistogram(2**31, max_degree=2**31 - 1)

@@ -76,6 +76,7 @@ def test_parameters_build_the_same_query() -> None:
         {"columns": [ONE]},
         {"columns": [AB, []]},
         {"columns": [["a", "a"]]},
+        {"columns": [{"a", "b"}, XYZ]},
         {"columns": [["*", "a"], AB]},
         {"columns": [AB] * 7},
         {"columns": [AB, XYZ], "tables": []},

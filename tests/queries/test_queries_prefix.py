@@ -86,6 +86,11 @@ def test_what_the_encoder_returns_is_checked(wrong: Any) -> None:
         PrefixQuery(lambda events: wrong, 2, {"replace": 1}).encode(None, [])
 
 
+def test_an_encoder_of_fractions_is_told_what_to_do() -> None:
+    with pytest.raises(InputError, match="choose a finer grid and round"):
+        PrefixQuery(lambda events: [0.5], 1, {"replace": 1}).encode(None, [])
+
+
 def test_whole_floats_and_booleans_are_taken() -> None:
     for vector in ([1.0, -2.0], np.array([True, False])):
         assert PrefixQuery(lambda events, v=vector: v, 2, {"replace": 1}).encode(None, [])[0].dtype == np.int64
@@ -354,3 +359,7 @@ def test_a_state_that_a_snapshot_would_change_is_refused(state: Any) -> None:
         query.encode(query.initial_state(), [])
     fine = PrefixQuery(lambda old, events: ([0], {"a": [1, 2.5, None, True]}), 1, {"add-remove": 1.0}, state={"a": 1})
     assert fine.encode(fine.initial_state(), [])[1] == {"a": [1, 2.5, None, True]}
+    nothing = PrefixQuery(lambda old, events: ([int(old is None)], None), 1, {"add-remove": 1.0}, state="new")
+    row, state = nothing.encode("new", [])
+    assert (row.tolist(), state) == ([0], None)
+    assert nothing.encode(state, [])[0].tolist() == [1], "null is a JSON value, and the encoder still has a state"

@@ -326,7 +326,7 @@ def test_refusals() -> None:
         counter.step(0)
     assert caught.value.horizon == 10
     assert "10 ticks" in str(caught.value)
-    for bad_run in (5, "12", b"12", [[1], [1, 2]], [[1]], [0.5]):
+    for bad_run in (5, np.array(5), "12", b"12", [[1], [1, 2]], [[1]], [0.5]):
         with pytest.raises(InputError):
             SparseCount(1.0, 10).run(bad_run)  # type: ignore[arg-type]
     with pytest.raises(SnapshotError):

@@ -43,8 +43,7 @@ from evercount.files.release_run import release_file
 from evercount.mechanisms.laplace_noise import node_rate
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.queries.base import Query
-from evercount.queries.histogram import OTHER
+from evercount.queries.base import OTHER, Query
 from evercount.queries.sensitivities import rows_of
 
 

@@ -16,8 +16,8 @@ from evercount._validate import BoolArray, FloatArray, IntArray, check_probabili
 from evercount.engine.error_model import ErrorModel, Part
 from evercount.engine.views import View
 from evercount.errors import ParameterError
-from evercount.queries.discovered_keys import RESERVED, TOTAL
-from evercount.queries.histogram import OTHER
+from evercount.queries.base import OTHER, TOTAL
+from evercount.queries.discovered_keys import RESERVED
 from evercount.queries.key_counts import Thresholds
 from evercount.queries.publishing import CellErrors, Limits
 

@@ -9,19 +9,21 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount.errors import AlreadyReleased, InputError, ParameterError
-from evercount.local.collection_plan import Form, LocalPlan, shared_plan
+from evercount._validate import check_kind
+from evercount.errors import AlreadyReleased, InputError
+from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import LocalEstimate, make_estimate
 from evercount.local.losses import Absolute, Loss, check_point, check_points
-from evercount.local.message_server import ENTRY, MessageServer, inside, unpack
+from evercount.local.message_server import ENTRY, MessageServer, check_plan, inside, unpack
 from evercount.noise import ExactNoise, NoiseOwner, Secret
 from evercount.noise.normal_sampler import NormalSequence
 from evercount.noise.prf import Prf, counter
+from evercount.noise.secret import check_secret
 
 ROUNDING_MARGIN = 2.0**-32
 """Doubles round an entry only where it is farther from a boundary; they are then right: `local.proof.md`, lemma 5."""
@@ -45,18 +47,15 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
         declared: The public plan as a text.
 
     Raises:
-        ParameterError: If the secret or the loss is none, or if the place is taken.
+        ParameterError: The secret or the loss is of another kind, or a client of the same secret is alive.
     """
 
     _owner_noun: ClassVar[str] = "client"
 
     def __init__(self, secret: Secret | None, loss: Loss | None, declared: str) -> None:
+        check_kind("loss", loss, Loss | None, "Absolute()")
         self.loss = Absolute() if loss is None else loss
-        if not isinstance(self.loss, Loss):
-            raise ParameterError(f"loss must be a Loss such as Absolute(), got {loss!r}")
-        if not (secret is None or isinstance(secret, Secret)):
-            raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
-        root = Secret.generate() if secret is None else secret
+        root = Secret.generate() if secret is None else check_secret(secret)
         self._secret = root.derive(f"evercount/local/2/{type(self.loss).__name__}/{declared}")
         self._own(None if secret is None else self._secret)
         self._sent: tuple[float, Message] | None = None
@@ -105,42 +104,28 @@ class LocalClient(OneMessage[bytes]):
     reveal their difference.
 
     Args:
-        epsilon: The ε of the message, above 0.
-        delta: The δ of the message, between 0 and 1.
-        n: The number of clients that is planned for.
+        plan: The public plan.
         secret: The client's own secret; None for a fresh one.
-        form: "one-counter", or "two-counter" for the form of the paper.
-        buckets: How many buckets [0, 1] is cut into; None takes ⌈ε√n⌉.
         loss: What the server will minimise; None for the absolute loss.
 
     Raises:
-        ParameterError: An argument is of another kind or outside its range, or a client of the same secret is alive.
-        TooLarge: As for `LocalPlan`.
+        ParameterError: An argument is of another kind, or a client of the same secret is alive.
 
-    **Guarantee.** The message is (epsilon, delta)-LDP on a real computer: `local.proof.md`, theorem 1. Test:
+    **Guarantee.** The message is (plan.epsilon, plan.delta)-LDP on a real computer: `local.proof.md`, theorem 1. Test:
     tests/local/test_local_client.py::test_message_is_the_rounding_of_the_exact_sum.
 
-    >>> client = LocalClient(1.0, 1e-6, 10_000)
+    >>> client = LocalClient(LocalPlan(1.0, 1e-6, 10_000))
     >>> client.message(0.25) == client.message(0.25)
     True
     """
 
-    def __init__(
-        self,
-        epsilon: float,
-        delta: float,
-        n: int,
-        secret: Secret | None = None,
-        form: Form = "one-counter",
-        *,
-        buckets: int | None = None,
-        loss: Loss | None = None,
-    ) -> None:
-        self.plan = shared_plan(epsilon, delta, n, form, buckets)
-        super().__init__(secret, loss, self.plan.public_text)
+    def __init__(self, plan: LocalPlan, secret: Secret | None = None, *, loss: Loss | None = None) -> None:
+        check_plan(plan, LocalPlan)
+        super().__init__(secret, loss, plan.public_text)
+        self.plan = plan
 
     def __repr__(self) -> str:
-        return f"LocalClient(epsilon={self.plan.epsilon:g}, delta={self.plan.delta:g}, n={self.plan.n}, {self.loss!r})"
+        return f"LocalClient({self.plan!r}, {self.loss!r})"
 
     def _make(self, point: float) -> bytes:
         bucket = min(max(math.ceil(point * self.plan.w), 1), self.plan.w)
@@ -164,10 +149,8 @@ def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
         for place in np.flatnonzero(off >= 0.5 - ROUNDING_MARGIN).tolist():
             units = (int(math.ldexp(mean[place], plan.shift)) << 128) + plan.scale * noise.exact(place)
             rounded[place] = (units >> 127 + plan.shift) + 1 >> 1  # ⌊t + ½⌋ = ⌊(⌊2t⌋ + 1)/2⌋
-    for part in plan.parts:
-        vector = rounded[part]
-        if vector.dot(vector) > plan.radius**2:
-            rounded[:] = 0.0
+    if not inside(plan, rounded[np.newaxis])[0]:
+        rounded[:] = 0.0
     return rounded.astype(ENTRY).tobytes()
 
 
@@ -213,36 +196,30 @@ class LocalServer(MessageServer):
     """Sums of accepted messages. Servers of equal plans merge, in any order, to the same sums.
 
     Args:
-        epsilon: As the clients have it.
-        delta: As the clients have it.
-        n: As the clients have it.
-        form: As the clients have it.
-        buckets: As the clients have it.
+        plan: The public plan of the clients.
 
     Raises:
-        ParameterError: An argument is outside its range.
-        TooLarge: As for `LocalPlan`.
+        ParameterError: plan is not a `LocalPlan`.
 
     **Guarantee.** The sums are exact integers. A rejected message changes nothing but the number of rejected ones. An
     accepted message, however it was made, moves any entry of x̂ by at most `poison_bound()`/accepted. Proof:
     `local.proof.md`, lemma 4. Test:
     tests/local/test_local_server.py::test_a_poisoned_message_moves_no_more_than_its_share.
 
-    >>> from evercount.local import LocalClient
-    >>> server = LocalServer(1.0, 1e-6, 100)
-    >>> server.add_many(LocalClient(1.0, 1e-6, 100).message(0.25) for _ in range(100))
+    >>> plan = LocalPlan(1.0, 1e-6, 100)
+    >>> server = LocalServer(plan)
+    >>> server.add_many(LocalClient(plan).message(0.25) for _ in range(100))
     100
     >>> 0 <= server.estimate().median <= 1
     True
     """
 
     plan: LocalPlan
+    _plans = LocalPlan
 
-    def __init__(
-        self, epsilon: float, delta: float, n: int, form: Form = "one-counter", *, buckets: int | None = None
-    ) -> None:
-        self.plan = shared_plan(epsilon, delta, n, form, buckets)
-        self._sums = np.zeros(self.plan.entries, np.int64)
+    def __init__(self, plan: LocalPlan) -> None:
+        super().__init__(plan)
+        self._sums = np.zeros(plan.entries, np.int64)
 
     def _receive(self, message: Any) -> None:
         self._sums += unpack(self.plan, message).astype(np.int64)
@@ -286,8 +263,3 @@ class LocalServer(MessageServer):
         rows = LocalEstimate(self.plan, 1, np.zeros(self.plan.w + 1)).rows
         norms = np.linalg.norm(rows.reshape(len(rows), self.plan.counters, self.plan.w), axis=2).sum(axis=1)
         return float(2 * self.plan.radius * self.plan.entry * norms.max()) * (1 + 1e-9)
-
-    @classmethod
-    def _of(cls, *parameters: Any) -> Self:
-        *others, buckets = parameters
-        return cls(*others, buckets=buckets)

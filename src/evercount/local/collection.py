@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
 from evercount._validate import check_name
 from evercount.errors import ParameterError
 from evercount.local.client_and_server import LocalClient, LocalServer
-from evercount.local.collection_plan import LocalPlan, shared_plan
+from evercount.local.collection_plan import LocalPlan
 from evercount.local.hierarchical import HierarchyClient, HierarchyPlan, HierarchyServer
 from evercount.local.losses import Loss
 from evercount.noise import Secret
@@ -53,21 +54,18 @@ class Collection:
 
     def __post_init__(self) -> None:
         check_name("form of a collection", self.form, get_args(CollectionForm))
-        hierarchical = self.form == "hierarchical"
-        if hierarchical and self.delta:
-            raise ParameterError(f"the hierarchical form has no delta: leave it out, got {self.delta!r}")
-        if not hierarchical and (self.delta is None or self.n is None):
-            raise ParameterError(f"the form {self.form!r} needs delta and n")
         _ = self.plan  # refuses what is out of range
 
-    @property
+    @cached_property
     def plan(self) -> HierarchyPlan | LocalPlan:
         """The public parameters of the chosen form."""
         if self.form == "hierarchical":
+            if self.delta:
+                raise ParameterError(f"the hierarchical form has no delta: leave it out, got {self.delta!r}")
             return HierarchyPlan(self.epsilon, 64 if self.buckets is None else self.buckets)
-        assert self.delta is not None
-        assert self.n is not None
-        return shared_plan(self.epsilon, self.delta, self.n, self.form, self.buckets)
+        if self.delta is None or self.n is None:
+            raise ParameterError(f"the form {self.form!r} needs delta and n")
+        return LocalPlan(self.epsilon, self.delta, self.n, self.form, self.buckets)
 
     def client(self, secret: Secret | None = None, *, loss: Loss | None = None) -> HierarchyClient | LocalClient:
         """A client, for one message; it makes its own secret unless one is given.
@@ -82,7 +80,7 @@ class Collection:
         plan = self.plan
         if isinstance(plan, HierarchyPlan):
             return HierarchyClient(plan, secret, loss=loss)
-        return LocalClient(plan.epsilon, plan.delta, plan.n, secret, plan.form, buckets=plan.w, loss=loss)
+        return LocalClient(plan, secret, loss=loss)
 
     def server(self) -> HierarchyServer | LocalServer:
         """A server that adds up messages of this collection.
@@ -91,6 +89,4 @@ class Collection:
             The server of the chosen form.
         """
         plan = self.plan
-        if isinstance(plan, HierarchyPlan):
-            return HierarchyServer(plan)
-        return LocalServer(plan.epsilon, plan.delta, plan.n, plan.form, buckets=plan.w)
+        return HierarchyServer(plan) if isinstance(plan, HierarchyPlan) else LocalServer(plan)

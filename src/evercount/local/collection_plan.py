@@ -126,11 +126,6 @@ class LocalPlan:
         return self.w * self.counters
 
     @cached_property
-    def parts(self) -> tuple[slice, ...]:
-        """Where the vector of each counter lies in a message."""
-        return tuple(slice(start, start + self.w) for start in range(0, self.entries, self.w))
-
-    @cached_property
     def factor(self) -> IntArray:
         """First column of the integer Toeplitz matrix R, in units of 1/UNIT."""
         return _factor(self.w)
@@ -260,14 +255,3 @@ class LocalPlan:
             The buckets, of the shape of `values`.
         """
         return np.clip(np.ceil(np.asarray(values, np.float64) * self.w), 1, self.w).astype(np.int64)
-
-
-_known_plan = lru_cache(maxsize=64, typed=True)(LocalPlan)  # typed: True must not find the plan of 1.0
-
-
-def shared_plan(epsilon: float, delta: float, n: int, form: Form, buckets: int | None) -> LocalPlan:
-    """One plan object for all clients and servers of equal parameters in a process: its numbers are computed once."""
-    try:
-        return _known_plan(epsilon, delta, n, form, buckets)
-    except TypeError:  # a list, say, has no hash: the plan itself refuses it, and says why
-        return LocalPlan(epsilon, delta, n, form, buckets)

@@ -13,14 +13,14 @@ import math
 import struct
 from collections.abc import Iterator
 from itertools import count
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from evercount._validate import IntArray
 from evercount.errors import InputError, MessageRejected, ParameterError
 from evercount.local.client_and_server import OneMessage
-from evercount.local.estimate import LocalEstimate, gain
+from evercount.local.estimate import LocalEstimate, conditioned
 from evercount.local.genprot_plan import BITS, GenProtPlan
 from evercount.local.losses import Loss
 from evercount.local.message_server import MessageServer, check_plan
@@ -102,7 +102,7 @@ class GenProtServer(MessageServer):
         plan: The public plan of the clients.
 
     Raises:
-        ParameterError: plan is no `GenProtPlan`.
+        ParameterError: plan is not a `GenProtPlan`.
 
     **Guarantee.** A rejected message changes nothing but the number of rejected ones. An accepted message, whatever
     its client number, moves any entry of x̂ by at most `poison_bound()`/accepted. Proof: `poison_bound`.
@@ -117,10 +117,10 @@ class GenProtServer(MessageServer):
     """
 
     plan: GenProtPlan
+    _plans = GenProtPlan
 
     def __init__(self, plan: GenProtPlan) -> None:
-        check_plan(plan, GenProtPlan)
-        self.plan = plan
+        super().__init__(plan)
         self._sums = np.zeros(plan.shape.w + 1)
 
     def add(self, number: object, message: object) -> None:  # type: ignore[override]
@@ -167,14 +167,7 @@ class GenProtServer(MessageServer):
         """The estimate from all accepted messages: unbiased for rule="best", nearly so for rule="paper"."""
         if not self.accepted:
             raise InputError("no message was accepted yet: there is nothing to estimate")
-        plan, shape = self.plan, self.plan.shape
+        plan = self.plan
         mean, variance = plan.moments
         vector = plan.centre + plan.radius * self._sums[:-1] / (mean * self.accepted)
-        prefix = shape.prefix(vector)
-        x = 2 * (prefix - gain(shape) * (prefix[-1] - 1)) - 1
-        std = plan.radius * math.sqrt(max(1.0, variance)) / mean
-        return LocalEstimate(shape, self.accepted, np.concatenate([[-1.0], x]), std)
-
-    @classmethod
-    def _of(cls, *parameters: Any) -> Self:
-        return cls(GenProtPlan(*parameters))
+        return conditioned(plan.shape, self.accepted, vector, plan.radius * math.sqrt(max(1.0, variance)) / mean)

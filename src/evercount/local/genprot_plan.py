@@ -14,9 +14,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from evercount._validate import FloatArray, IntArray, check_count, check_name, check_positive
+from evercount._validate import FloatArray, IntArray, check_name, check_whole
 from evercount.errors import ParameterError
-from evercount.local.collection_plan import MISS, UNIT, LocalPlan, shared_plan
+from evercount.local.collection_plan import MISS, UNIT, LocalPlan
 from evercount.privacy import Budget
 
 Rule = Literal["best", "paper"]
@@ -63,8 +63,6 @@ class GenProtPlan:
     delta: float = 1e-6
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
-        object.__setattr__(self, "n", check_count("n", self.n))
         check_name("rule of GenProt", self.rule, get_args(Rule))
         if not isinstance(self.seed, str) or not self.seed:
             raise ParameterError("the public seed must be a nonempty text")
@@ -72,22 +70,22 @@ class GenProtPlan:
             self.seed.encode()
         except UnicodeEncodeError:
             raise ParameterError("the public seed holds half a character: it cannot be written as UTF-8") from None
-        count = check_count("candidates", self.candidates)
-        if not 2 <= count <= MOST_CANDIDATES:
-            raise ParameterError(f"candidates must lie between 2 and {MOST_CANDIDATES}, got {count}")
-        object.__setattr__(self, "candidates", count)
-        # refuse here what cannot be run: too many buckets, a bad delta, an epsilon that the noise cannot be found for
-        object.__setattr__(self, "buckets", self.shape.w)
-        object.__setattr__(self, "delta", self.shape.delta)
+        check_whole("candidates", self.candidates, 2, MOST_CANDIDATES)
+        # the shape refuses what cannot be run: too many buckets, a bad delta, an epsilon that no noise can be found for
+        shape = self.shape
+        for name, value in (("epsilon", shape.epsilon), ("n", shape.n), ("buckets", shape.w), ("delta", shape.delta)):
+            object.__setattr__(self, name, value)
         if self.rule == "paper":
             _ = self._mu
         if self.exact_epsilon > self.epsilon:
-            raise ParameterError(f"the paper's rule costs {self.exact_epsilon:.3g} with {count} candidates; use more")
+            raise ParameterError(
+                f"the paper's rule costs {self.exact_epsilon:.3g} with {self.candidates} candidates; use more"
+            )
 
     @cached_property
     def shape(self) -> LocalPlan:
         """Buckets and factor R of the Gaussian protocol; its noise is not used."""
-        return shared_plan(self.epsilon, self.delta, self.n, "one-counter", self.buckets)
+        return LocalPlan(self.epsilon, self.delta, self.n, "one-counter", self.buckets)
 
     @cached_property
     def _mu(self) -> float:
@@ -126,11 +124,10 @@ class GenProtPlan:
 
     @cached_property
     def _table(self) -> FloatArray:
-        w = self.shape.w
-        table = np.zeros((w, w))
-        for j in range(w):
-            table[j, j:] = self.shape.factor[: w - j] / UNIT
-        return table
+        """All R·e_j, one in each row."""
+        from scipy.linalg import toeplitz
+
+        return np.ascontiguousarray(toeplitz(self.shape.factor, np.zeros(self.shape.w)).T / UNIT)
 
     @cached_property
     def radius(self) -> float:

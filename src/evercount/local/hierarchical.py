@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal, localcontext
 from functools import cached_property, lru_cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -153,6 +153,9 @@ class HierarchyServer(MessageServer):
     Args:
         plan: The public plan of the clients.
 
+    Raises:
+        ParameterError: plan is not a `HierarchyPlan`.
+
     **Guarantee.** A message that no client sends is rejected and changes nothing but the number of rejected ones. Test:
     tests/local/test_local_hierarchical.py::test_bad_messages_are_rejected.
 
@@ -165,9 +168,10 @@ class HierarchyServer(MessageServer):
     """
 
     plan: HierarchyPlan
+    _plans = HierarchyPlan
 
     def __init__(self, plan: HierarchyPlan) -> None:
-        self.plan = plan
+        super().__init__(plan)
         # how many messages of each level, then the sums of its coefficients, level after level
         self._sums = np.zeros(plan.levels + sum(map(plan.nodes, range(1, plan.levels + 1))), np.int64)
 
@@ -187,10 +191,6 @@ class HierarchyServer(MessageServer):
                 self._counts[level - 1] += 1
                 return
         raise MessageRejected(f"a message is {MESSAGE.size} bytes: a level, a coefficient of it and a bit")
-
-    @classmethod
-    def _of(cls, *parameters: Any) -> Self:
-        return cls(HierarchyPlan(*parameters))
 
     def estimate(self) -> HierarchyEstimate:
         """The distribution of all accepted values; needs a message of every level."""

@@ -72,7 +72,7 @@ class Loss(ABC):
         """
 
     def sample(self, data: Any, u: float) -> float:
-        """Z(d) from a uniform u in [0, 1): the smallest θ in [0, 1] with (1 + ℓ′(θ, d))/2 > u, to 2^−53; else 1.
+        """Z(d) from a uniform u in [0, 1): the smallest double θ in [0, 1] with (1 + ℓ′(θ, d))/2 > u; 1 without one.
 
         Args:
             data: The data point d.
@@ -97,8 +97,7 @@ class Loss(ABC):
         if reached(0.0):
             return 0.0
         low, high = 0.0, 1.0
-        while high - low > 2.0**-53:
-            middle = (low + high) / 2
+        while low < (middle := (low + high) / 2) < high:
             low, high = (low, middle) if reached(middle) else (middle, high)
         return high
 
@@ -145,13 +144,6 @@ class Quantile(Loss):
     def derivative(self, theta: float, data: Any) -> float:
         return 1 - self.tau if theta >= check_point(data) else -self.tau
 
-    def sample(self, data: Any, u: float) -> float:
-        """0, d or 1 with probabilities (1 − τ)/2, 1/2 and τ/2."""
-        d = check_point(data)
-        if u < (1 - self.tau) / 2:
-            return 0.0
-        return d if u < 1 - self.tau / 2 else 1.0
-
 
 @dataclass(frozen=True)
 class Hinge(Loss):
@@ -180,13 +172,6 @@ class Hinge(Loss):
         if y == 1:
             return 0.0 if theta >= x + self.margin else -1.0
         return 1.0 if theta >= x - self.margin else 0.0
-
-    def sample(self, data: Any, u: float) -> float:
-        """The kink with probability 1/2, else the end of [0, 1] towards which the loss is flat."""
-        x, y = labelled_point(data)
-        if y == 1:
-            return min(x + self.margin, 1.0) if u < 0.5 else 1.0
-        return 0.0 if u < 0.5 else max(x - self.margin, 0.0)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import astuple
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import BoolArray, FloatArray
+from evercount._validate import BoolArray, FloatArray, check_kind
 from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import RiskFunction
@@ -62,17 +62,21 @@ FORMAT = 1  # the version of dumps
 
 def check_plan(plan: object, kind: type) -> None:
     """Refuse what is not a plan of this protocol."""
-    if not isinstance(plan, kind):
-        raise ParameterError(f"plan must be a {kind.__name__}, got {type(plan).__name__}")
+    check_kind("plan", plan, kind, f"{kind.__name__}(...)")
 
 
 class MessageServer(ABC):
     """Adds up messages in constant memory. Servers of equal plans merge, in any order."""
 
     plan: Any
+    _plans: ClassVar[type]  # the kind of its plan
     _sums: npt.NDArray[Any]
     accepted: int = 0
     rejected: int = 0
+
+    def __init__(self, plan: Any) -> None:
+        check_plan(plan, self._plans)
+        self.plan = plan
 
     def add(self, message: Any) -> None:
         """Add one message, or count it as rejected and raise MessageRejected.
@@ -104,11 +108,6 @@ class MessageServer(ABC):
         Raises:
             InputError: Too few messages were accepted yet.
         """
-
-    @classmethod
-    @abstractmethod
-    def _of(cls, *parameters: Any) -> Self:
-        """The server whose plan has these fields."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(astuple(self.plan))}, accepted={self.accepted}, rejected={self.rejected})"
@@ -183,7 +182,7 @@ class MessageServer(ABC):
             data = json.loads(text)
             if (data["format"], data["server"]) != (FORMAT, cls.__name__):
                 raise SnapshotError("the dump belongs to another version or kind of server")
-            server = cls._of(*data["plan"])
+            server = cls(cls._plans(*data["plan"]))
             server._sums = np.asarray(data["sums"], server._sums.dtype).reshape(server._sums.shape)
             server.accepted, server.rejected = int(data["accepted"]), int(data["rejected"])
         except (ValueError, KeyError, TypeError, OverflowError):

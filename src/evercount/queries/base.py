@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final, get_args
 
 import numpy as np
@@ -41,6 +42,9 @@ def is_replace(adjacency: Adjacency) -> bool:
 SPELLED_IN_KEYS = {"low": "lo", "high": "hi"}
 """How some parameters are spelled where keys of noise are derived from them."""
 
+OTHER, TOTAL = "other", "total"
+"""Labels of numbers that several keys share: all that are not listed, and all."""
+
 LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
 
@@ -59,25 +63,25 @@ def check_distinct(what: str, given: Sequence[Any]) -> None:
         raise ParameterError(f"{what} must be distinct; {twice!r:.120} is there twice")
 
 
-def public_names(what: str, given: Any, legal: Collection[str] = ()) -> tuple[str, ...]:
-    """`given` as distinct public texts, at least one; `what` is one of them. Those in `legal` are not checked."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+def public_names(what: str, given: Any, legal: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """`given` as distinct public texts, at least one; `what` is one of them. Those in `legal` are not checked.
+
+    A set is refused: its order is another one in the next process, and so would be the cells."""
+    if isinstance(given, str | bytes | Mapping | set | frozenset) or not isinstance(given, Iterable):
         raise ParameterError(f"{what}s must be a list of texts, not {given!r:.80}.")
-    names = tuple(given)
-    wrong = next((name for name in names if not isinstance(name, str)), None)
-    if not names or wrong is not None:
-        raise ParameterError(f"{what}s must be at least one, all of them texts, got {wrong!r:.80}.")
+    names = tuple(name if name in legal else check_public_text(f"the {what}", name) for name in given)
+    if not names:
+        raise ParameterError(f"there must be at least one {what}")
     check_distinct(f"{what}s", names)
-    for name in (name for name in names if name not in legal):
-        check_public_text(f"the {what}", name)
     return names
 
 
 class Query(Sensitivities, Generic[V_co]):
     """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out.
 
-    A subclass declares `cells`, `encode`, `squared_sensitivity` and `parameters`; all else has a default. It publishes
-    its noisy running sums as they are, unless `publishing` says otherwise.
+    A subclass declares `cells`, `encode` and `squared_sensitivity`, and `parameters` where the constructor's arguments
+    are not attributes of the same names; all else has a default. It publishes its noisy running sums as they are,
+    unless `publishing` says otherwise.
 
     >>> class Even(Query[float]):
     ...     name, cells = "even", 1
@@ -85,8 +89,6 @@ class Query(Sensitivities, Generic[V_co]):
     ...         return np.asarray([sum(number % 2 == 0 for number in events)]), state
     ...     def squared_sensitivity(self, adjacency):
     ...         return 1.0
-    ...     def parameters(self):
-    ...         return {}
     >>> Even().encode_run(None, [[1, 2], [4, 6]])[0].tolist()
     [[1], [2]]
     """
@@ -274,13 +276,13 @@ class Query(Sensitivities, Generic[V_co]):
 
     # -- identity ----------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments, JSON-serialisable: ``type(self)(**self.parameters())`` equals self.
 
         Returns:
-            The arguments by name.
+            The arguments by name: the attributes of these names, unless a subclass says otherwise.
         """
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
     def identity(self) -> list[Any]:
         """[name, parameters] as keys of noise are derived from them."""

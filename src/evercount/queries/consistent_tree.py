@@ -120,18 +120,13 @@ class ConsistentTree:
         return np.concatenate(final, axis=1)
 
     @cached_property
-    def _final(self) -> list[FloatArray]:
-        """Variance of each node's final estimate, per level."""
+    def variances(self) -> FloatArray:
+        """Variance of each node's final estimate, in units of a cell's variance."""
         final = [self.own[0]]
         for level, parents in enumerate(self._parents):
             share = self._share[level]
             final.append(self.own[level + 1] * (1 - share) + share**2 * final[level][parents])
-        return final
-
-    @property
-    def variances(self) -> FloatArray:
-        """Variance of each node's estimate, in units of a cell's variance."""
-        return np.concatenate(self._final)
+        return np.concatenate(final)
 
     @cached_property
     def own_rounding(self) -> list[FloatArray]:

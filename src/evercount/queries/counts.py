@@ -129,9 +129,6 @@ class Count(PowerQuery[float]):
             raise InputError(f"a run of Count is one number of events per tick, got an array of shape {numbers.shape}")
         return numbers[:, np.newaxis], state
 
-    def parameters(self) -> dict[str, Any]:
-        return {"most_per_tick": self.most_per_tick}
-
 
 class Sum(PowerQuery[float]):
     """The sum so far of one value per event, each in [low, high], on a public grid.
@@ -192,9 +189,6 @@ class Sum(PowerQuery[float]):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         return np.asarray([self._units(events).sum()], dtype=np.int64), state
-
-    def parameters(self) -> dict[str, Any]:
-        return {"low": self.low, "high": self.high, "grid": self.grid}
 
 
 class Average(Sum):
@@ -302,6 +296,3 @@ class Average(Sum):
         least, most = self._low * self.grid - mid, self._high * self.grid - mid
         low, high = fieller_interval(sums[:, :1], sums[:, 1:], normal, linear, least, most)
         return np.minimum(low + mid, values), np.maximum(high + mid, values)
-
-    def parameters(self) -> dict[str, Any]:
-        return {**super().parameters(), "per": self.per}

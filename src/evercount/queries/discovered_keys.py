@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
+from itertools import count
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,13 +17,11 @@ import numpy as np
 from evercount._validate import FloatArray, IntArray, check_count, check_probability, escaped, fault
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency, Budget
-from evercount.queries.base import LARGEST_TOTAL, Query, is_replace, listed_events
-from evercount.queries.histogram import OTHER
+from evercount.queries.base import LARGEST_TOTAL, OTHER, TOTAL, Query, is_replace, listed_events
 from evercount.queries.key_counts import KeyCounts, Reach, Thresholds
 from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, Publishing, TopKey
 from evercount.queries.sensitivities import Rows, bounded
 
-TOTAL = "total"
 RESERVED = (TOTAL, OTHER)
 """Labels of the first two cells. Events may name them as keys: they count in the total and are never listed."""
 PER_TICK = "per-tick"  # the only view of a stream of keys of the day
@@ -105,9 +104,6 @@ class DiscoveredKeys(Query[FloatArray]):
     def labels_now(self, state: KeyCounts) -> Sequence[str]:
         """One label per number that a tick publishes now; public."""
         return (*RESERVED, *state.public)
-
-    def parameters(self) -> dict[str, Any]:
-        return {"every": self.every, "minimum": self.minimum, "share": self.share}
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S = 2 over the total and the counts of all possible keys: `discovered_keys.proof.md`, Lemma 1."""
@@ -252,27 +248,16 @@ class KnownKeys(Query[FloatArray]):
         return f"{self._of!r} over {len(self._keys)} keys"
 
 
-def count_keys(events: Any) -> dict[str, int]:
+def count_keys(events: Any) -> Counter[str]:
     """How many events name each key, in composed form; InputError where an event is not legal."""
-    if isinstance(events, Mapping):
-        numbers = list(events.items())
-    else:
-        listed = listed_events(events)
-        try:
-            numbers = list(Counter(listed).items())
-            legal = all(isinstance(key, str) and _checked(key)[1] is None for key, _ in numbers)
-        except TypeError:  # something that is no text, and not even hashable
-            legal = False
-        if not legal:
-            for number, key in enumerate(listed):
-                normal_key(number, key)
-    more: dict[str, int] = {}
-    for place, (key, number) in enumerate(numbers):
+    if not isinstance(events, Mapping):
+        return Counter(map(normal_key, count(), listed_events(events)))
+    more: Counter[str] = Counter()
+    for place, (key, number) in enumerate(events.items()):
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number <= LARGEST_TOTAL:
             raise EventRefused(place, f"must have a whole number of events from 0 to 2^53, not {number!r:.80}")
         if number:
-            normal = normal_key(place, key)
-            more[normal] = more.get(normal, 0) + int(number)
+            more[normal_key(place, key)] += int(number)
     return more
 
 
@@ -288,14 +273,9 @@ def normal_key(number: int, key: Any) -> str:
 
 def _checked(key: str) -> tuple[str, str | None]:
     """(the key in composed form, what is wrong with it)."""
-    if key.isascii() and len(key) <= LONGEST_KEY and key.isprintable() and key and key[0] != " " != key[-1]:
-        return key, None
     if len(key) > LONGEST_KEY:
         return key, f"is longer than {LONGEST_KEY} characters: shorten it ({escaped(key[:20], quote=True)}…)"
-    try:
-        normal = unicodedata.normalize("NFC", key)
-    except UnicodeError:
-        normal = key
+    normal = unicodedata.normalize("NFC", key)
     return normal, fault(normal)
 
 

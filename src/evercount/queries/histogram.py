@@ -12,14 +12,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import FloatArray, IntArray, check_count, check_name, require_fits
+from evercount._validate import FloatArray, IntArray, check_count, check_kind, check_name, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency
-from evercount.queries.base import LARGEST_TOTAL, PowerQuery, is_replace, listed_events, public_names
+from evercount.queries.base import LARGEST_TOTAL, OTHER, PowerQuery, is_replace, listed_events, public_names
 from evercount.queries.publishing import LARGEST_WEIGHT, SUMS, Publishing, RankErrors, TopKey, divided, top_keys
 from evercount.queries.sensitivities import Groups, Rows, other_last
-
-OTHER = "other"
 
 
 class Histogram(PowerQuery[FloatArray]):
@@ -74,8 +72,7 @@ class Histogram(PowerQuery[FloatArray]):
         added: Sequence[str] = (),
     ) -> None:
         check_name("rule for unknown keys", unknown, ("refuse", OTHER))
-        if not isinstance(removals, bool):
-            raise ParameterError(f"removals must be True or False, not {removals!r}.")
+        check_kind("removals", removals, bool, "True or False")
         self._unknown = unknown
         self._removals = removals
         self._keys: tuple[str, ...] | None
@@ -136,10 +133,9 @@ class Histogram(PowerQuery[FloatArray]):
 
     def top(self, values: FloatArray, errors: RankErrors, k: int | None = None, level: float = 0.95) -> list[TopKey]:
         k = self._checked_k(self.k if k is None else k)
-        known = np.flatnonzero(np.arange(self.cells) != self._other)
-        cells = errors.cells.at((slice(None), known))
-        labels = [self.labels[cell] for cell in known.tolist()]
-        return top_keys(labels, values[known], replace(errors, cells=cells), k, level)
+        named = list(self._cell_of.values())
+        cells = errors.cells.at((slice(None), named))
+        return top_keys(list(self._cell_of), values[named], replace(errors, cells=cells), k, level)
 
     def _checked_k(self, k: int) -> int:
         if check_count("k", k) > self._known:
@@ -148,17 +144,13 @@ class Histogram(PowerQuery[FloatArray]):
 
     @property
     def rows(self) -> Rows:
-        return Rows(("key",), list_keys=self._row_keys, totals=self._totals_of_rows)
+        return Rows(("key",), 0, lambda: (tuple(self._cell_of), self._unknown == OTHER), totals=self._totals_of_rows)
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         """Here the cell `other` comes last."""
         if self._added and self._unknown == OTHER:
             cell = other_last(self.cells, self._other)[cell]
         return tick, cell, events if self._scale is None else events * self._scale[cell]
-
-    def _row_keys(self) -> tuple[Sequence[str], bool]:
-        keys = tuple(map(str, range(self._known))) if self._keys is None else (*self._keys, *self._added)
-        return keys, self._unknown == OTHER
 
     def with_keys(self, keys: Sequence[Any]) -> Histogram:
         return type(self)(**{**self.parameters(), "added": [*self._added, *keys]})
@@ -184,7 +176,7 @@ class Histogram(PowerQuery[FloatArray]):
         if not isinstance(events, np.ndarray) and not set(map(type, events)) <= {int if self._keys is None else str}:
             return None
         if self._keys is not None:
-            cells = np.asarray(list(map(self._index.get, events, repeat(self._other))), np.intp)
+            cells = np.asarray(list(map(self._cell_of.get, events, repeat(self._other))), np.intp)
         else:
             keys = np.asarray(events)
             inside = (keys >= 0) & (keys < self._known)
@@ -206,8 +198,8 @@ class Histogram(PowerQuery[FloatArray]):
             raise InputError("the total of a key is its number of events times its weight; multiply them first")
 
     @cached_property
-    def _index(self) -> dict[Any, int]:
-        assert self._keys is not None  # asked for named keys only
+    def _cell_of(self) -> dict[Any, int]:
+        """The cell of each key, which is a text here also where keys are numbers."""
         return {key: cell for cell, key in enumerate(self.labels) if cell != self._other}
 
     def _change(self, number: int, event: Any) -> dict[int, int]:
@@ -226,7 +218,7 @@ class Histogram(PowerQuery[FloatArray]):
                 wanted = "a whole number" if self._keys is None else "a string"
                 raise EventRefused(number, f"is not a key: a key is {wanted}, not {key!r:.80} ({type(key).__name__})")
             if self._keys is not None:
-                cell = self._index.get(key, self._other)
+                cell = self._cell_of.get(key, self._other)
             else:
                 cell = int(key) if 0 <= int(key) < self._known else self._other
             if cell < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from math import prod
 from typing import Any, ClassVar
 
@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray, check_count, require_fits
 from evercount.errors import EventRefused, ParameterError
-from evercount.queries.base import check_distinct, public_names
+from evercount.queries.base import TOTAL, check_distinct, public_names
 from evercount.queries.publishing import Publishing, check_weights
-from evercount.queries.rollup import SEPARATOR, TOTAL, TableQuery, path_key
+from evercount.queries.rollup import SEPARATOR, TableQuery, path_key
 from evercount.queries.sensitivities import Rows
 
 EVERY = "*"
@@ -88,10 +88,6 @@ class Marginals(TableQuery):
             return (TOTAL,)
         values = [self._columns[i] if i in part else (EVERY,) for i in range(self.depth)]
         return map(SEPARATOR.join, product(*values))
-
-    @property
-    def outputs(self) -> int:
-        return len(self.labels)
 
     @property
     def _tables_of_events(self) -> Iterable[tuple[int, int]]:
@@ -198,20 +194,17 @@ class Marginals(TableQuery):
         return np.repeat(each, [self._number(part) for part in self._parts])
 
     def _leaves_in(self, output: int) -> tuple[IntArray, int]:
-        chosen = self._place(output)
+        chosen = self._values_of[output]
         places = np.unravel_index(np.arange(prod(self._sizes)), self._sizes)
         inside = np.all([places[i] == value for i, value in chosen.items()], axis=0)
         table = next(number for number, table in enumerate(self._tables) if set(chosen) <= set(table))
         return np.flatnonzero(np.broadcast_to(inside, len(places[0]))), table
 
-    def _place(self, output: int) -> dict[int, int]:
-        """The value of each column of an output's table."""
-        for part in self._parts:
-            if output < self._number(part):
-                inside = np.unravel_index(output, [self._sizes[i] for i in part]) if part else ()
-                return dict(zip(part, map(int, inside), strict=True))
-            output -= self._number(part)
-        raise ParameterError(f"there is no output {output}")
+    @cached_property
+    def _values_of(self) -> list[dict[int, int]]:
+        """For each output, the value of each column of its table, by their numbers."""
+        inside = [(part, product(*(range(self._sizes[i]) for i in part))) for part in self._parts]
+        return [dict(zip(part, values, strict=True)) for part, rows in inside for values in rows]
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -233,13 +226,13 @@ def _checked_columns(columns: Any) -> tuple[tuple[str, ...], ...]:
 def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:
     if isinstance(tables, str | bytes | Mapping) or not isinstance(tables, Iterable):
         raise ParameterError(f"tables must be lists of column numbers such as [[], [0], [0, 1]], got {tables!r:.80}")
-    given = list(tables)
-    if not all(isinstance(table, list | tuple) for table in given):
-        raise ParameterError(f"a table is a list of column numbers from 0, got {given!r:.80}")
-    parts = [tuple(check_count("the number of a column", column, least=0) for column in table) for table in given]
-    for part in parts:
-        if list(part) != sorted(set(part)) or (part and part[-1] >= depth):
-            raise ParameterError(f"the columns of a table are rising numbers below {depth}, got {list(part)}")
+    parts = []
+    for table in tables:
+        if not isinstance(table, list | tuple):
+            raise ParameterError(f"a table is a list of column numbers from 0, got {table!r:.80}")
+        parts.append(tuple(check_count("the number of a column", column, least=0) for column in table))
+        if any(column >= following for column, following in pairwise((*parts[-1], depth))):
+            raise ParameterError(f"the columns of a table are rising numbers below {depth}, got {table!r:.80}")
     if not parts:
         raise ParameterError("there must be at least one table")
     check_distinct("tables", parts)

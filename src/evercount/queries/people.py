@@ -9,21 +9,20 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from evercount._validate import IntArray, check_count, check_whole
+from evercount._validate import IntArray, check_count, check_whole, require_fits
 from evercount.errors import EventRefused, ParameterError
 from evercount.privacy import Adjacency
-from evercount.queries.base import Query, is_replace, listed_events, public_names
+from evercount.queries.base import TOTAL, PowerQuery, is_replace, listed_events, public_names
 from evercount.queries.publishing import Publishing
 from evercount.queries.sensitivities import Rows
 
 ONLY = ""  # the one key of a stream without keys
 LONGEST_USER = 256
-TOTAL = "total"
 
 Seen = dict[str, list[str]]  # the keys under which each user has been counted. As sensitive as the events.
 
 
-class UserQuery(Query):
+class UserQuery(PowerQuery):
     """What queries share whose events name their users, and keys where there are some; one user may have any number."""
 
     in_place = True
@@ -34,6 +33,7 @@ class UserQuery(Query):
 
     def __init__(self, keys: Sequence[str] | None) -> None:
         self._keys: tuple[str, ...] | None = None if keys is None else public_names("key", keys)
+        require_fits(len(self._keys or ()), "this query", "Use fewer keys, or group rare keys under one.")
         self._keyed = keys is not None
 
     @property
@@ -144,23 +144,20 @@ class DistinctUsers(UserQuery):
         keys = self._keys
         return Rows(("user",)) if keys is None else Rows(("user", "key"), list_keys=lambda: (keys, False))
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        """S of the class. Δ₁ for one event is 2, and 4 under replace with keys; 2 more with `total`.
+
+        **Guarantee.** Proof: `distinct_users.proof.md`. Test:
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
+        """
         one = 2.0
         if is_replace(adjacency) and self._keys is not None:
-            one = 4.0 if self._most == len(self._keys) else 8.0
+            one = 8.0 if self.order_matters and power == 2 else 4.0
         return one + 2.0 * self._total
 
     def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
         each = {(False, False): 1, (True, False): 2, (False, True): 2, (True, True): 5}
         return float(each[is_replace(adjacency), period] * (self._most + self._total))
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Δ₁ for one event: 2, and 4 under replace with keys; 2 more with `total`.
-
-        **Guarantee.** Proof: `distinct_users.proof.md`. Test:
-        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
-        """
-        return (4.0 if is_replace(adjacency) and self._keys is not None else 2.0) + 2.0 * self._total
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
         """Δ₁ for one user with any number of events: c changes of 1, twice that under replace, c more in a period."""
@@ -231,20 +228,19 @@ class ActiveUsers(DistinctUsers):
     def __init__(self, keys: Sequence[str] | None = None, max_keys: int = 1) -> None:
         super().__init__(keys, max_keys)
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        alone, other = (1.0, 1.0) if self._keys is None else (2.0, 8.0) if self.order_matters else (1.0, 2.0)
-        return other if is_replace(adjacency) else alone
-
-    def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
-        return float(self._most * (1 + is_replace(adjacency)))
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Δ₁ for one event: S where every key counts, else 2 and 4.
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        """S of the class. Δ₁ for one event is S where every key counts, else 2 and 4.
 
         **Guarantee.** Proof: `distinct_users.proof.md`. Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
-        return min(self.squared_sensitivity(adjacency), 4.0)
+        replaced = is_replace(adjacency)
+        if self.order_matters:
+            return 2.0 ** (power + 1) if replaced else 2.0
+        return 2.0 if replaced and self._keys is not None else 1.0
+
+    def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
+        return float(self._most * (1 + is_replace(adjacency)))
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
         """Δ₁ of one tick for one user: c changes of 1, twice that under replace."""
@@ -322,16 +318,14 @@ class Occupancy(UserQuery):
     def rows(self) -> Rows:
         return Rows(("user", "key"), list_keys=lambda: (tuple(self._legal), False), repeats=True)
 
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        return float((2 if self._most is None else 5) * self._touched * (4 if is_replace(adjacency) else 1))
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Δ₁ for one event: 2a, with a cap 3a; twice that under replace.
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        """S of the class. Δ₁ for one event is 2a, with a cap 3a; twice that under replace.
 
         **Guarantee.** Proof: `occupancy.proof.md`. Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
-        return float((2 if self._most is None else 3) * self._touched * (2 if is_replace(adjacency) else 1))
+        each = 2 if self._most is None else 1 + 2**power
+        return float(each * self._touched * (2**power if is_replace(adjacency) else 1))
 
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float:
         """v² for one event: one person is elsewhere, under replace two are.

@@ -121,7 +121,13 @@ class PrefixQuery(Query):
         state: Any = None,
         labels: Sequence[str] | None = None,
     ) -> None:
-        self._function = _registered(encode) if isinstance(encode, str) else encode
+        if isinstance(encode, str) and encode not in _ENCODERS:
+            raise ParameterError(
+                f"no encoder is registered under the name {escaped(encode[:120], quote=True)}: the program must call "
+                "register_encoder(name)(function) before it declares or restores a stream with it. Nothing is imported "
+                "or looked up for you."
+            )
+        self._function = _ENCODERS[encode] if isinstance(encode, str) else encode
         if not callable(self._function):
             raise ParameterError(f"encode must be a function or the name of a registered one, not {encode!r:.80}.")
         self.cells = check_count("cells", cells)
@@ -174,16 +180,18 @@ class PrefixQuery(Query):
             raise InputError("an encoder with state must return (vector, next state)")
         try:
             kept = json.loads(json.dumps(result[1]))
+            if kept != result[1]:  # a snapshot would bring back another state: 1 as "1", a tuple as a list
+                raise ValueError
         except (TypeError, ValueError):
-            kept = None
-        if kept is None or kept != result[1]:  # a snapshot would bring back another state: 1 as "1", a tuple as a list
-            raise InputError("the encoder's next state must be a JSON value: text keys, lists, no tuples or NaN")
+            wrong = "the encoder's next state must be a JSON value: text keys, lists, no tuples or NaN"
+            raise InputError(wrong) from None
         return self._checked(result[0]), kept
 
     def _checked(self, vector: Any) -> IntArray:
         if np.shape(vector) != (self.cells,):
             raise InputError(f"the encoder returned shape {np.shape(vector)} where ({self.cells},) is declared")
-        return whole_numbers(vector, -LARGEST_TOTAL, LARGEST_TOTAL, "the numbers that the encoder returned")
+        what = "the numbers that the encoder returned (for fractions choose a finer grid and round)"
+        return whole_numbers(vector, -LARGEST_TOTAL, LARGEST_TOTAL, what)
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -209,13 +217,3 @@ def _path(function: Encoder) -> str:
 def _name_of(function: Encoder) -> str:
     """The first name under which a function is registered, else its path."""
     return next((name for name, known in _ENCODERS.items() if known == function), _path(function))
-
-
-def _registered(name: str) -> Encoder:
-    if name not in _ENCODERS:
-        raise ParameterError(
-            f"no encoder is registered under the name {escaped(name[:120], quote=True)}: the program must call "
-            "register_encoder(name)(function) before it declares or restores a stream with it. Nothing is imported or "
-            "looked up for you."
-        )
-    return _ENCODERS[name]

@@ -72,10 +72,6 @@ class Quantiles(TreeQuery):
         """The edges of the bins, bins + 1 of them."""
         return np.append(self.low + self.width * np.arange(self.bins), self.high)
 
-    @property
-    def outputs(self) -> int:
-        return self.bins
-
     @cached_property
     def labels(self) -> tuple[str, ...]:
         return (*(f"below {edge!r}" for edge in self.edges[1:-1].tolist()), "total")

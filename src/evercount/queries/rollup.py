@@ -18,13 +18,11 @@ import numpy.typing as npt
 from evercount._validate import FloatArray, IntArray, check_name, check_public_text, require_fits
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency
-from evercount.queries.base import LARGEST_TOTAL, PowerQuery, check_distinct, is_replace, listed_events
+from evercount.queries.base import LARGEST_TOTAL, OTHER, TOTAL, PowerQuery, check_distinct, is_replace, listed_events
 from evercount.queries.consistent_tree import ConsistentTree, Forest
 from evercount.queries.publishing import Publishing, check_weights
 from evercount.queries.sensitivities import Groups, Rows, other_last
 
-OTHER = "other"
-TOTAL = "total"
 SEPARATOR = " / "
 
 
@@ -40,6 +38,10 @@ class TableQuery(PowerQuery):
     """
 
     monotone = True
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels)
 
     @property
     @abstractmethod
@@ -185,19 +187,11 @@ class Rollup(TreeQuery):
         if trees[0].leaves < 2:
             raise ParameterError("a rollup needs at least two leaves; for one number use Count")
 
-    @property
-    def outputs(self) -> int:
-        return len(self.labels)
-
     @cached_property
     def publishing(self) -> Publishing:
         part = self.tree.part if isinstance(self.tree, Forest) else None
-        decode, norms = (lambda first_tick, noisy: self.tree.estimate(noisy)), lambda: self._norms
+        decode, norms = (lambda first_tick, noisy: self.tree.estimate(noisy)), lambda: np.sqrt(self.tree.variances)
         return Publishing(decode, norms, lambda: self.tree.rounding, self._covariance, part=part)
-
-    @cached_property
-    def _norms(self) -> FloatArray:
-        return np.sqrt(self.tree.variances)
 
     def _leaves_in(self, output: int) -> tuple[IntArray, int]:
         node = self._outputs[output]
@@ -257,13 +251,11 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
         raise ParameterError('paths must be a list of paths such as [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"]]')
     checked = []
     for path in paths:
-        if not isinstance(path, list | tuple) or not path or not all(isinstance(name, str) for name in path):
+        if not isinstance(path, list | tuple) or not path:
             raise ParameterError(f"a path is a list of names, one for each level, got {path!r:.80}")
-        for name in path:
-            check_public_text("the name", name)
-        checked.append(tuple(path))
-    if not checked or len(set(map(len, checked))) > 1:
-        lengths = sorted(set(map(len, checked)))
+        checked.append(tuple(check_public_text("the name", name) for name in path))
+    lengths = sorted(set(map(len, checked)))
+    if len(lengths) != 1:
         raise ParameterError(f"paths must be at least one, and all of one length; their lengths are {lengths}")
     check_distinct("paths", checked)
     return tuple(checked)

@@ -50,7 +50,7 @@ class WordQuery(PowerQuery[FloatArray]):
         if isinstance(alphabet, Integral):
             self._letters, self._size = None, check_count("the number of letters", alphabet)
         else:
-            self._letters = public_names("letter", list(alphabet) if isinstance(alphabet, str) else alphabet, {" "})
+            self._letters = public_names("letter", list(alphabet) if isinstance(alphabet, str) else alphabet, (" ",))
             self._size = len(self._letters)
         self._offsets = [0]
         for length in range(1, self._longest + 1):

@@ -18,7 +18,7 @@ from evercount._validate import FloatArray
 from evercount.bounds import counting_error
 from evercount.bounds.counting_error import average, average_paper, sparse_paper
 from evercount.engine.stream import Stream
-from evercount.local import HierarchyPlan, LocalServer, Logistic, simulate, simulate_hierarchy
+from evercount.local import HierarchyPlan, LocalPlan, LocalServer, Logistic, simulate, simulate_hierarchy
 from evercount.plotting import panels
 from evercount.privacy import Adjacency, Budget
 from evercount.privacy.gaussian import multiplier
@@ -198,7 +198,7 @@ def local_row(parameters: Parameters, seed: int) -> Row:
     truth = np.abs(theta[:, np.newaxis] - points).mean(axis=1) - points.mean()
     errors = []
     for number in range(parameters["repetitions"]):
-        server = LocalServer(epsilon, delta, n)
+        server = LocalServer(LocalPlan(epsilon, delta, n))
         server.add_entries(simulate(server.plan, points, secret_of(f"local {seed} {number}")))
         estimate = server.estimate()
         errors.append(float(np.abs(estimate.f(theta) - truth).max()))
@@ -284,10 +284,11 @@ def estimated_cdf(form: str, points: FloatArray, epsilon: float, delta: float, l
     if form == FORMS[3]:
         raw = one_point_per_client(points, BUCKETS, epsilon, np.random.default_rng(int(secret.hex()[:12], 16)))
         return np.asarray(np.clip(isotonic_regression(raw).x, 0.0, 1.0))
-    n = len(points)
-    server = LocalServer(epsilon, delta, n, "one-counter" if form == FORMS[1] else "two-counter", buckets=BUCKETS)
-    for start, count in batches(n, 10_000):
-        server.add_entries(simulate(server.plan, points[start : start + count], secret, start))
+    kind = "one-counter" if form == FORMS[1] else "two-counter"
+    plan = LocalPlan(epsilon, delta, len(points), kind, BUCKETS)  # type: ignore[arg-type]
+    server = LocalServer(plan)
+    for start, count in batches(len(points), 10_000):
+        server.add_entries(simulate(plan, points[start : start + count], secret, start))
     return np.asarray((1 + server.estimate().slopes[1:]) / 2)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount._validate import check_count, check_delta, check_number, check_positive
+from evercount._validate import check_count, check_delta, check_name, check_positive, check_probability
 from evercount.errors import ParameterError
 from evercount.factorizations import check_horizon, factorization
 from evercount.factorizations.laplace_choice import pure_factorization
@@ -59,16 +59,14 @@ def plan_sparse(
     epsilon = check_positive("epsilon", epsilon)
     T = check_horizon(horizon)
     delta = check_delta(delta, pure=True)
-    beta = check_number("beta", beta)
-    if not 0 < beta < 1:
-        raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+    beta = check_probability("beta", beta)
     if not 2.0**-30 <= epsilon <= 16:
         raise ParameterError(f"a sparse counter needs an epsilon between 2^-30 and 16, got {epsilon!r}")
     s = None if max_ones is None else check_count("max_ones", max_ones)
     if s is not None and s > LARGEST_TICKS:
         raise ParameterError(f"max_ones must be at most 2^40, got {s}; with that many events use a plain Count")
-    if method is not None and not (isinstance(method, str) and method in METHODS):
-        raise ParameterError(f"method must be one of {', '.join(METHODS)} or None, got {method!r}")
+    if method is not None:
+        check_name("method", method, METHODS)
     if method == "constant" and s is None:
         raise ParameterError("a constant needs max_ones: half of it is published for ever")
     return _plan_sparse(epsilon, T, delta, s, beta, method)

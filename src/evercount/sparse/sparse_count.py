@@ -21,15 +21,19 @@ import numpy as np
 
 from evercount._validate import chance_outside
 from evercount.engine.build_parameters import pack, unpack
-from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
+from evercount.errors import EvercountError, HorizonReached, InputError, SnapshotError
 from evercount.mechanisms.calibrate import Noise
 from evercount.noise import NoiseOwner, Secret
 from evercount.noise.laplace_sampler import ExactLaplace
+from evercount.noise.secret import check_secret
 from evercount.sparse.budget_split import make_counter, plan_sparse
 from evercount.sparse.sparse_plan import SparsePlan, up_to_power
 
 TICKS_AHEAD = 1 << 12  # ticks whose noise is drawn at a time
 LARGEST_COUNT = 2**53  # counts are exact as doubles below this
+
+State = tuple[int, int, int, int, float]
+"""The tick, the number of closed segments, the events of the open one and of the closed ones, and the estimate."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +104,10 @@ class SparseCount(NoiseOwner):
         secret: Secret | None = None,
     ) -> None:
         self.plan = plan_sparse(epsilon, horizon, delta, max_ones, chance_outside(level), method)
-        if not (secret is None or isinstance(secret, Secret)):
-            raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
-        key = (Secret.generate() if secret is None else secret).derive(f"evercount/sparse/2/{self.plan!r}")
-        self._start(key, None)
+        root = Secret.generate() if secret is None else check_secret(secret)
+        self._start(root.derive(f"evercount/sparse/2/{self.plan!r}"), None, (0, 0, 0, 0, 0.0))
 
-    def _start(self, secret: Secret, dumped: dict[str, Any] | None) -> None:
+    def _start(self, secret: Secret, dumped: dict[str, Any] | None, state: State) -> None:
         self._own(secret, restored=dumped is not None)
         self._secret = secret
         self._noise: Noise | None = None
@@ -114,11 +116,7 @@ class SparseCount(NoiseOwner):
             self._ticks = ExactLaplace(secret.derive("sparse ticks"))
         if self.plan.method != "constant":
             self._noise = make_counter(self.plan, secret.derive("sparse counter"), dumped)
-        self.tick = 0
-        self.segments = 0
-        self._open = 0  # events of the segment that is not closed
-        self._total = 0  # events of closed segments
-        self._estimate = 0.0
+        self.tick, self.segments, self._open, self._total, self._estimate = state
         self._level_noise = self._draw_level()
 
     def __repr__(self) -> str:
@@ -176,7 +174,7 @@ class SparseCount(NoiseOwner):
         return self._advance(self._read_counts(counts))
 
     def _read_counts(self, counts: Iterable[int]) -> list[int]:
-        if isinstance(counts, str | bytes) or not isinstance(counts, Iterable):
+        if isinstance(counts, str | bytes) or not isinstance(counts, Iterable) or getattr(counts, "ndim", 1) == 0:
             raise InputError(f"the events of ticks must be a sequence, got {type(counts).__name__}; use step for one")
         values = list(counts)
         whole = (isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values)
@@ -221,15 +219,12 @@ class SparseCount(NoiseOwner):
         self._open += events
         closed = not self.full and self._open + noise >= self.plan.threshold_at(self.tick) + self._level_noise
         if closed:
-            self._close()
+            assert self._noise is not None
+            self._total, self._open = self._total + self._open, 0
+            self._estimate = self._total + float(self._noise.stream.take(1)[0, 0])
+            self.segments += 1
+            self._level_noise = self._draw_level()
         return closed
-
-    def _close(self) -> None:
-        assert self._noise is not None
-        self._total, self._open = self._total + self._open, 0
-        self._estimate = self._total + float(self._noise.stream.take(1)[0, 0])
-        self.segments += 1
-        self._level_noise = self._draw_level()
 
     def _release(self, closed: bool) -> SparseRelease:
         """What the tick publishes: a function of what was released before and of public numbers."""
@@ -292,11 +287,7 @@ class SparseCount(NoiseOwner):
             counter.plan = plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, data["method"])
             if data["plan"] != _split_of(plan) or data["counter"] != plan.counter:
                 raise SnapshotError("the snapshot was made with another split of the budget; use the same version")
-            counter._start(Secret.from_hex(data["secret"]), data["noise"])
-            counter.tick, counter.segments, counter._open, counter._total, counter._estimate = _checked_state(
-                data["state"], horizon
-            )
-            counter._level_noise = counter._draw_level()
+            counter._start(Secret.from_hex(data["secret"]), data["noise"], _checked_state(data["state"], horizon))
         except SnapshotError:
             raise
         except (EvercountError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
@@ -308,8 +299,8 @@ def _split_of(plan: SparsePlan) -> list[Any]:
     return [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()]
 
 
-def _checked_state(state: Any, horizon: int | None) -> tuple[int, int, int, int, float]:
-    """(tick, segments, open, total, estimate) of a snapshot, or a ValueError."""
+def _checked_state(state: Any, horizon: int | None) -> State:
+    """The state of a snapshot, or a ValueError."""
     tick, segments, open_, total, estimate = state
     legal = all(type(number) is int and number >= 0 for number in (tick, segments, open_, total))
     if not legal or not segments <= tick <= (tick if horizon is None else horizon) or total + open_ >= LARGEST_COUNT:

@@ -101,9 +101,6 @@ class Cuts(PowerQuery[FloatArray]):
         """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge."""
         return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit", noise=noise)
 
-    def parameters(self) -> dict[str, Any]:
-        return {"vertices": self.vertices, "weights": self.weights, "grid": self.grid, "swap": self.swap}
-
     def _read(self, number: int, update: Any) -> tuple[int, int]:
         """The cell of an update, and its weight in grid units."""
         n, least = self.vertices, -1 if self.weights == "signed" else 0
@@ -121,5 +118,5 @@ class Cuts(PowerQuery[FloatArray]):
             wrong = f"has a weight outside [{least}, 1]"
         else:
             low, high = int(min(u, v)), int(max(u, v))
-            return low * n - low * (low + 1) // 2 + high - low - 1, round(weight / self.grid)
+            return low * n - low * (low + 1) // 2 + high - low - 1, round(float(weight) / self.grid)
         raise EventRefused(number, f"is {update!r:.80} and {wrong}", "update")

@@ -30,8 +30,7 @@ def objective(weights: FloatArray, sides: FloatArray, sparsity: bool) -> FloatAr
 def candidate_cuts(weights: FloatArray, sparsity: bool) -> FloatArray:
     """Single vertices, Stoer–Wagner, spectral sweeps, and local search from the best: one row for each candidate."""
     n = len(weights)
-    rows = [np.eye(n), stoer_wagner_cuts(np.maximum(weights, 0.0)), _spectral_cuts(weights)]
-    sides = np.concatenate(rows)
+    sides = np.concatenate([np.eye(n), stoer_wagner_cuts(np.maximum(weights, 0.0)), _spectral_cuts(weights)])
     best = np.argsort(objective(weights, sides, sparsity), kind="stable")[:STARTS]
     return np.concatenate([sides, local_search(weights, sides[best], sparsity)])
 

@@ -83,7 +83,6 @@ class HighDegree(GraphQuery[float]):
         return ValueChangeBound.rising(2)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class DegreeHistogram(GraphQuery[FloatArray]):
     """Number of vertices of degree 0, 1, …, D.
 
@@ -152,46 +151,43 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         falling = np.clip(_falling(at_least), 0.0, self.vertices)
         return np.asarray(-np.diff(falling, prepend=float(self.vertices), append=0.0)) + 0.0
 
-    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """As HighDegree, for every degree; only the first and the last differ from the rest."""
+    @property
+    def _taus(self) -> Sequence[tuple[int, int]]:
+        """The degrees that are counted, with the number of cells like each: only the first and the last differ."""
         top = self.degree_bound
-        if top == 1:
-            return [_degree_bound(stream, 1, 1)]
-        inner = [_degree_bound(stream, 2, top, cells=top - 2)] if top > 2 else []
-        return [_degree_bound(stream, 1, top), *inner, _degree_bound(stream, top, top)]
+        return [(1, 1), (2, top - 2), (top, 1)] if top > 1 else [(1, 1)]
+
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+        """As HighDegree, for every degree."""
+        return [_degree_bound(stream, tau, self.degree_bound, cells) for tau, cells in self._taus]
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
-        top = self.degree_bound
-        inner = [(1, 1), (2, top - 2)] if top > 1 else []
-        return _turns(self, [*inner, (top, 1)]) if adjacency == "replace" else None
+        return _turns(self, self._taus) if adjacency == "replace" else None
 
     def _value_change_bound(self) -> ValueChangeBound:
         """Each end of an edge moves one cell by 1; in the worst case all ends move the same cell."""
         return ValueChangeBound(4, 8, 16)
 
 
-class _MinDegreeTracker(Tracker):
-    """How many vertices have each degree; the smallest one with a vertex moves by one step at a time."""
+class _SequenceTracker(Tracker):
+    """Cell i is the (first+i+1)-th largest degree; `at_least[d]` vertices have degree ≥ d."""
 
-    def __init__(self, vertices: int) -> None:
+    def __init__(self, vertices: int, first: int = 0) -> None:
         self.degree: defaultdict[int, int] = defaultdict(int)
-        self.count: defaultdict[int, int] = defaultdict(int, {0: vertices})
-        self.least = 0
+        self.at_least: defaultdict[int, int] = defaultdict(int, {0: vertices})
+        self.first = first
 
     def change(self, u: int, v: int, by: int, row: list[int]) -> None:
-        before = self.least
         for vertex in (u, v):
-            self.count[self.degree[vertex]] -= 1
             self.degree[vertex] += by
-            self.count[self.degree[vertex]] += 1
-            self.least = min(self.least, self.degree[vertex])
-        while not self.count[self.least]:
-            self.least += 1
-        row[0] += self.least - before
+            passed = self.degree[vertex] + (by < 0)
+            place = self.at_least[passed] - (by < 0) - self.first
+            if place >= 0:
+                row[place] += by
+            self.at_least[passed] += by
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class MinDegree(OneStepQuery):
     """The smallest degree of a vertex; 0 as long as some vertex has no edge.
 
@@ -204,25 +200,9 @@ class MinDegree(OneStepQuery):
     name: ClassVar[str] = "min-degree"
 
     def _new_tracker(self) -> Tracker:
-        return _MinDegreeTracker(self.vertices)
+        return _SequenceTracker(self.vertices, first=self.vertices - 1)
 
 
-class _SequenceTracker(Tracker):
-    """Cell i is the (i+1)-th largest degree; `at_least[d]` vertices have degree ≥ d."""
-
-    def __init__(self, vertices: int) -> None:
-        self.degree: defaultdict[int, int] = defaultdict(int)
-        self.at_least: defaultdict[int, int] = defaultdict(int, {0: vertices})
-
-    def change(self, u: int, v: int, by: int, row: list[int]) -> None:
-        for vertex in (u, v):
-            self.degree[vertex] += by
-            passed = self.degree[vertex] + (by < 0)
-            row[self.at_least[passed] - (by < 0)] += by
-            self.at_least[passed] += by
-
-
-@dataclass(frozen=True, eq=False, repr=False)
 class DegreeSequence(GraphQuery[FloatArray]):
     """The degrees of all vertices, largest first, without names. It needs the noise of `direct` to be of use.
 

@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isqrt
 from operator import index
 from typing import Any, Literal, NamedTuple
@@ -118,6 +119,7 @@ class EdgeRules:
     stream: StreamKind = "insert"
     max_degree: int | None = None
     enforce_degree: bool = False
+    initial_edges: Sequence[Sequence[int]] = ()
 
     @property
     def weight_limit(self) -> int | None:
@@ -129,11 +131,12 @@ class EdgeRules:
         """Whether edges only go, from a public start."""
         return self.stream in ("delete", "ignore-absent")
 
-    def read_start(self, initial_edges: Sequence[Sequence[int]]) -> dict[Edge, int]:
+    @cached_property
+    def start_edges(self) -> dict[Edge, int]:
         """The public start with its weights; ParameterError where an edge is not legal."""
         edges: dict[Edge, int] = {}
         degree: Counter[int] = Counter()
-        for number, event in enumerate(initial_edges):
+        for number, event in enumerate(self.initial_edges):
             try:
                 u, v, weight = self.parse(number, event, start=True)
             except InputError as error:
@@ -171,7 +174,8 @@ class EdgeRules:
                     full = full or (weight > 0 and before >= limit)
                     load[vertex] = before + (1 if weight > 0 else -1)
             if full and not self.enforce_degree:
-                raise _refusal(number, event, f"exceeds max_degree={limit}; promise more or use enforce_degree=True")
+                enforce = "" if self.stream == "mixed" else " or use enforce_degree=True"
+                raise _refusal(number, event, f"exceeds max_degree={limit}; promise more{enforce}")
             if full and self.stream != "insert":  # only there it matters whether the edge comes again
                 continue
             if comes or goes or (old is not None and 0 < weight < old):

@@ -38,7 +38,6 @@ class MatchingTracker(Tracker):
         """Of an inner vertex: the outer vertex that reached it; inside a blossom, the next vertex around it."""
         self.base: dict[int, int] = {}  # of an outer vertex in a shrunken blossom: the blossom's base
         self.blossom: dict[int, list[int]] = {}  # of a base: the other vertices of its blossom
-        self.free = 0  # the number of free vertices
         self.waiting: deque[tuple[int, Collection[int]]] = deque()
         """Outer vertices, each with those of its neighbours that are still to be looked at.
 
@@ -52,7 +51,6 @@ class MatchingTracker(Tracker):
         """Grow by one iff the new edge closes an augmenting path."""
         for vertex in (u, v):
             if not self.neighbours[vertex]:
-                self.free += 1
                 self._start(vertex)
         self.neighbours[u].add(v)
         self.neighbours[v].add(u)
@@ -69,15 +67,13 @@ class MatchingTracker(Tracker):
                 self._fell(self.root[u])
             for vertex in (u, v):
                 if self.neighbours[vertex]:
-                    self.free += 1
-                self._start(vertex)
+                    self._start(vertex)
             return self._search() - 1
         if u in self.root and self.root[u] == self.root.get(v):  # the tree may rest on the edge
             self._fell(self.root[u])
         for vertex in (u, v):
-            if not self.neighbours[vertex]:  # it was free, and alone in its tree
-                self._fell(vertex, free=False)
-                self.free -= 1
+            if vertex in self.members and not self.neighbours[vertex]:  # it was free, and is alone in its tree
+                self._fell(vertex)
         return 0
 
     def _start(self, vertex: int) -> None:
@@ -95,8 +91,9 @@ class MatchingTracker(Tracker):
         self.outer.add(vertex)
         self.waiting.append((vertex, self.neighbours[vertex]))
 
-    def _fell(self, *roots: int, free: bool = True) -> None:
-        """Forget these trees; what is left of the forest may grow into them, and a free root starts again."""
+    def _fell(self, *roots: int) -> None:
+        """Forget these trees; what is left of the forest may grow into them, and a free root with neighbours starts
+        again."""
         felled = [vertex for root in roots for vertex in self.members.pop(root)]
         for vertex in felled:
             del self.root[vertex]
@@ -106,12 +103,12 @@ class MatchingTracker(Tracker):
             self.blossom.pop(vertex, None)
         self.waiting += [(vertex, ()) for vertex in felled]
         for root in roots:
-            if free and root not in self.mate:
+            if self.neighbours[root] and root not in self.mate:
                 self._start(root)
 
     def _search(self) -> bool:
         """Follow the waiting edges until the matching grows; whether it did."""
-        if self.free < 2:  # an augmenting path has two free ends
+        if len(self.members) < 2:  # an augmenting path has two free ends, each of which is a root
             return False
         waiting, outer, root, mate = self.waiting, self.outer, self.root, self.mate
         while waiting:
@@ -126,7 +123,6 @@ class MatchingTracker(Tracker):
                 if y in outer:
                     if root[x] != root[y]:
                         self._augment(x, y)
-                        self.free -= 2
                         return True  # one update lets it grow by one at most
                     if self.base.get(x, x) != self.base.get(y, y):
                         self._shrink(x, y)
@@ -306,7 +302,6 @@ class SpanningForest(GraphQuery[float]):
         return (self.vertices - 1) * self.max_weight
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Components(GraphQuery[float]):
     """Number of connected components; starts at the number of vertices. Guarantee: see GraphQuery.
 
@@ -337,7 +332,6 @@ def _forest_bound(stream: StreamKind, heaviest: int) -> ChangeBound:
     return ChangeBound(heaviest, down, swap=2 * (2 * heaviest - 1) ** 2)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Matching(OneStepQuery):
     """Size of a maximum matching.
 
@@ -379,7 +373,6 @@ class _MinCutTracker(Tracker):
         self.value = value
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class MinCut(OneStepQuery):
     """The smallest number of edges whose removal disconnects the graph; 0 while it is not connected.
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 
-from evercount._validate import FloatArray, IntArray, check_name, check_whole
+from evercount._validate import FloatArray, IntArray, check_kind, check_name, check_whole
 from evercount.errors import ParameterError, SnapshotError, TooLarge
 from evercount.privacy import Adjacency, Budget
 from evercount.queries.base import LARGEST_TOTAL, PowerQuery, V_co, is_replace
@@ -70,8 +70,6 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         TooLarge: the statistic could pass 2**53.
     """
 
-    initial_edges: Sequence[Sequence[int]] = ()
-
     needs_degree: ClassVar[bool] = False
     in_place = True
     splits: ClassVar[bool] = True
@@ -79,8 +77,7 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
     def __post_init__(self) -> None:
         check_whole("vertices", self.vertices, 2, 2**31)
         check_name("kind of edge stream", self.stream, get_args(StreamKind))
-        if not isinstance(self.enforce_degree, bool):
-            raise ParameterError(f"enforce_degree must be True or False, got {self.enforce_degree!r}")
+        check_kind("enforce_degree", self.enforce_degree, bool, "True or False")
         if self.max_degree is not None:
             check_whole("max_degree", self.max_degree, 1, self.vertices - 1)
         elif self.enforce_degree:
@@ -264,10 +261,6 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
     def check_events(self, events: Iterable[Any]) -> None:
         for number, event in enumerate(events):
             self.parse(number, event)
-
-    @cached_property
-    def start_edges(self) -> dict[Edge, int]:
-        return self.read_start(self.initial_edges)
 
 
 class OneStepQuery(GraphQuery[float]):

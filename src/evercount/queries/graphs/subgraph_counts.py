@@ -32,7 +32,6 @@ class _EdgeTracker(Tracker):
         row[0] += by
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Edges(GraphQuery[float]):
     """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both adjacencies.
 
@@ -147,7 +146,6 @@ class _TriangleTracker(Tracker):
         return max([len(third), *(len(self.neighbours[w] & self.neighbours[end]) for w, end in sides)])
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Triangles(_SubgraphCount):
     """Number of triangles.
 
@@ -261,7 +259,5 @@ class KStars(_SubgraphCount):
         return self.vertices * comb(self.degree_bound, self.k)
 
     def parameters(self) -> dict[str, Any]:
-        values = super().parameters()
-        if self.max_per_edge is None:
-            del values["max_per_edge"]
-        return values
+        given = super().parameters().items()
+        return {name: value for name, value in given if name != "max_per_edge" or value is not None}
