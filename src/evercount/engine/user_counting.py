@@ -79,16 +79,18 @@ SCALARS = frozenset({int, float, str, bool, type(None)})
 
 
 class Seen:
-    """The events of the last tick, as far as a retry needs them: a copy, as their owner may change them later. It is
-    hashed on demand."""
+    """The events of the last tick, as far as a retry needs them: a hash, as their owner may change them later. What is
+    copied much quicker than it is hashed is kept as a copy, and hashed on demand."""
 
     def __init__(self, events: Any = None, *, digest: str | None = None) -> None:
         if digest is not None:
             self.digest = digest
         elif type(events) is list and SCALARS.issuperset(map(type, events)):
-            self._kept = tuple(events)  # much quicker
-        else:
+            self._kept: Any = tuple(events)
+        elif isinstance(events, np.ndarray):
             self._kept = deepcopy(events)
+        else:
+            self.digest = fingerprint(events)
 
     @cached_property
     def digest(self) -> str:
