@@ -268,8 +268,9 @@ class GrowingStream(StreamFacts[V_co]):
         if new:
             period_of = None if parameters.user_caps is None else parameters.user_caps.period_of
             parameters, state = add_keys(parameters, state, new, period_of)
-        self._parameters = parameters
-        self._state = hide_keys(parameters, state, again, hide=False) if again else state
+        if again:
+            state = hide_keys(parameters, state, again, hide=False)
+        self._parameters, self._state = parameters, state
         return [*again, *map(label_of, new)]
 
     @property
