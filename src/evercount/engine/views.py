@@ -341,8 +341,8 @@ def check_carries(query: Query, postprocess: tuple[str, ...], revise_for: int | 
     unfit = query.discovery or query.quantiles or not query.memoryless or published.kept is not None
     if unfit or postprocess or revise_for is not None:
         raise ParameterError(
-            f"{begin}only sums of listed keys go on, not unlisted keys, quantiles, averages per event, queries that "
-            "remember events, days that are revised or post-processed totals (declare views, which are post-processed "
-            "instead)"
+            f"{begin}only sums of listed keys go on, not unlisted keys (list them), quantiles (add up histograms of "
+            "published counts), averages per event (publish the sum and the count), queries that remember events, days "
+            "that are revised or post-processed totals (declare views, which are post-processed instead)"
         )
     published.check_views(begin, None)

@@ -137,7 +137,7 @@ def parquet_modules() -> tuple[Any, Any]:
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise MissingExtra("Parquet", "files") from error
+        raise MissingExtra("Arrow, for Parquet files and data frames,", "files") from error
 
 
 def frame_module(name: str) -> Any:
