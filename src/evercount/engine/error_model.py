@@ -110,7 +110,7 @@ class ErrorModel:
         later = np.zeros((len(until), parts[0].norms.shape[-1]), bool)
         for part in parts[1:]:
             later |= (until > part.after)[:, np.newaxis] & (part.norms > 0)
-        return np.where(later, interval_factor(level, (), 1, 1), factor)
+        return np.where(later, interval_factor(level, 1), factor)
 
     def span_errors(self, after: IntArray, until: IntArray, parts: tuple[Part, ...]) -> SpanErrors:
         """The errors of columns over spans of ticks after+1 … until. A cell counts nothing before it joined.
@@ -232,15 +232,16 @@ class ErrorModel:
         return float((continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2)
 
     def difference_factors(self, level: float, earlier: IntArray, later: IntArray) -> FloatArray:
-        """`interval_factor` of the difference at each pair of ticks, (pairs, 1). In a digit tree it is a sum of as many
-        equal Laplace numbers as nodes lie between; elsewhere its numbers have no common bound, and its tails are at
-        most those of a single one."""
-        if not self.pure:
-            return np.full((len(later), 1), interval_factor(level, (), 1))
+        """`interval_factor` of the difference at each pair of ticks, (pairs, 1)."""
+        return _as_column(interval_factors(level, self.equal_differences(earlier, later)))
+
+    def equal_differences(self, earlier: IntArray, later: IntArray) -> IntArray:
+        """`equal_numbers` of the difference at each pair of ticks. In a digit tree it is a sum of as many equal numbers
+        as nodes lie between; elsewhere its numbers have no common bound, and its tails are at most those of one."""
         tree = self.factorization
-        numbers = np.maximum(tree.apart(earlier, later), 1) if isinstance(tree, DigitTree) else np.ones(len(later), int)
-        distinct, where = np.unique(numbers, return_inverse=True)
-        return _as_column(np.asarray([interval_factor(level, (), 1, int(number)) for number in distinct])[where])
+        if isinstance(tree, DigitTree):
+            return np.maximum(tree.apart(earlier, later), 1)
+        return np.full(len(later), int(self.pure))
 
     def _laplace(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """(exact variance, that of continuous noise, equal Laplace numbers with tails as heavy) of one cell."""
@@ -256,11 +257,9 @@ class ErrorModel:
         assert isinstance(self.factorization, PureFactorization)
         return self.factorization.full_rate(self.sigma / self.query.grid)
 
-    def equal_numbers(self, ticks: IntArray) -> list[int | None]:
-        """Per tick, how many equal Laplace numbers have a sum with tails as heavy as the noise; None: normal noise."""
-        if not self.pure:
-            return [None] * len(ticks)
-        return list(map(int, self._laplace(np.asarray(ticks))[2]))
+    def equal_numbers(self, ticks: IntArray) -> IntArray:
+        """Per tick, how many equal Laplace numbers have a sum with tails as heavy as the noise; 0: normal noise."""
+        return self._laplace(ticks)[2] if self.pure else np.zeros(len(ticks), int)
 
     @property
     def pure(self) -> bool:
@@ -295,14 +294,20 @@ def _as_column(numbers: FloatArray) -> FloatArray:
     return np.asarray(numbers)[:, np.newaxis]
 
 
-def interval_factor(level: float, postprocessed: tuple[str, ...], numbers: int, weight: int | None = None) -> float:
-    """How many standard deviations an interval needs on either side: of one number, or of the largest of `numbers`.
+def interval_factor(level: float, weight: int, largest_of: int = 0) -> float:
+    """How many standard deviations an interval needs on either side: of one number, or of the largest of so many.
     `weight` is that of `ErrorModel.equal_numbers`."""
     single = normal_quantile(level)
-    many = "monotone" in postprocessed
-    if weight is not None:
-        return laplace_factor((1 - level) / (coarse(numbers) if many else 1), weight)
-    return float(simultaneous_quantile(coarse(numbers), 1 - level)) if many else single
+    if weight:
+        return laplace_factor((1 - level) / coarse(largest_of), weight)
+    return float(simultaneous_quantile(coarse(largest_of), 1 - level)) if largest_of else single
+
+
+def interval_factors(level: float, weights: IntArray, largest_of: IntArray | int = 0) -> FloatArray:
+    """`interval_factor` for each weight, computed once for each that occurs."""
+    pairs = list(zip(*(side.ravel().tolist() for side in np.broadcast_arrays(weights, largest_of)), strict=True))
+    known = {pair: interval_factor(level, *pair) for pair in set(pairs)}
+    return np.asarray([known[pair] for pair in pairs]).reshape(weights.shape)
 
 
 def coarse(number: int) -> int:

@@ -16,7 +16,7 @@ from evercount._validate import FloatArray, IntArray, check_count, check_probabi
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.tails import laplace_factor
 from evercount.engine import take_views
-from evercount.engine.error_model import ErrorModel, coarse, interval_factor
+from evercount.engine.error_model import ErrorModel, coarse, interval_factors
 from evercount.engine.noise_choice import simulated_factor
 from evercount.engine.release_table import LEVEL, Exports, ReleaseTable, table_of
 from evercount.engine.tick_release import Release as Release
@@ -167,8 +167,8 @@ class Releases(Exports, Generic[V_co]):
         numbers = max(last * self._values.shape[1] if self._looks_back else self._values.size, 1)
         factors = np.full((len(self), 1), float(simultaneous_quantile(numbers, beta)))
         if self._errors.pure:
-            weights = [1] * len(self) if self._errors.joined else self._equal_numbers(self.ticks)
-            factors = np.asarray([laplace_factor(beta / numbers, weight or 1) for weight in weights]).reshape(-1, 1)
+            weights = [1] * len(self) if self._errors.joined else self._equal_numbers(self.ticks).tolist()
+            factors = np.asarray([laplace_factor(beta / numbers, weight) for weight in weights]).reshape(-1, 1)
         _, spread, slack = self._errors_all
         if method == "simulate":
             if self.first_tick != 1 or self.postprocessed:
@@ -280,10 +280,8 @@ class Releases(Exports, Generic[V_co]):
         ticks = self.ticks
         if (half := self._errors.half_widths(level)) is not None:
             return np.tile(half, (len(ticks), 1))
-        counts = [coarse(int(tick) * self._errors.width) for tick in ticks] if self._looks_back else [1] * len(ticks)
-        pairs = list(zip(counts, self._equal_numbers(ticks), strict=True))
-        factors = {pair: interval_factor(level, self.postprocessed, *pair) for pair in set(pairs)}
-        factor = np.asarray([factors[pair] for pair in pairs]).reshape(-1, 1)
+        ends = [coarse(tick * self._errors.width) for tick in ticks.tolist()] if self._looks_back else [0] * len(ticks)
+        factor = interval_factors(level, self._equal_numbers(ticks), np.asarray(ends))[:, np.newaxis]
         if self._errors.joined:
             factor = self._errors.with_joined(level, factor, ticks, self._errors.parts)
         return np.asarray(factor * self._errors_all[1] + self._errors_all[2] + self._rounding)
@@ -293,11 +291,10 @@ class Releases(Exports, Generic[V_co]):
         """How far post-processing to whole numbers can move a number: not at all where all numbers are whole before."""
         return 0.5 if "integer" in self.postprocessed and not self.query.publishes_whole_numbers else 0.0
 
-    def _equal_numbers(self, ticks: IntArray) -> list[int | None]:
+    def _equal_numbers(self, ticks: IntArray) -> IntArray:
         """See `ErrorModel.equal_numbers`; where a number is the largest so far, the heaviest tails so far."""
-        if self._looks_back and self._errors.pure:
-            return [1] * len(ticks)
-        return self._errors.equal_numbers(ticks)
+        numbers = self._errors.equal_numbers(ticks)
+        return np.minimum(numbers, 1) if self._looks_back else numbers
 
     @property
     def _looks_back(self) -> bool:

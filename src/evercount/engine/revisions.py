@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray, check_whole
 from evercount.bounds.tails import equal_numbers
-from evercount.engine.error_model import CellStd, ErrorModel, interval_factor
+from evercount.engine.error_model import CellStd, ErrorModel
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.take_views import ValuesAt, view_of
@@ -224,17 +224,15 @@ class DayErrors(ErrorModel):
         sums = np.concatenate([[0.0], np.cumsum(by_lag.reshape(-1)[self.lag_of(days)])])
         return np.asarray(sums[later - first] - sums[earlier - first])[:, np.newaxis]
 
-    def difference_factors(self, level: float, earlier: IntArray, later: IntArray) -> FloatArray:
-        """`interval_factor` of the sum over each span of days, as a column."""
-        if not self.pure:
-            return np.full((len(later), 1), interval_factor(level, (), 1))
+    def equal_differences(self, earlier: IntArray, later: IntArray) -> IntArray:
+        """`equal_numbers` of the sum over each span of days."""
         tree = self.factorization
-        assert isinstance(tree, PureFactorization)
+        if not isinstance(tree, PureFactorization):
+            return np.zeros(len(later), int)
         _, plain, largest = tree.laplace_errors(np.arange(1, self.lags + 1), self.full_rate)
         total = self._over(plain, earlier, later)[:, 0]
         single = later - earlier == 1
-        numbers = equal_numbers(total, np.where(single, largest[self.lag_of(later)], largest.max()))
-        return np.asarray([[interval_factor(level, (), 1, number)] for number in numbers.tolist()]).reshape(-1, 1)
+        return equal_numbers(total, np.where(single, largest[self.lag_of(later)], largest.max()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,11 +269,9 @@ class RevisedErrors(ErrorModel):
         std, _ = self.day.difference_errors(earlier, at)
         return np.asarray(std * np.atleast_1d(self.day.query.publishing.norms()))
 
-    def equal_numbers(self, ticks: IntArray) -> list[int | None]:
+    def equal_numbers(self, ticks: IntArray) -> IntArray:
         """The heaviest tails of all lags."""
-        of_lags = self.day.equal_numbers(np.arange(1, self.revisions.lags + 1))
-        fewest = None if of_lags[0] is None else min(number for number in of_lags if number is not None)
-        return [fewest] * len(ticks)
+        return np.full(len(ticks), self.day.equal_numbers(np.arange(1, self.revisions.lags + 1)).min())
 
 
 def newest_spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:

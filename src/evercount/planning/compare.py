@@ -310,7 +310,7 @@ def _largest_output(model: ErrorModel, ticks: IntArray) -> FloatArray:
 def _half_width(model: ErrorModel, tick: int, factor: float | None = None) -> float:
     """The half-width of an interval of the output that has the largest, as a stream states it; 95 % by default."""
     if factor is None:
-        factor = interval_factor(0.95, (), 1, *model.equal_numbers(np.asarray([tick])))
+        factor = interval_factor(0.95, *model.equal_numbers(np.asarray([tick])).tolist())
     _, spread, slack = model.errors([tick])
     return float((factor * spread + slack).max())
 
@@ -321,7 +321,7 @@ def _simultaneous(model: ErrorModel, span: int, spread: FloatArray, slack: Float
     if isinstance(tree, PureFactorization) and model.query.publishing.as_they_are:
         radius = simultaneous_radius(tree, model.full_rate, BETA, span, outputs) - 0.5
         return (radius + 0.5) * model.query.grid
-    every = interval_factor(1 - BETA, ("monotone",), span * outputs, 1 if model.pure else None)
+    every = interval_factor(1 - BETA, int(model.pure), span * outputs)
     return max(float((every * spread + slack).max()), _half_width(model, worst_tick, every))
 
 
