@@ -20,7 +20,7 @@ from evercount.bounds.tails import equal_numbers
 from evercount.engine.error_model import CellStd, ErrorModel
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
-from evercount.engine.take_views import ValuesAt, view_of
+from evercount.engine.take_views import Spans, ValuesAt, view_of
 from evercount.engine.views import View
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations.laplace_trees import PureFactorization
@@ -293,13 +293,13 @@ def newest_spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt
 def newest_view(
     model: RevisedErrors,
     name: str,
-    spans: tuple[IntArray, IntArray],
+    spans: Spans,
     outputs: Sequence[int],
     values_at: ValuesAt,
     released: int,
     guarantee: str,
 ) -> View:
-    """Sums of the newest numbers of days after+1 … until, of some outputs of the query, after `released` ticks.
+    """Sums of the newest numbers of the days of spans, of some outputs of the query, after `released` ticks.
 
     **Guarantee.** A function of published numbers. Days have independent noise, so the variances add up. Test:
     tests/engine/test_revised_streams.py::test_views_take_the_newest_number_of_each_day.
@@ -320,8 +320,7 @@ def newest_view(
         rows += list(values_at([released], wanted)[released].reshape(-1, len(chosen)))
     if rows:
         sums[1:] = np.cumsum(rows, axis=0)
-    low, high = sums[after - first], sums[until - first]
-    return view_of(name, after, until, low, high, outputs, errors, guarantee)
+    return view_of(name, spans, (sums[after - first], sums[until - first]), outputs, errors, guarantee)
 
 
 def by_day(table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequence[int] | None]) -> ReleaseTable:
