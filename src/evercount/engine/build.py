@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from evercount._validate import check_name
 from evercount.errors import ParameterError, SnapshotError, UnknownName
 from evercount.factorizations import (
     BUILT_IN,
@@ -287,6 +288,5 @@ def check_postprocess(names: Iterable[str]) -> Names:
     """The names in their fixed order, or UnknownName."""
     given = (names,) if isinstance(names, str) else tuple(names)
     for name in given:
-        if name not in POSTPROCESSES:
-            raise UnknownName("post-processing", name, POSTPROCESSES)
+        check_name("post-processing", name, POSTPROCESSES)
     return tuple(name for name in POSTPROCESSES if name in given)

@@ -23,7 +23,7 @@ from typing import IO, Any, get_args
 
 import numpy as np
 
-from evercount._validate import AnyArray, check_kind, check_whole
+from evercount._validate import check_kind, check_whole
 from evercount.engine.build import RUNNING, Spec, check_postprocess, make_noise, noise_declaration
 from evercount.engine.error_model import ErrorModel, JoinedCells
 from evercount.engine.noise_choice import BEST, check_noise_for, choose_noise
@@ -95,10 +95,8 @@ def unpack(blob: bytes) -> dict[str, Any]:
     version = int.from_bytes(blob[len(MAGIC) : head], "big")
     if version != VERSION:
         raise SnapshotError(f"the snapshot has format {version} and this program reads format {VERSION} only")
-    body = blob[head + DIGEST_BYTES :]
-    if not hmac.compare_digest(
-        hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest(), blob[head : head + DIGEST_BYTES]
-    ):
+    stated, body = blob[head : head + DIGEST_BYTES], blob[head + DIGEST_BYTES :]
+    if not hmac.compare_digest(hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest(), stated):
         raise SnapshotError("the snapshot is corrupt or truncated: its checksum does not match")
     try:
         inflater = zlib.decompressobj()
@@ -143,19 +141,14 @@ def _with_blocks(value: Any, content: bytes, start: int) -> Any:
         return value
     if "$array" in value:
         dtype, shape, offset = value["$array"]
-        return _array(memoryview(content)[start + offset :], dtype, shape)
+        if dtype not in DTYPES:
+            raise SnapshotError("the snapshot holds an array of an unknown kind")
+        count = int(np.prod(shape, dtype=np.int64))
+        return np.frombuffer(content, dtype, count, start + offset).reshape(shape).copy()
     if "$bytes" in value:
         size, offset = value["$bytes"]
         return content[start + offset : start + offset + size]
     return {key: _with_blocks(item, content, start) for key, item in value.get("$map", value).items()}
-
-
-def _array(raw: Any, dtype: str, shape: list[int]) -> AnyArray:
-    if dtype not in DTYPES:
-        raise SnapshotError("the snapshot holds an array of an unknown kind")
-    kind = np.dtype(dtype)
-    count = int(np.prod(shape, dtype=np.int64))
-    return np.frombuffer(raw[: count * kind.itemsize], dtype=kind, count=count).reshape(shape).copy()
 
 
 def build_parameters(
@@ -292,17 +285,13 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
     parameters = build_parameters(
         query,
         Budget.from_dict(data["budget"]),
-        data["horizon"],
-        data["factorization"],
-        data["postprocess"],
-        False,
-        None if data["part"] is None else range(*data["part"]),
-        data["views"],
-        None if data["during"] is None else TimeRange(*data["during"]),
-        period_of,
-        tuple(JoinedCells(*map(index, one)) for one in data["joined"]),
-        data["revise_for"],
+        replay=False,
+        part=None if data["part"] is None else range(*data["part"]),
+        during=None if data["during"] is None else TimeRange(*data["during"]),
+        period_of=period_of,
+        joined=tuple(JoinedCells(*map(index, one)) for one in data["joined"]),
         dumped=data["noise"],
+        **{name: data[name] for name in ("horizon", "factorization", "postprocess", "views", "revise_for")},
     )
     query = parameters.query
     tick, totals = data["tick"], data["totals"]

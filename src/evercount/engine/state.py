@@ -118,8 +118,7 @@ class StreamState:
 
     @classmethod
     def initial(cls, query: Query) -> StreamState:
-        zeros = np.zeros(query.cells, np.int64)
-        return cls(0, zeros, query.initial_state())
+        return cls(0, np.zeros(query.cells, np.int64), query.initial_state())
 
     def with_users(self) -> StreamState:
         """The same state with the changes of the last ticks written into `users`. Entries are absolute, so writing them

@@ -68,8 +68,7 @@ def plain_ticks(ticks: Iterable[Any]) -> Iterable[Any]:
 
 
 def _foreign(kind: type[Any]) -> bool:
-    pandas = hasattr(kind, "itertuples") or hasattr(kind, "notna")
-    return pandas or hasattr(kind, "to_pylist") or hasattr(kind, "iter_rows")
+    return any(hasattr(kind, method) for method in ("itertuples", "notna", "to_pylist", "iter_rows"))
 
 
 R = TypeVar("R")  # what a step releases
@@ -230,15 +229,12 @@ class UserCaps:
         """
         kept: list[Any] = []
         changes, forget = UserState(), False
-        for number, events in enumerate(ticks):
-            tick = first_tick + number
-            if users is None:
-                assert self.query.people is not None  # users are read from the events
-                names = self.query.people.users_of(events)
-            else:
-                names = list(users[number])
+        if users is None:
+            assert self.query.people is not None  # users are read from the events
+            users = list(map(self.query.people.users_of, ticks))
+        for tick, (events, names) in enumerate(zip(ticks, users, strict=True), first_tick):
             before = changes if forget else ChainMap(changes, known)
-            left, fresh = self._cap_tick(events, names, tick, before)
+            left, fresh = self._cap_tick(events, list(names), tick, before)
             kept.append(left)
             changes |= fresh
             if self.forgets_after(tick):
