@@ -173,14 +173,11 @@ def _most_ticks(name: str, schedule: Schedule) -> int:
 def view_spans(name: str, schedule: Schedule, behind: int, released: int) -> tuple[IntArray, IntArray]:
     """(after, until) of the spans of a view that end after tick `behind`, and by tick `released`."""
     if name in DAYS:
-        spans: list[tuple[int, int]] = []
-        end = _first_tick(schedule, released + 1, DAYS[name]) - 1 if released else 0
-        while end > behind:
-            first = _first_tick(schedule, end, DAYS[name])
-            spans.append((first - 1, end))
-            end = first - 1
-        after, until = (np.asarray([span[i] for span in reversed(spans)], np.int64) for i in (0, 1))
-        return after, until
+        ends = [_first_tick(schedule, released + 1, DAYS[name]) - 1 if released else 0]
+        while ends[-1] > behind:
+            ends.append(_first_tick(schedule, ends[-1], DAYS[name]) - 1)
+        edges = np.asarray(ends[::-1], np.int64)
+        return edges[:-1], edges[1:]
     width = _width(name)
     until = np.arange(max(behind + 1, width or 1), released + 1, dtype=np.int64)
     return (np.zeros_like(until) if width is None else until - width), until
@@ -317,11 +314,17 @@ def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> Rel
     """The table as readers see it: nothing in place of what is missing, and a remark next to what it is about. A number
     of several ticks is shown where one of them is there, unless it is released at a missing one: a total or the last
     seven days have a number at the next tick. A week has not, so its number is shown."""
-    shown = _without_hidden(shown, [one for one in marks if one.hides is not None])
-    marks = [one for one in marks if one.hides is None]
     if not marks:
         return shown
-    numbers, notes = shown.numbers, []
+    numbers, notes = shown.numbers.copy(), []
+    places = {label: place for place, label in enumerate(shown.cells)}
+    published = shown.ticks if shown.as_of is None else shown.as_of
+    for one in marks:
+        if one.hides is not None and one.hides in places:  # a key that was removed when they were published
+            numbers[(published >= one.first) & (published <= one.last), :, places[one.hides]] = np.nan
+    marks = [one for one in marks if one.hides is None]
+    if not marks:
+        return replace(shown, numbers=numbers)
     gaps = [one for one in marks if one.missing is not None]
     for place, tick in enumerate(shown.ticks.tolist()):
         alone = shown.first is None or view not in DAYS
@@ -329,19 +332,5 @@ def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> Rel
         about = [one for one in marks if one.first < span.stop and span.start <= one.last]
         notes.append("; ".join(dict.fromkeys(one.remark for one in about)))
         if gaps and (any(one.holds(tick) for one in gaps) if alone else len(missing_ticks(gaps, span)) == len(span)):
-            if numbers is shown.numbers:
-                numbers = numbers.copy()
             numbers[place] = np.nan
     return replace(shown, numbers=numbers, notes=notes)
-
-
-def _without_hidden(shown: ReleaseTable, hidden: Sequence[TickMark]) -> ReleaseTable:
-    """The table without numbers of keys that were removed when these were published."""
-    places = {label: place for place, label in enumerate(shown.cells)}
-    inside = [one for one in hidden if one.hides in places]
-    if not inside:
-        return shown
-    numbers, ticks = shown.numbers.copy(), shown.ticks if shown.as_of is None else shown.as_of
-    for one in inside:
-        numbers[(ticks >= one.first) & (ticks <= one.last), :, places[str(one.hides)]] = np.nan
-    return replace(shown, numbers=numbers)
