@@ -20,6 +20,7 @@ from evercount.engine.build_parameters import dump_stream, load_stream
 from evercount.engine.error_model import JoinedCells
 from evercount.engine.state import Advanced, Rows, StreamParameters, StreamState, postprocessed
 from evercount.engine.stream_facts import StreamFacts
+from evercount.engine.take_views import evidence_at
 from evercount.engine.user_counting import PeriodOf
 from evercount.errors import ParameterError
 from evercount.mechanisms.composed_noise import NamedNoise
@@ -84,14 +85,12 @@ def _advance_own_ticks(
         found.append({names[place]: int(noisy[place]) for place in passed})
     keys = sorted({key for day in found for key in day})
     place = {key: number for number, key in enumerate(keys, 2)}
-    values, sums = (np.full((len(found), 2 + len(keys)), np.nan) for _ in range(2))
+    values = np.full((len(found), 2 + len(keys)), np.nan)
     for row, day in enumerate(found):
         values[row, :2] = totals[row], totals[row] - sum(day.values())
         values[row, [place[key] for key in day]] = list(day.values())
-    if found:
-        std = parameters.errors.std(range(state.tick + 1, state.tick + 1 + len(found)))[:, :1]
-        sums = np.where(np.isnan(values), np.nan, (values - thresholds.at(state.tick + 1) - 1) / std)
-        sums[:, :2] = 0.0
+    sums = evidence_at(np.arange(state.tick + 1, state.tick + 1 + len(found)), values, thresholds, parameters.errors)
+    sums[:, :2] = 0.0
     last = KeyCounts.of_published(list(found[-1]), state.tick + len(found)) if found else replace(encoder, pending=())
     published, _ = postprocessed(parameters.postprocess, values, None)
     after = replace(

@@ -161,10 +161,6 @@ class ErrorModel:
         std, spread, slack, step = add_errors([start, self.span_errors(np.zeros_like(at), at, tuple(later))])
         return std, spread, slack + step
 
-    def half_widths(self, level: float) -> FloatArray | None:
-        """Half the width of each output's interval, where it is the same at every tick; else None."""
-        return None
-
     def prepare(self, tick: int) -> None:
         """Compute the errors of this tick now, so that asking for them is quick; only those of one tick are kept."""
         if tick not in self._next:
@@ -213,7 +209,8 @@ class ErrorModel:
             narrow = (spread < grid) & self.rounded
             spread, slack = np.where(narrow, spread, std), np.where(narrow, slack, 0.0)
             step = np.where(narrow, 0.0, half * self.rounded)
-        return _as_column(std), CellErrors(_as_column(spread), _as_column(slack), self.pure, _as_column(step))
+        std, spread, slack, step = (side[:, np.newaxis] for side in (std, spread, slack, step))
+        return std, CellErrors(spread, slack, self.pure, step)
 
     def difference_errors(self, earlier: IntArray, later: IntArray) -> CellStd:
         """(std, errors) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
@@ -231,17 +228,13 @@ class ErrorModel:
             return 1.0
         return float((continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2)
 
-    def difference_factors(self, level: float, earlier: IntArray, later: IntArray) -> FloatArray:
-        """`interval_factor` of the difference at each pair of ticks, (pairs, 1)."""
-        return _as_column(interval_factors(level, self.equal_differences(earlier, later)))
-
     def equal_differences(self, earlier: IntArray, later: IntArray) -> IntArray:
         """`equal_numbers` of the difference at each pair of ticks. In a digit tree it is a sum of as many equal numbers
         as nodes lie between; elsewhere its numbers have no common bound, and its tails are at most those of one."""
         tree = self.factorization
         if isinstance(tree, DigitTree):
-            return np.maximum(tree.apart(earlier, later), 1)
-        return np.full(len(later), int(self.pure))
+            return np.maximum(tree.apart(earlier, later), 1)[:, np.newaxis]
+        return np.full((len(later), 1), int(self.pure))
 
     def _laplace(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """(exact variance, that of continuous noise, equal Laplace numbers with tails as heavy) of one cell."""
@@ -258,8 +251,9 @@ class ErrorModel:
         return self.factorization.full_rate(self.sigma / self.query.grid)
 
     def equal_numbers(self, ticks: IntArray) -> IntArray:
-        """Per tick, how many equal Laplace numbers have a sum with tails as heavy as the noise; 0: normal noise."""
-        return self._laplace(ticks)[2] if self.pure else np.zeros(len(ticks), int)
+        """How many equal Laplace numbers have a sum with tails as heavy as the noise, shape (ticks, outputs or 1); 0:
+        normal noise."""
+        return self._laplace(ticks)[2][:, np.newaxis] if self.pure else np.zeros((len(ticks), 1), int)
 
     @property
     def pure(self) -> bool:
@@ -290,10 +284,6 @@ def whole_ticks(ticks: npt.ArrayLike, horizon: int | None) -> IntArray:
     return at.astype(np.int64)
 
 
-def _as_column(numbers: FloatArray) -> FloatArray:
-    return np.asarray(numbers)[:, np.newaxis]
-
-
 def interval_factor(level: float, weight: int, largest_of: int = 0) -> float:
     """How many standard deviations an interval needs on either side: of one number, or of the largest of so many.
     `weight` is that of `ErrorModel.equal_numbers`."""
@@ -303,7 +293,7 @@ def interval_factor(level: float, weight: int, largest_of: int = 0) -> float:
     return float(simultaneous_quantile(coarse(largest_of), 1 - level)) if largest_of else single
 
 
-def interval_factors(level: float, weights: IntArray, largest_of: IntArray | int = 0) -> FloatArray:
+def interval_factors(level: float, weights: IntArray, largest_of: npt.ArrayLike = 0) -> FloatArray:
     """`interval_factor` for each weight, computed once for each that occurs."""
     pairs = list(zip(*(side.ravel().tolist() for side in np.broadcast_arrays(weights, largest_of)), strict=True))
     known = {pair: interval_factor(level, *pair) for pair in set(pairs)}

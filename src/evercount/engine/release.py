@@ -167,7 +167,7 @@ class Releases(Exports, Generic[V_co]):
         numbers = max(last * self._values.shape[1] if self._looks_back else self._values.size, 1)
         factors = np.full((len(self), 1), float(simultaneous_quantile(numbers, beta)))
         if self._errors.pure:
-            weights = [1] * len(self) if self._errors.joined else self._equal_numbers(self.ticks).tolist()
+            weights = [1] * len(self) if self._errors.joined else self._equal_numbers(self.ticks).min(axis=1).tolist()
             factors = np.asarray([laplace_factor(beta / numbers, weight) for weight in weights]).reshape(-1, 1)
         _, spread, slack = self._errors_all
         if method == "simulate":
@@ -278,10 +278,8 @@ class Releases(Exports, Generic[V_co]):
 
     def _symmetric(self, level: float) -> FloatArray:
         ticks = self.ticks
-        if (half := self._errors.half_widths(level)) is not None:
-            return np.tile(half, (len(ticks), 1))
-        ends = [coarse(tick * self._errors.width) for tick in ticks.tolist()] if self._looks_back else [0] * len(ticks)
-        factor = interval_factors(level, self._equal_numbers(ticks), np.asarray(ends))[:, np.newaxis]
+        ends = [[coarse(tick * self._errors.width)] for tick in ticks.tolist()] if self._looks_back else 0
+        factor = interval_factors(level, self._equal_numbers(ticks), ends)
         if self._errors.joined:
             factor = self._errors.with_joined(level, factor, ticks, self._errors.parts)
         return np.asarray(factor * self._errors_all[1] + self._errors_all[2] + self._rounding)

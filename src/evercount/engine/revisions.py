@@ -228,11 +228,10 @@ class DayErrors(ErrorModel):
         """`equal_numbers` of the sum over each span of days."""
         tree = self.factorization
         if not isinstance(tree, PureFactorization):
-            return np.zeros(len(later), int)
+            return np.zeros((len(later), 1), int)
         _, plain, largest = tree.laplace_errors(np.arange(1, self.lags + 1), self.full_rate)
-        total = self._over(plain, earlier, later)[:, 0]
-        single = later - earlier == 1
-        return equal_numbers(total, np.where(single, largest[self.lag_of(later)], largest.max()))
+        most = np.where(later - earlier == 1, largest[self.lag_of(later)], largest.max())
+        return equal_numbers(self._over(plain, earlier, later), most[:, np.newaxis])
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,11 +256,6 @@ class RevisedErrors(ErrorModel):
         a, b, c = (np.tile(np.broadcast_to(part, wide).reshape(-1), (number, 1)) for part in (std, spread, slack))
         return a, b, c
 
-    def half_widths(self, level: float) -> FloatArray:
-        lags = self.revisions.lags
-        of_day = Releases(1, np.zeros((lags, self.revisions.query.outputs)), self.day, "")
-        return of_day._symmetric(level).reshape(-1)
-
     def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
         """Std of the last `width` days up to each tick (None: all so far) once they are not revised any more."""
         at = np.atleast_1d(np.asarray(ticks))
@@ -270,8 +264,8 @@ class RevisedErrors(ErrorModel):
         return np.asarray(std * np.atleast_1d(self.day.query.publishing.norms()))
 
     def equal_numbers(self, ticks: IntArray) -> IntArray:
-        """The heaviest tails of all lags."""
-        return np.full(len(ticks), self.day.equal_numbers(np.arange(1, self.revisions.lags + 1)).min())
+        of_lags = self.day.equal_numbers(np.arange(1, self.revisions.lags + 1))
+        return np.tile(np.repeat(of_lags, self.revisions.query.outputs), (len(ticks), 1))
 
 
 def newest_spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:

@@ -192,8 +192,8 @@ class Release(Generic[V_co]):
         spread, slack, step = (float(np.max(part)) for part in (errors.spread, errors.slack, errors.step))
         if model.pure and not model.rounded:  # sums of discrete Laplace numbers need half a unit once, however many
             slack, step = 0.0, slack
-        (weight,) = model.equal_numbers(np.asarray([self.tick])).tolist()
-        return self.query.cuts.graph(self.values, float(self.stds[0]), CutNoise(spread, slack, step, weight or None))
+        laplace = int(model.equal_numbers(np.asarray([self.tick]))[0, 0]) or None
+        return self.query.cuts.graph(self.values, float(self.stds[0]), CutNoise(spread, slack, step, laplace))
 
     def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
         """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`.

@@ -81,7 +81,7 @@ class View(Exports):
 
     def _half_widths(self, level: float = 0.95) -> FloatArray:
         """Half the width of each number's interval, shape (spans, cells)."""
-        factor = self._errors.difference_factors(level, self.first - 1, self.last)
+        factor = interval_factors(level, self._errors.equal_differences(self.first - 1, self.last))
         factor = self._errors.with_joined(level, factor, self.last, self._parts)
         errors = self._span_errors
         return factor * errors.spread + errors.slack + errors.step
@@ -183,7 +183,7 @@ class View(Exports):
         q = check_probability("q", q)
         if query.quantiles is None or len(self.cells) != query.outputs:
             raise ParameterError("quantiles are read from all cells of a stream of Quantiles")
-        factor = self._errors.difference_factors(level, self.first - 1, self.last)
+        factor = interval_factors(level, self._errors.equal_differences(self.first - 1, self.last))
         cell, norms = self._cell_errors[1], query.quantiles.norms_against(q)
         rounding = self._parts[0].rounding
         half = factor * cell.spread * norms + cell.slack_of(norms, rounding + q * rounding[-1])
@@ -323,7 +323,7 @@ def _errors_at(errors: ErrorModel, ticks: IntArray) -> FloatArray:
     none of which has more of the variance spread² than the largest part, so that `equal_numbers` is spread² over it.
     The largest part of normal noise is 0."""
     std, spread, slack = errors.errors(ticks)
-    weights = errors.equal_numbers(ticks)[:, np.newaxis]
+    weights = errors.equal_numbers(ticks)
     weights = np.minimum(weights, 1) if errors.joined else weights
     part = spread**2 * np.where(weights > 0, 1 / np.maximum(weights, 1), 0.0)
     shape = (len(ticks), errors.query.outputs)

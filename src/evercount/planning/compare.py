@@ -256,7 +256,7 @@ def plan(
                 worst_tick=worst_tick,
                 interval95=_half_width(model, worst_tick),
                 simultaneous=_simultaneous(model, span, spread, slack, worst_tick),
-                ratio_to_lower_bound=worst / floor if floor == floor else math.nan,
+                ratio_to_lower_bound=worst / floor,
                 state_bytes=engine.state_bytes,
                 numeric_delta=noise.numeric_delta,
                 ticks=grid.tolist(),
@@ -310,7 +310,7 @@ def _largest_output(model: ErrorModel, ticks: IntArray) -> FloatArray:
 def _half_width(model: ErrorModel, tick: int, factor: float | None = None) -> float:
     """The half-width of an interval of the output that has the largest, as a stream states it; 95 % by default."""
     if factor is None:
-        factor = interval_factor(0.95, *model.equal_numbers(np.asarray([tick])).tolist())
+        factor = interval_factor(0.95, int(model.equal_numbers(np.asarray([tick])).min()))
     _, spread, slack = model.errors([tick])
     return float((factor * spread + slack).max())
 
