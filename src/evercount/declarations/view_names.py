@@ -72,9 +72,7 @@ def check_views(names: Any, query: Query, schedule: Schedule | None, postprocess
     return given
 
 
-def view_table(
-    view: View, name: str, schedule: Schedule, level: float = LEVEL, postprocess: Names = ()
-) -> ReleaseTable:
+def view_table(view: View, name: str, schedule: Schedule, postprocess: Names = ()) -> ReleaseTable:
     """A view of this name as a table, with the times of the schedule. A quantile has no std.
 
     A day (a week, from Monday) holds the ticks that begin in it, by the clock of the schedule's zone. It is shown once
@@ -87,21 +85,19 @@ def view_table(
     begin = view.last if match or name == RUNNING else view.first
     starts = None if schedule.manual else [schedule.start_of(tick) for tick in begin.tolist()]
     if match is None:
-        table = postprocess_table(view.table(level, starts), postprocess, counts=view._errors.query.monotone)
+        table = postprocess_table(view.table(LEVEL, starts), postprocess, counts=view._errors.query.monotone)
     else:
-        value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
+        value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), LEVEL))
         table = table_of(view.last, starts, (match[1],), [value, np.full_like(value, np.nan), low, high], begin)
     return with_revisions_left(table, view)
 
 
-def all_of_view(
-    releases: Releases, name: str, schedule: Schedule, level: float = LEVEL, postprocess: Names = ()
-) -> ReleaseTable:
+def all_of_view(releases: Releases, name: str, schedule: Schedule, postprocess: Names = ()) -> ReleaseTable:
     """A view of all releases from the first tick on; running totals are the published numbers as they are."""
     if name == RUNNING and not releases._errors.revised:
-        return releases.table(level, schedule.starts_of(1, len(releases)))
+        return releases.table(LEVEL, schedule.starts_of(1, len(releases)))
     spans = take_views.spans(releases, name, *view_spans(name, schedule, 0, len(releases)))
-    return view_table(spans, name, schedule, level, postprocess)
+    return view_table(spans, name, schedule, postprocess)
 
 
 def shown_tables(
@@ -110,7 +106,6 @@ def shown_tables(
     name: str,
     schedule: Schedule,
     before: FloatArray,
-    level: float,
     postprocess: Names = (),
 ) -> Iterator[ReleaseTable]:
     """One view of ticks while they are released: for each table of `close_ticks`, that of the spans which end in it.
@@ -128,7 +123,7 @@ def shown_tables(
         rows, last = stack_rows(rows, table.numbers[:, 0]), stream.tick
         spans = view_spans(name, schedule, last - len(table.ticks), last)
         view = take_views.spans(stream.read_back(rows, last - len(rows) + 1), name, *spans)
-        yield view_table(view, name, schedule, level, postprocess)
+        yield view_table(view, name, schedule, postprocess)
         needed = _begin(name, schedule, last + 1)
         if stream.thresholds is not None:
             needed = needed // stream.thresholds.every * stream.thresholds.every

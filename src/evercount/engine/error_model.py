@@ -102,15 +102,13 @@ class ErrorModel:
             for tick, cells in zip(after, ranges, strict=True)
         )
 
-    def with_joined(self, level: float, factor: FloatArray, until: IntArray, parts: tuple[Part, ...]) -> FloatArray:
-        """`interval_factor` of columns over spans, given that of cells of the start, (spans, 1). Laplace noise of cells
+    def with_joined(self, weights: IntArray, until: IntArray, parts: tuple[Part, ...]) -> IntArray:
+        """`equal_numbers` of columns over spans, given those of cells of the start, (spans, 1). Laplace noise of cells
         that joined is a difference, or next to other noise: its tails are at most those of one number."""
-        if not self.pure or len(parts) == 1:
-            return factor
-        later = np.zeros((len(until), parts[0].norms.shape[-1]), bool)
         for part in parts[1:]:
-            later |= (until > part.after)[:, np.newaxis] & (part.norms > 0)
-        return np.where(later, interval_factor(level, 1), factor)
+            later = (until > part.after)[:, np.newaxis] & (part.norms > 0)
+            weights = np.where(later, np.minimum(weights, 1), weights)
+        return weights
 
     def span_errors(self, after: IntArray, until: IntArray, parts: tuple[Part, ...]) -> SpanErrors:
         """The errors of columns over spans of ticks after+1 … until. A cell counts nothing before it joined.
@@ -126,12 +124,9 @@ class ErrorModel:
             std, cell = self.difference_errors(np.maximum(after, part.after)[late], until[late])
             whole = SpanErrors(*(np.zeros((len(until), part.norms.shape[-1])) for _ in range(4)))
             norms, rounding = (side if side.ndim == 1 else side[late] for side in part[1:])
-            for side, numbers in zip(
-                whole,
-                (std * norms, cell.spread * norms, cell.slack * rounding, cell.step_of(norms, rounding)),
-                strict=True,
-            ):
-                side[late] = numbers
+            numbers = std * norms, cell.spread * norms, cell.slack * rounding, cell.step_of(norms, rounding)
+            for side, own in zip(whole, numbers, strict=True):
+                side[late] = own
             each.append(whole)
         return add_errors(each)
 
@@ -141,7 +136,7 @@ class ErrorModel:
         Where the noise is wider than the grid, rounding acts as independent noise of variance grid²/12 and is part of
         the spread; half the distance of neighbouring published numbers is the slack. Below that rounding is not normal,
         and its largest possible size is the slack. Pure noise is discrete: its std is exact, its spread is that of
-        continuous noise, and half a unit is added (`laplace_tails.continuous_std`). A bridge whose noise is wider than
+        continuous noise, and half a unit is added (`bounds.tails.continuous_std`). A bridge whose noise is wider than
         the grid is rounded too.
 
         **Guarantee.** An interval of this half-width holds its true number with at least the probability of the

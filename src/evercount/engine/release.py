@@ -279,9 +279,8 @@ class Releases(Exports, Generic[V_co]):
     def _symmetric(self, level: float) -> FloatArray:
         ticks = self.ticks
         ends = [[coarse(tick * self._errors.width)] for tick in ticks.tolist()] if self._looks_back else 0
-        factor = interval_factors(level, self._equal_numbers(ticks), ends)
-        if self._errors.joined:
-            factor = self._errors.with_joined(level, factor, ticks, self._errors.parts)
+        weights = self._errors.with_joined(self._equal_numbers(ticks), ticks, self._errors.parts)
+        factor = interval_factors(level, weights, ends)
         return np.asarray(factor * self._errors_all[1] + self._errors_all[2] + self._rounding)
 
     @property

@@ -327,14 +327,11 @@ def by_day(table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequen
     as_of, lag = np.repeat(ticks, lags), np.tile(np.arange(lags)[::-1], len(ticks))
     there = as_of - lag >= 1
     day = (as_of - lag)[there]
-    begin: Sequence[int] | None = None
-    if table.starts is not None and len(day):
-        first = int(day.min())
-        all_starts = starts(first, int(day.max()) - first + 1)
-        assert all_starts is not None
-        begin = [all_starts[one - first] for one in day.tolist()]
-    elif table.starts is not None:
-        begin = []
+    begin = None
+    if table.starts is not None:
+        first, last = (int(day.min()), int(day.max())) if len(day) else (1, 0)
+        known = starts(first, last - first + 1) or []
+        begin = [known[one - first] for one in day.tolist()]
     return replace(
         table,
         ticks=day,

@@ -228,18 +228,14 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         outputs = len(names)
         if rows.ndim != 2 or rows.shape[1] != outputs or not 1 <= first_tick <= self.tick - len(rows) + 1:
             raise ParameterError(f"published numbers of released ticks have the shape (ticks, {outputs})")
-        published = Rows(rows, None) if self.thresholds is None else self._keys_read_back(rows, first_tick, names)
-        return self._parameters.releases(first_tick, published, self._state.counting)
-
-    def _keys_read_back(self, rows: FloatArray, first_tick: int, names: Sequence[str]) -> Rows:
-        """Published numbers of discovered keys with the evidence that follows from them."""
-        assert self.thresholds is not None
+        if self.thresholds is None:
+            return self._parameters.releases(first_tick, Rows(rows, None), self._state.counting)
         tested = discovery_ticks(np.arange(first_tick, first_tick + len(rows)), self.thresholds)
         if np.any((tested > 0) & (tested < first_tick)):
             raise ParameterError("releases of discovered keys are read back from tick 1 or from a discovery tick on")
         evidence = evidence_at(tested, rows[np.maximum(tested - first_tick, 0)], self.thresholds, self._errors)
         evidence[:, : self.query.outputs] = 0.0
-        return Rows(rows, evidence, names)
+        return self._parameters.releases(first_tick, Rows(rows, evidence, names), self._state.counting)
 
     def _repr_html_(self) -> str:
         """What it counts and promises, for notebooks."""

@@ -81,8 +81,8 @@ class View(Exports):
 
     def _half_widths(self, level: float = 0.95) -> FloatArray:
         """Half the width of each number's interval, shape (spans, cells)."""
-        factor = interval_factors(level, self._errors.equal_differences(self.first - 1, self.last))
-        factor = self._errors.with_joined(level, factor, self.last, self._parts)
+        weights = self._errors.equal_differences(self.first - 1, self.last)
+        factor = interval_factors(level, self._errors.with_joined(weights, self.last, self._parts))
         errors = self._span_errors
         return factor * errors.spread + errors.slack + errors.step
 

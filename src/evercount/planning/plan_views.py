@@ -326,13 +326,9 @@ def dense_optimum(
     """
     if ticks > LARGEST_OPTIMAL_HORIZON:
         raise TooLarge(f"the optimum is computed for at most {LARGEST_OPTIMAL_HORIZON} ticks, {ticks} were asked for")
-    return Dense.optimal([_view(width, ticks) for width in widths], q, period, worst=worst)
-
-
-def _view(width: int | None, ticks: int) -> FloatArray:
-    """The matrix whose row t adds up the last `width` ticks."""
-    rows = counting_matrix(ticks)
-    return rows if width is None else np.triu(rows, 1 - width)
+    running = counting_matrix(ticks)  # row t adds up ticks 1 … t; of a view, the last `width` of them
+    views = [running if width is None else np.triu(running, 1 - width) for width in widths]
+    return Dense.optimal(views, q, period, worst=worst)
 
 
 @dataclass(frozen=True)
