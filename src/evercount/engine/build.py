@@ -202,21 +202,14 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
 
 
 def make_noise(
-    query: Query,
-    engine: Factorization,
-    budget: Budget,
-    horizon: int | None,
-    postprocess: Names = (),
-    views: Names = (RUNNING,),
-    during: TimeRange | None = None,
-    **rest: Any,
+    query: Query, engine: Factorization, budget: Budget, horizon: int | None, *declared: Any, **rest: Any
 ) -> Noise:
     """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the factorization.
 
     Its key belongs to the whole declaration (`mechanisms.declared_key`) and to the time range: the same declaration for
-    the next year has independent noise.
+    the next year has independent noise. `declared` is what else `noise_declaration` takes.
     """
-    declaration = noise_declaration(query, budget, horizon, postprocess, views, during)
+    declaration = noise_declaration(query, budget, horizon, *declared)
     if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
         raise ParameterError(
             "unlisted keys have 'fresh' noise if, and only if, views=['per-tick'] is all that is published: "
@@ -247,9 +240,9 @@ def noise_declaration(
     query: Query,
     budget: Budget,
     horizon: int | None,
-    postprocess: Names,
-    views: Names,
-    during: TimeRange | None,
+    postprocess: Names = (),
+    views: Names = (RUNNING,),
+    during: TimeRange | None = None,
 ) -> dict[str, Any]:
     """What the key of a stream's noise belongs to."""
     return {

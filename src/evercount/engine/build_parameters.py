@@ -187,7 +187,7 @@ def build_parameters(
         budget, engine = choose_revised(query, budget, factorization, postprocess, views, revise_for)
         days = Revisions(query, revise_for + 1)
         make = partial(make_noise, query, engine, day_budget(budget), days.lags)
-        declared = noise_declaration(query, budget, horizon, (), (RUNNING,), during)
+        declared = noise_declaration(query, budget, horizon, during=during)
         built = build_revisions(engine, days.lags, query.cells, horizon, make, declared, **source)
         of_days = RevisedErrors(days, engine, built.sigma, built.stream.rounded)
         caps = UserCaps.of(query, budget, None, revise_for)

@@ -198,10 +198,10 @@ def _names(pure: bool, horizon: int | None, widths: list[int | None], touched: i
 
 
 def planned_errors(
-    query: Query, budget: Budget, horizon: int | None, engine: Factorization, views: Names = (RUNNING,)
+    query: Query, budget: Budget, horizon: int | None, engine: Factorization
 ) -> tuple[ErrorModel, Noise]:
     """The errors and the noise of a stream before it is built; nothing is drawn."""
-    noise = make_noise(query, engine, budget, horizon, views=views, secret=NOTHING)
+    noise = make_noise(query, engine, budget, horizon, secret=NOTHING)
     return ErrorModel(query, engine, noise.sigma, noise.stream.rounded), noise
 
 

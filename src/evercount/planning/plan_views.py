@@ -42,14 +42,12 @@ MOST_NAMED = 6  # kinds of numbers that a sentence names
 _GOLDEN = (3 - 5**0.5) / 2
 
 
-def largest(
-    values: Callable[[IntArray], FloatArray], places: IntArray, known: FloatArray | None = None
-) -> tuple[int, float]:
+def largest(values: Callable[[IntArray], FloatArray], places: IntArray, known: FloatArray) -> tuple[int, float]:
     """(first place, value) of the maximum: the best of the rising `places`, then golden sections around it. Between two
     neighbours of the best place the value must have one hill. The search ends when the place is known to one in a
     hundred, measured from zero: the value of a hill that wide is then known to about one in 100,000. `known`: the
-    values at `places`, where they have been computed already."""
-    known_values = dict(zip(places.tolist(), (values(places) if known is None else known).tolist(), strict=True))
+    values at `places`."""
+    known_values = dict(zip(places.tolist(), known.tolist(), strict=True))
 
     def look(*asked: int) -> list[float]:
         new = [place for place in asked if place not in known_values]
