@@ -60,9 +60,7 @@ def advance_keys(
     labels = parameters.query.discovery.labels_now(table)
     values, sums = (_padded([row[side] for row in published], len(labels)) for side in (0, 1))
     values, _ = postprocessed(parameters.postprocess, values, None)
-    after = replace(
-        state, tick=state.tick + len(ticks), totals=totals, encoder=table, last_sums=sums[-1:] if len(sums) else None
-    )
+    after = replace(state, tick=state.tick + len(ticks), totals=totals, encoder=table)
     return Rows(values, sums, labels), after
 
 
@@ -93,9 +91,7 @@ def _advance_own_ticks(
     sums[:, :2] = 0.0
     last = KeyCounts.of_published(list(found[-1]), state.tick + len(found)) if found else replace(encoder, pending=())
     published, _ = postprocessed(parameters.postprocess, values, None)
-    after = replace(
-        state, tick=state.tick + len(found), encoder=last, last_sums=sums[-1:, ~np.isnan(values[-1])] if found else None
-    )
+    after = replace(state, tick=state.tick + len(found), encoder=last)
     return Rows(published, sums, [*RESERVED, *keys]), after
 
 
@@ -172,7 +168,7 @@ def add_keys(
     if "monotone" in parameters.postprocess:
         raise ParameterError("releases that are made monotone cannot be joined by keys: their errors look back")
     _check_noise(parameters, query)
-    data = dump_stream(parameters, replace(state, last=None, last_sums=None))
+    data = dump_stream(parameters, replace(state, last=None))
     more = query.cells - old.cells
     data["query"] = {"name": query.name, "parameters": query.parameters()}
     data["noise"]["state"] = join_cells(parameters.noise.stream, old.cells, more)

@@ -241,7 +241,7 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
     query, part, last = parameters.declared, parameters.part, None
     if state.last is not None:
         seen, release = state.last
-        sums = None if state.last_sums is None else state.last_sums.tolist()
+        sums = None if release._sums is None else release._sums.tolist()
         last = {"digest": seen.digest, "values": release.values.tolist(), "sums": sums}
     return {
         "query": {"name": query.name, "parameters": query.parameters()},
@@ -321,4 +321,4 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
     labels = query.labels if query.discovery is None else query.discovery.labels_now(state.encoder)
     rows = Rows(values, sums, labels if parameters.thresholds else None)
     release = parameters.releases(tick, rows, counting)[0]
-    return parameters, replace(state, last=(Seen(digest=last["digest"]), release), last_sums=sums)
+    return parameters, replace(state, last=(Seen(digest=last["digest"]), release))

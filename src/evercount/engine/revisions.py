@@ -268,20 +268,18 @@ class RevisedErrors(ErrorModel):
         return np.tile(np.repeat(of_lags, self.revisions.query.outputs), (len(ticks), 1))
 
 
-def newest_spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
-    """As `take_views.spans`, of the newest number of each day."""
-    model, first = releases._errors, releases.first_tick
+def newest_spans(releases: Releases, name: str, spans: Spans) -> View:
+    """As `take_views.spans`, of the newest number of each day; the spans lie within the released ticks."""
+    model = releases._errors
     assert isinstance(model, RevisedErrors)
-    start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
-    last = first + len(releases) - 1
-    if first > 1 or (len(start) and (np.any(start >= stop) or start.min() < 0 or stop.max() > last)):
-        raise ParameterError(f"a view of revised days needs the releases from tick 1 on, and spans within 1 … {last}")
+    if releases.first_tick > 1:
+        raise ParameterError("a view of revised days needs the releases from tick 1 on")
 
     def values_at(ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
         return {tick: releases.rows[tick - 1, list(cells)] for tick in ticks}
 
     outputs = range(model.revisions.query.outputs)
-    return newest_view(model, name, (start, stop), outputs, values_at, last, releases.guarantee)
+    return newest_view(model, name, spans, outputs, values_at, len(releases), releases.guarantee)
 
 
 def newest_view(

@@ -37,16 +37,6 @@ VIEWS = "views are sums over ticks, and "
 
 def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
     """The numbers of ticks after+1 … until of each span, from running sums."""
-    if releases._errors.revised:
-        from evercount.engine.revisions import newest_spans  # it needs the views of this module
-
-        return newest_spans(releases, name, after, until)
-    releases.query.publishing.check_views(VIEWS)
-    if releases.postprocessed:
-        raise ParameterError(
-            f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so the error of "
-            "their differences is unknown; release without post-processing and post-process the view"
-        )
     own = releases.query.publishing.own_ticks
     start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
     first, last = releases.first_tick, releases.first_tick + len(releases) - 1
@@ -55,6 +45,16 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
         raise ParameterError(f"a view needs released ticks: spans of at least one within ticks {first} to {last}")
     if len(start) and start.min() < 0:
         raise ParameterError("ticks before the first cannot be counted")
+    if releases._errors.revised:
+        from evercount.engine.revisions import newest_spans  # it needs the views of this module
+
+        return newest_spans(releases, name, (start, stop))
+    releases.query.publishing.check_views(VIEWS)
+    if releases.postprocessed:
+        raise ParameterError(
+            f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so the error of "
+            "their differences is unknown; release without post-processing and post-process the view"
+        )
     if own:
         releases.query.publishing.check_views("", 1 if np.all(stop - start == 1) else None)
         start = np.zeros_like(stop)

@@ -337,10 +337,8 @@ def enforced_by(query: Query, counting: Counting | None) -> Enforced:
 @lru_cache(maxsize=256)
 def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, tick: str = MANUAL) -> str:
     """What all releases of a stream promise, and whether they may be published at all."""
-    sentence = guarantee_text(budget, enforced, tick).sentence
-    if replay:
-        sentence += " This is a replay of another stream's noise: do not publish."
-    return sentence
+    warning = " This is a replay of another stream's noise: do not publish." if replay else ""
+    return guarantee_text(budget, enforced, tick).sentence + warning
 
 
 MOST_TICKS = 1024  # ticks of a person, each of which is looked at
