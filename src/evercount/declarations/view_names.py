@@ -18,7 +18,7 @@ from pydantic import Field
 
 from evercount._validate import FloatArray, IntArray, check_public_text
 from evercount.declarations.fields import table
-from evercount.declarations.schedule import Schedule, microseconds, parse_time, zone_named
+from evercount.declarations.schedule import UNITS, Schedule, microseconds, parse_time, zone_named
 from evercount.engine import take_views
 from evercount.engine.build import LAST, PER_TICK, RUNNING, Names, view_width
 from evercount.engine.release import Releases
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 NAMES = ("per-tick", "last-24", "per-day", "per-week", "running", "quantile-0.5")
 QUANTILE = re.compile(r"quantile-(0\.[0-9]{1,6})")
-DAY = 86_400 * 10**6
-HOUR = DAY // 24
 DAYS = {"per-day": 1, "per-week": 7}
 
 
@@ -67,7 +65,7 @@ def check_views(names: Any, query: Query, schedule: Schedule | None, postprocess
         if name in DAYS and schedule is not None:
             if schedule.manual:
                 raise ParameterError(f"view {name!r} needs ticks by the clock: a manual stream has no days")
-            if schedule.length > DAYS[name] * DAY:
+            if schedule.length > DAYS[name] * UNITS["d"]:
                 raise ParameterError(f"view {name!r}: a tick of {schedule.tick} is longer than that")
     return given
 
@@ -161,8 +159,8 @@ def _most_ticks(name: str, schedule: Schedule) -> int:
     """The most ticks that lie between the ends of two spans."""
     if name not in DAYS:
         return 1
-    longer = 0 if schedule.calendar or zone_named(schedule.zone) is UTC else HOUR
-    return -(-(DAYS[name] * DAY + longer) // schedule.length)
+    longer = 0 if schedule.calendar or zone_named(schedule.zone) is UTC else UNITS["h"]
+    return -(-(DAYS[name] * UNITS["d"] + longer) // schedule.length)
 
 
 def view_spans(name: str, schedule: Schedule, behind: int, released: int) -> tuple[IntArray, IntArray]:

@@ -29,7 +29,7 @@ from evercount.engine.error_model import ErrorModel, JoinedCells
 from evercount.engine.noise_choice import BEST, check_noise_for, choose_noise
 from evercount.engine.revisions import MOST_LAGS, CellRange, RevisedErrors, Revisions, check_revised, day_budget
 from evercount.engine.state import Rows, StreamParameters, StreamState
-from evercount.engine.user_counting import Counting, PeriodOf, Seen, UserCaps
+from evercount.engine.user_counting import SCALARS, Counting, PeriodOf, Seen, UserCaps
 from evercount.errors import EvercountError, ParameterError, SnapshotError
 from evercount.factorizations import Factorization, check_horizon
 from evercount.mechanisms.calibrate import build_revisions
@@ -46,7 +46,6 @@ LARGEST_BODY = 1 << 34  # bytes of an unpacked snapshot: a crafted small file mu
 PIECE = 1 << 20  # bytes that are squeezed at a time, so that a large snapshot is never copied as one
 SMALL_BODY = 1 << 20
 """Bodies below this many bytes are kept as they are inside the zlib format: squeezing them takes longer than a tick."""
-PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})  # types of which a list holds no arrays and no bytes
 DTYPES = ("<i8", "<f8", ">i8", ">f8", "|u1")  # the kinds of numbers that a snapshot holds; no other is read
 
 
@@ -131,7 +130,7 @@ def _without_blocks(value: Any, blocks: list[bytes | memoryview]) -> Any:
 
 def _has_blocks(items: list[Any] | tuple[Any, ...]) -> bool:
     """Whether a list may hold arrays or bytes. Long lists of numbers and texts are passed on as they are."""
-    return not PLAIN_TYPES.issuperset(map(type, items))
+    return not SCALARS.issuperset(map(type, items))
 
 
 def _with_blocks(value: Any, content: bytes, start: int) -> Any:

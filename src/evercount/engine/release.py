@@ -23,7 +23,7 @@ from evercount.engine.tick_release import Release as Release
 from evercount.engine.views import View
 from evercount.errors import ParameterError
 from evercount.queries.base import Query, V_co
-from evercount.queries.publishing import CellErrors, KeptSums, RankErrors
+from evercount.queries.publishing import CellErrors, RankErrors
 
 
 class Releases(Exports, Generic[V_co]):
@@ -218,10 +218,6 @@ class Releases(Exports, Generic[V_co]):
     # -- errors -------------------------------------------------------------------------------------------------
 
     @property
-    def _kept(self) -> KeptSums | None:
-        return self.query.publishing.kept
-
-    @property
     def ticks(self) -> IntArray:
         """The 1-based ticks."""
         return np.arange(self.first_tick, self.first_tick + len(self))
@@ -233,8 +229,8 @@ class Releases(Exports, Generic[V_co]):
         if not len(self):
             return [np.empty(shape)] * 3
         errors = list(self._errors.errors(self.ticks))
-        if self._sums is not None and self._kept is not None:
-            errors[0] = errors[0][:, :1] * self._kept.scale(self._sums, self._values)
+        if self._sums is not None and (kept := self.query.publishing.kept) is not None:
+            errors[0] = errors[0][:, :1] * kept.scale(self._sums, self._values)
         if self._looks_back:  # the largest number so far has the largest error so far
             before = [part.max(axis=0) for part in self._errors.errors(self._errors.worst_ticks(self.first_tick))]
             pairs = zip(errors, before, strict=True)
@@ -253,8 +249,8 @@ class Releases(Exports, Generic[V_co]):
 
     def _limits(self, level: float) -> tuple[FloatArray, FloatArray]:
         """Lower and upper ends of all intervals, shape (ticks, outputs)."""
-        if self._sums is not None and self._kept is not None:
-            return self._kept.interval(self._values, self._sums, self._cells, level)
+        if self._sums is not None and (kept := self.query.publishing.kept) is not None:
+            return kept.interval(self._values, self._sums, self._cells, level)
         half = self._symmetric(level)
         return self._values - half, self._values + half
 

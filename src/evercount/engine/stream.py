@@ -185,6 +185,7 @@ class Stream(GrowingStream[V_co]):
         self, increments: IntArray, encoder: Any, counting: Counting, changes: UserChanges, seen: Seen | None = None
     ) -> Releases[V_co]:
         """Add noise and commit. With `seen`, a retry can read the tick back."""
+        self._parameters.check_limit(self._state.tick, len(increments))
         first = self._state.tick + 1
         rows, after = self._advance(self._parameters, self._state, increments, encoder=encoder)
         releases = self._parameters.releases(first, rows, counting)
@@ -259,7 +260,6 @@ class Stream(GrowingStream[V_co]):
                 check_users(ticks, named)
             ticks, changes = self._capped(ticks, named, counting)
         increments, encoder = self.query.encode_run(encoder, ticks)
-        self._parameters.check_limit(self.tick, len(increments))
         return self._release(increments, encoder, counting, changes)
 
     def run_totals(self, totals: Any, *, capped: Capped = False) -> Releases[V_co]:
@@ -280,7 +280,6 @@ class Stream(GrowingStream[V_co]):
         counting = self._account(False, capped)
         self._state = self._state.with_users()
         increments = self.query.encode_totals(totals)
-        self._parameters.check_limit(self.tick, len(increments))
         return self._release(increments, self._state.encoder, counting, UserChanges())
 
     # -- snapshots ----------------------------------------------------------------------------------------------------

@@ -40,11 +40,9 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     own = releases.query.publishing.own_ticks
     start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
     first, last = releases.first_tick, releases.first_tick + len(releases) - 1
-    earliest = first - 1 if own else first
-    if len(start) and (np.any(start >= stop) or stop.max() > last or (start.min() < earliest and first > 1)):
+    earliest = first - 1 if own or first == 1 else first
+    if len(start) and (np.any(start >= stop) or stop.max() > last or start.min() < earliest):
         raise ParameterError(f"a view needs released ticks: spans of at least one within ticks {first} to {last}")
-    if len(start) and start.min() < 0:
-        raise ParameterError("ticks before the first cannot be counted")
     if releases._errors.revised:
         from evercount.engine.revisions import newest_spans  # it needs the views of this module
 

@@ -147,9 +147,7 @@ Capped = bool | Literal["by door"]
 """Whether the events of a tick are capped already: True is the caller's promise, "by door" is `close_ticks`."""
 
 
-def choose_counting(
-    budget: Budget, before: Counting | None, named: bool, capped: Capped, query: Query | None = None
-) -> Counting:
+def choose_counting(budget: Budget, before: Counting | None, named: bool, capped: Capped, query: Query) -> Counting:
     """How a tick accounts for users; ParameterError where that does not fit the budget, or the ticks `before` it.
 
     **Guarantee.** A tick of a user-level stream names its users, or the caller has promised the cap and every release
@@ -160,19 +158,18 @@ def choose_counting(
         if named or capped:
             raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
         return "events"
-    if capped is True and query is not None and query.lags > 1:
+    if capped is True and query.lags > 1:
         raise ParameterError("name the users of a revised stream, lag by lag: it keeps their caps day by day")
-    if query is not None and query.people is not None:
+    if query.people is not None:
         if named or capped:
             raise ParameterError("the events of this query are their users: leave users and capped out")
         return "by query"
     if named and capped:
         raise ParameterError("give users, and the stream counts their events; or capped=True if you have done so")
     if before is not None and named != (before == "named"):
+        said = "names users" if before == "named" else "does not name users"
         raise ParameterError(
-            "this stream "
-            + ("names users" if before == "named" else "does not name users")
-            + " from its first tick on, so every tick must do the same: the caps look at earlier ticks"
+            f"this stream {said} from its first tick on, so every tick must do the same: the caps look at earlier ticks"
         )
     if named:
         return "named"
