@@ -85,14 +85,12 @@ def choose_engine(
     if not isinstance(name, str | None) or name == "blend":
         return _blend(query, budget, horizon, name, views)
     engine = pure_factorization(name, horizon) if budget.pure else factorization(name, horizon)
-    adjacency = budget.adjacency
     if isinstance(engine, Bridge | EndlessBridge):
         l1 = query.protected_l1(budget, horizon)
         return engine.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
-    if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(adjacency) is None:
+    if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(budget.adjacency) is None:
         return engine
-    direct = Direct(horizon)
-    return direct if _worst_error(direct, query, budget) < _worst_error(engine, query, budget) else engine
+    return min(engine, Direct(horizon), key=lambda one: _worst_error(one, query, budget))
 
 
 def _own(budget: Budget, horizon: int | None, given: Factorization | Mapping[str, Any]) -> Factorization:
@@ -189,8 +187,7 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
     people = query.people if budget.unit == "user" else None
     if people is not None:
         if not people.each_tick:
-            period = budget.period is not None
-            return sensitivity_on(engine, query, adjacency, "user", period) * engine.column_norm**2
+            return sensitivity_on(engine, query, adjacency, "user", budget.period is not None) * engine.column_norm**2
         own = people.user_sensitivity(adjacency)
         return own * participation(engine, bounded("ticks", budget, horizon), unit.span)
     events = bounded("events", budget, horizon)

@@ -95,12 +95,9 @@ class ErrorModel:
         if not self.joined:
             return (Part(0, np.atleast_1d(published.norms()), np.atleast_1d(published.roundings())),)
         firsts = [0, *(one.cells for one in self.joined), self.query.cells]
-        ranges = [range(first, stop) for first, stop in pairwise(firsts)]
+        of_cells = [published.of_cells(range(*ends), self.query.outputs) for ends in pairwise(firsts)]
         after = [0, *(one.after for one in self.joined)]
-        return tuple(
-            Part(tick, *published.of_cells(cells, self.query.outputs))
-            for tick, cells in zip(after, ranges, strict=True)
-        )
+        return tuple(Part(tick, *numbers) for tick, numbers in zip(after, of_cells, strict=True))
 
     def with_joined(self, weights: IntArray, until: IntArray, parts: tuple[Part, ...]) -> IntArray:
         """`equal_numbers` of columns over spans, given those of cells of the start, (spans, 1). Laplace noise of cells

@@ -57,8 +57,7 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
         releases.query.publishing.check_views("", 1 if np.all(stop - start == 1) else None)
         start = np.zeros_like(stop)
     sums = np.concatenate([np.zeros((1, releases.rows.shape[1])), releases.rows])
-    offset = 1 - first if first > 1 else 0
-    ends = sums[np.where(start > 0, start + offset, 0)], sums[stop + offset]
+    ends = sums[np.where(start > 0, start + 1 - first, 0)], sums[stop + 1 - first]
     outputs, stated = range(len(releases.labels)), (releases._errors, releases.guarantee)
     if releases.query.discovery is None:
         return view_of(name, (start, stop), ends, outputs, *stated)

@@ -115,12 +115,10 @@ def read_again(last_tick: int, last: tuple[Seen, R] | None, tick: int, seen: See
 
 def fingerprint(events: Any) -> str:
     """A digest of a tick's events, to tell a retry from an attempt to change the past. It stays inside the stream."""
-    digest = hashlib.sha256()
-    if isinstance(events, np.ndarray) and events.dtype.kind in "biuf":
-        digest.update(f"{events.dtype.str}{events.shape}".encode())
-        digest.update(np.ascontiguousarray(events).data)
-    else:
-        digest.update(json.dumps(_canonical(events)).encode())
+    if not isinstance(events, np.ndarray) or events.dtype.kind not in "biuf":
+        return hashlib.sha256(json.dumps(_canonical(events)).encode()).hexdigest()
+    digest = hashlib.sha256(f"{events.dtype.str}{events.shape}".encode())
+    digest.update(np.ascontiguousarray(events).data)
     return digest.hexdigest()
 
 
