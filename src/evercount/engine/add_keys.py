@@ -21,7 +21,6 @@ from evercount.engine.error_model import JoinedCells
 from evercount.engine.state import Advanced, Rows, StreamParameters, StreamState, postprocessed
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.take_views import evidence_at
-from evercount.engine.user_counting import PeriodOf
 from evercount.errors import ParameterError
 from evercount.mechanisms.composed_noise import NamedNoise
 from evercount.mechanisms.noise_stream import join_cells
@@ -153,7 +152,7 @@ def _padded(rows: list[FloatArray], width: int) -> FloatArray:
 
 
 def add_keys(
-    parameters: StreamParameters, state: StreamState, keys: Sequence[Any], period_of: PeriodOf | None
+    parameters: StreamParameters, state: StreamState, keys: Sequence[Any]
 ) -> tuple[StreamParameters, StreamState]:
     """The stream with more keys from its next tick on; nothing of it is changed.
 
@@ -174,7 +173,7 @@ def add_keys(
     data["noise"]["state"] = join_cells(parameters.noise.stream, old.cells, more)
     data["totals"] = np.concatenate([state.totals, np.zeros(more, state.totals.dtype)])
     data["joined"] = [*data["joined"], list(JoinedCells(state.tick, old.cells, old.outputs))]
-    grown, after = load_stream(data, period_of)
+    grown, after = load_stream(data, None if parameters.user_caps is None else parameters.user_caps.period_of)
     return replace(grown, replay=parameters.replay), replace(
         after, encoder=state.encoder, users=state.users, last_users=state.last_users
     )
@@ -261,8 +260,7 @@ class GrowingStream(StreamFacts[V_co]):
         self._state = self._state.with_users()
         parameters, state = self._parameters, self._state
         if new:
-            period_of = None if parameters.user_caps is None else parameters.user_caps.period_of
-            parameters, state = add_keys(parameters, state, new, period_of)
+            parameters, state = add_keys(parameters, state, new)
         if again:
             state = hide_keys(parameters, state, again, hide=False)
         self._parameters, self._state = parameters, state

@@ -224,9 +224,8 @@ def choose_revised(
         raise ParameterError("late = 'revise': noise is for single days, so omit noise_for; views show any sum of them")
     of_day = day_budget(budget)
     query.check_budget(of_day)
-    kept, engine = choose_noise(
-        query, of_day, check_whole("revise_for", revise_for, 1, MOST_LAGS - 1) + 1, factorization or BEST, (RUNNING,)
-    )
+    lags = check_whole("revise_for", revise_for, 1, MOST_LAGS - 1) + 1
+    kept, engine = choose_noise(query, of_day, lags, factorization or BEST, (RUNNING,))
     return replace(budget, delta=kept.delta, calibration=kept.calibration), engine
 
 

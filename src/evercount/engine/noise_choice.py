@@ -152,9 +152,8 @@ def candidates(
                 one = own.noise_multiplier() * math.sqrt(in_one_tick(query, own))
                 floor = [one * (1.0 if width else float(nuclear_lower(horizon or REFERENCE_TICKS))) for width in widths]
                 least = tuple(min(stds) for stds in zip(*(each.stds for each in found), strict=True))
-                if Candidate(own, found[0].engine, tuple(floor)).score(least) > margin * min(
-                    each.score(least) for each in found
-                ):
+                best = min(each.score(least) for each in found)
+                if Candidate(own, found[0].engine, tuple(floor)).score(least) > margin * best:
                     continue
             # a query may lack what a kind of noise needs: an l1 sensitivity, cells without names
             with suppress(ParameterError):

@@ -200,6 +200,8 @@ class Stream(GrowingStream[V_co]):
         caps = self._parameters.user_caps
         if caps is None or not (counting == "named" or (counting == "by query" and caps.caps != Caps())):
             return ticks, UserChanges()
+        if users is not None:
+            check_users(ticks, users)
         return caps.cap(ticks, users, self.tick + 1, self._state.users)
 
     def _account(self, named: bool, capped: Capped) -> Counting:
@@ -255,10 +257,7 @@ class Stream(GrowingStream[V_co]):
             encoder = self.query.load_state(self.query.dump_state(encoder))
         named = None if users is None else list(plain_ticks(list(users)))
         if self._parameters.user_caps is not None:
-            ticks = list(ticks)
-            if named is not None:
-                check_users(ticks, named)
-            ticks, changes = self._capped(ticks, named, counting)
+            ticks, changes = self._capped(list(ticks), named, counting)
         increments, encoder = self.query.encode_run(encoder, ticks)
         return self._release(increments, encoder, counting, changes)
 
