@@ -92,7 +92,7 @@ def view_table(view: View, name: str, schedule: Schedule, postprocess: Names = (
 
 def all_of_view(releases: Releases, name: str, schedule: Schedule, postprocess: Names = ()) -> ReleaseTable:
     """A view of all releases from the first tick on; running totals are the published numbers as they are."""
-    if name == RUNNING and not releases._errors.revised:
+    if name == RUNNING and releases.query.lags == 1:
         return releases.table(LEVEL, schedule.starts_of(1, len(releases)))
     spans = take_views.spans(releases, name, *view_spans(name, schedule, 0, len(releases)))
     return view_table(spans, name, schedule, postprocess)

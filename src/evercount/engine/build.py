@@ -206,7 +206,7 @@ def make_noise(
     Its key belongs to the whole declaration (`mechanisms.declared_key`) and to the time range: the same declaration for
     the next year has independent noise. `declared` is what else `noise_declaration` takes.
     """
-    declaration = noise_declaration(query, budget, horizon, *declared)
+    rest["declaration"] = noise_declaration(query, budget, horizon, *declared)
     if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
         raise ParameterError(
             "unlisted keys have 'fresh' noise if, and only if, views=['per-tick'] is all that is published: "
@@ -215,7 +215,7 @@ def make_noise(
     if budget.pure:
         l1 = query.protected_l1(budget, horizon)
         pure = partial(build_pure, engine, cells=query.cells, grid=query.grid, l1=l1, epsilon=budget.epsilon)
-        return _all_cohorts(partial(pure, declaration=declaration), **rest)
+        return _all_cohorts(pure, **rest)
     own = 0.0 if query.discovery is None else query.discovery.own_delta(budget)
     build = partial(
         build_noise,
@@ -227,7 +227,6 @@ def make_noise(
         budget=budget.reserve(own) if own else budget,
         horizon=horizon,
         touched=bounded("ticks", budget, horizon) if query.memoryless else None,  # one event may change several ticks
-        declaration=declaration,
     )
     noise = _all_cohorts(build, **rest)
     return replace(noise, numeric_delta=noise.numeric_delta + own, unseen=own) if own else noise

@@ -239,8 +239,9 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
     query, part, last = parameters.declared, parameters.part, None
     if state.last is not None:
         seen, release = state.last
-        sums = None if release._sums is None else release._sums.tolist()
-        last = {"digest": seen.digest, "values": release.values.tolist(), "sums": sums}
+        sums = release._run._sums
+        of_published = None if sums is None else sums[:, release._published].tolist()
+        last = {"digest": seen.digest, "values": release.values.tolist(), "sums": of_published}
     return {
         "query": {"name": query.name, "parameters": query.parameters()},
         "budget": parameters.budget.to_dict(),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,6 @@ class ErrorModel:
     adds the variance grid²/12 of its rounding. `outputs` is how many numbers a tick of the whole stream has, where the
     query is a part of it. `joined` are the cells that joined later: their noise is that since they joined."""
 
-    revised: ClassVar[bool] = False  # whether ticks are published again (`revisions.py`)
     query: Query
     factorization: Factorization
     sigma: float

@@ -238,8 +238,6 @@ class DayErrors(ErrorModel):
 class RevisedErrors(ErrorModel):
     """The errors of a row of a revised stream: those of one day at each lag, the same at every tick."""
 
-    revised: ClassVar[bool] = True
-
     @property
     def revisions(self) -> Revisions:
         assert isinstance(self.query, Revisions)

@@ -171,11 +171,10 @@ class Stream(GrowingStream[V_co]):
                 return read_again(self._state.tick, self._state.last, tick, seen)
         self._parameters.check_limit(self._state.tick, 1)
         self._state = self._state.with_users()
-        query = self._parameters.query
-        self._torn = query.in_place
+        self._torn = self.query.in_place
         try:
             (kept,), changes = self._capped([read], None if named is None else [named], counting)
-            row, encoder = query.encode(self._state.encoder, kept)
+            row, encoder = self.query.encode(self._state.encoder, kept)
         except EvercountError:
             self._torn = False  # a refusal comes before anything is changed
             raise
@@ -250,7 +249,6 @@ class Stream(GrowingStream[V_co]):
         ticks = plain_ticks(list(ticks) if isinstance(ticks, Iterator) else ticks)
         self._check_owner()
         counting = self._account(users is not None, capped)
-        self._parameters.check_limit(self.tick, 0)
         self._state = self._state.with_users()
         encoder, changes = self._state.encoder, UserChanges()
         if self.query.in_place:  # a later tick may be refused

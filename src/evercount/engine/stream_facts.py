@@ -130,8 +130,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         Returns:
             One sentence.
         """
-        enforced = enforced_by(self.query, self._state.counting)
-        return guarantee_sentence(self.budget, enforced, self.replay, tick)
+        return guarantee_sentence(self.budget, enforced_by(self.query, self._state.counting), self.replay, tick)
 
     @property
     def explained(self) -> GuaranteeText:
@@ -262,8 +261,7 @@ def spend_for(stream: StreamFacts, ledger: Ledger, secret: Secret | None) -> Ent
     `tests/engine/test_stream_ledger.py::test_a_stream_spends_exactly_its_budget`.
     """
     check_kind("ledger", ledger, Ledger, 'Ledger(path="all.ledger")')
-    identifier = identify(stream, secret)
-    return ledger.spend(f"{stream.query.name} {identifier[:12]}", stream.cost)
+    return ledger.spend(f"{stream.query.name} {identify(stream, secret)[:12]}", stream.cost)
 
 
 def identify(stream: StreamFacts, secret: Secret | None) -> str:

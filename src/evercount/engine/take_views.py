@@ -43,7 +43,7 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     earliest = first - 1 if own or first == 1 else first
     if len(start) and (np.any(start >= stop) or stop.max() > last or start.min() < earliest):
         raise ParameterError(f"a view needs released ticks: spans of at least one within ticks {first} to {last}")
-    if releases._errors.revised:
+    if releases.query.lags > 1:
         from evercount.engine.revisions import newest_spans  # it needs the views of this module
 
         return newest_spans(releases, name, (start, stop))

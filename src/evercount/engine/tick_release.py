@@ -61,11 +61,6 @@ class Release(Generic[V_co]):
         return slice(None) if self._run._labels is None else np.flatnonzero(~np.isnan(self._run.rows[0]))
 
     @property
-    def _sums(self) -> FloatArray | None:
-        """The noisy sums behind the numbers, shape (1, sums); where keys are discovered, how clearly each is public."""
-        return None if self._run._sums is None else self._run._sums[:, self._published]
-
-    @property
     def labels(self) -> Sequence[str]:
         """One label per output."""
         places, labels = self._published, self._run.labels
@@ -135,12 +130,11 @@ class Release(Generic[V_co]):
         Raises:
             ParameterError: k is not a whole number of at least 1, or the query publishes nothing to select from.
         """
-        if self.query.discovery is not None:
-            assert self._sums is not None
-            evidence, number = self._sums[0], 1 if k is None else k
-            return top_discovered(
-                self.query.discovery, self.labels, self.values, evidence, self._run._cells, number, level
-            )
+        found, number = self.query.discovery, 1 if k is None else k
+        if found is not None:
+            assert self._run._sums is not None
+            evidence = self._run._sums[0][self._published]
+            return top_discovered(found, self.labels, self.values, evidence, self._run._cells, number, level)
         return self.query.top(self.values, self._run._rank_errors, k, level)
 
     def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:

@@ -308,9 +308,8 @@ class CarriedTotals:
         place = {label: number for number, label in enumerate(errors.query.labels)}
         cells = tuple(table.cells[: table.numbers.shape[2]])
         own = _errors_at(errors, table.ticks)[:, :, [place[cell] for cell in cells]]
-        value, variance, square, slack, part = _add(
-            np.concatenate([table.numbers[np.newaxis, :, 0], own]), self.among(cells)[:, np.newaxis]
-        )
+        published = np.concatenate([table.numbers[np.newaxis, :, 0], own])
+        value, variance, square, slack, part = _add(published, self.among(cells)[:, np.newaxis])
         weights = np.where(part > 0, equal_numbers(square, np.sqrt(np.where(part > 0, part, 1.0) / 2)), 0)  # 0: normal
         half = interval_factors(level, weights) * np.sqrt(square) + slack
         std = np.where(np.isnan(value), np.nan, np.sqrt(variance))

@@ -290,13 +290,12 @@ def _reason(rows: list[ViewRow], views: tuple[str, ...]) -> str:
     best = others[0]
     if best.score >= chosen.score:
         return f"{said} Next: {best.kind}, {best.score:.2f} times."
+    said = f"{said} {best.kind} has {best.score:.2f} times, but"
     if views == (RUNNING,):
-        return (
-            f"{said} {best.kind} has {best.score:.2f} times, but running totals alone keep the noise of their budget."
-        )
+        return f"{said} running totals alone keep the noise of their budget."
     return (
-        f"{said} {best.kind} has {best.score:.2f} times, but Laplace noise is chosen only where it is better by more "
-        f"than {MARGIN:g} times: the epsilons of two such streams over the same events add up in full."
+        f"{said} Laplace noise is chosen only where it is better by more than {MARGIN:g} times: the epsilons of two "
+        "such streams over the same events add up in full."
     )
 
 
