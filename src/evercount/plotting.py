@@ -129,13 +129,14 @@ def band_plot(
     """One line with an error band for every output. `left`: how often numbers will be revised, which is shaded."""
     if not (target is None or isinstance(target, str | Path) or hasattr(target, "fill_between")):
         raise ParameterError(f'draw into a file such as "daily.png" or into axes, got {target!r:.80}')
-    axes: Any = new_axes() if target is None or isinstance(target, str | Path) else target
+    axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
     keep, x = thin(len(ticks)), ticks if times is None else times
     for i, label in enumerate(labels):
         (line,) = axes.plot(x[keep], values[keep, i], linewidth=1.4, label=label)
         axes.fill_between(x[keep], low[keep, i], high[keep, i], color=line.get_color(), alpha=0.2, linewidth=0)
     if left is not None and left.any():
-        axes.axvspan(x[np.flatnonzero(left)[0]], x[-1], color="grey", alpha=0.15, linewidth=0)
+        untyped_axes: Any = axes
+        untyped_axes.axvspan(x[np.flatnonzero(left)[0]], x[-1], color="grey", alpha=0.15, linewidth=0)
         title += "; shaded: will be revised"
     if times is None:
         axes.set_xlabel("tick")

@@ -306,6 +306,7 @@ class Schedule:
             return self.begin + (tick - 1) * self.length
         wall = self._wall_start + (tick - 1) * self.length
         pieces = self._scan(wall + 2 * UNITS["d"])  # no offset is that large
+        # the first piece by whose end the clock has shown this time or a later one
         piece = pieces[bisect_left(pieces, wall, 1, key=lambda following: following.latest_wall) - 1]
         return max(piece.since, wall - piece.offset, self.begin)
 

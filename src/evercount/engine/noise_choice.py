@@ -169,9 +169,8 @@ def least_alone(
     together = [min(stds) for stds in zip(*(one.stds for one in found), strict=True)]
     if len(views) == 1:
         return (together[0],)
-    alone = [
-        min((one.stds[0] for one in candidates(query, budget, horizon, (view,))), default=math.inf) for view in views
-    ]
+    serving = (candidates(query, budget, horizon, (view,)) for view in views)
+    alone = [min((one.stds[0] for one in each), default=math.inf) for each in serving]
     return tuple(map(min, together, alone))
 
 

@@ -90,20 +90,15 @@ def view_at(
     ticks = [np.zeros_like(after) if facts.query.publishing.own_ticks else after, until]
     if facts.thresholds is not None:
         ticks.append(discovery_ticks(evidence_ticks(*ticks), facts.thresholds))
-    values = values_at(np.unique(np.concatenate(ticks)).tolist(), columns)
-    low, high, *tested = (_at(values, at, len(columns)) for at in ticks)
+    # before the first tick all is zero
+    values = {0: np.zeros(len(columns)), **values_at(np.unique(np.concatenate(ticks)).tolist(), columns)}
+    low, high, *tested = (np.asarray([values[tick] for tick in at.tolist()]).reshape(-1, len(columns)) for at in ticks)
     if facts.thresholds is None:
         return view_of(name, spans, (low, high), outputs, *stated)
     evidence = evidence_at(ticks[2], tested[0], facts.thresholds, facts._errors)
     shown = [columns.index(output) for output in outputs]
     names = [labels[column] for column in columns]
     return key_view(name, spans, (low, high), evidence, names, shown, *stated)
-
-
-def _at(values: dict[int, FloatArray], ticks: IntArray, width: int) -> FloatArray:
-    """The running sums at these ticks; zero before the first."""
-    rows = [values[tick] if tick else np.zeros(width) for tick in ticks.tolist()]
-    return np.asarray(rows, dtype=np.float64).reshape(len(rows), width)
 
 
 Parts = tuple[tuple[str, int], ...]  # a cell of a view as labels with signs: one label, or one minus another
