@@ -68,7 +68,8 @@ def plain_ticks(ticks: Iterable[Any]) -> Iterable[Any]:
 
 
 def _foreign(kind: type[Any]) -> bool:
-    return any(hasattr(kind, method) for method in ("itertuples", "notna", "to_pylist", "iter_rows"))
+    pandas = hasattr(kind, "itertuples") or hasattr(kind, "notna")
+    return pandas or hasattr(kind, "to_pylist") or hasattr(kind, "iter_rows")
 
 
 R = TypeVar("R")  # what a step releases
