@@ -75,7 +75,7 @@ def _foreign(kind: type[Any]) -> bool:
 R = TypeVar("R")  # what a step releases
 
 
-SCALARS = frozenset({int, float, str, bool, type(None)})
+SCALARS = frozenset({int, float, str, bool, type(None)})  # types of values that cannot change and hold no others
 
 
 class Seen:
