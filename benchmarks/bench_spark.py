@@ -139,7 +139,6 @@ def alone(cells: int, out: Path) -> float:
 
     from evercount.declarations.view_names import shown_tables
     from evercount.engine.close_ticks import TickTotals, close_ticks
-    from evercount.engine.release_table import LEVEL
     from evercount.engine.write_table import write_parquet
     from evercount.noise import Secret
 
@@ -149,7 +148,7 @@ def alone(cells: int, out: Path) -> float:
     stream, schedule = declaration.build(secret=Secret.generate()), declaration.schedule
     totals = TickTotals(1, SHARD_TICKS, cells, none, none, none)
     closed = close_ticks(stream, totals, schedule.starts_of)
-    tables = shown_tables(stream, closed, declaration.main_view, schedule, np.empty((0, cells)), LEVEL)
+    tables = shown_tables(stream, closed, declaration.main_view, schedule, np.empty((0, cells)))
     write_parquet(str(out), tables, schedule, {})
     return time.perf_counter() - start
 

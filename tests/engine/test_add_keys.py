@@ -190,3 +190,21 @@ def test_a_removed_key_is_hidden_and_can_come_back() -> None:
 def _table(releases: Any) -> list[dict[str, Any]]:
     columns = releases.table().columns()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def test_an_interruption_leaves_the_keys_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(Histogram(["a", "b"]), GAUSSIAN, 50, secret=SECRET, replay=True)
+    stream.step(["a"])
+    stream.remove_keys(["b"])
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("evercount.engine.add_keys.hide_keys", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.add_keys(["b", "c"])
+    assert stream.labels == ("a", "b")
+    assert stream.hidden_labels == ("b",)
+    assert len(stream.step(["a"]).values) == 2
+    assert stream.add_keys(["b", "c"]) == ["b", "c"]

@@ -110,6 +110,6 @@ def test_what_does_not_add_up_is_refused() -> None:
         query = build_query(name, dict(EXAMPLE_PARAMETERS.get(name, {})))
         with nullcontext() if name in carries else pytest.raises(ParameterError, match="are not carried over: "):
             check_carries(query, (), None)
-    for postprocess, revise_for, why in ((("integer",), None, "post-processed"), ((), 3, "revised")):
-        with pytest.raises(ParameterError, match=why):
+    for postprocess, revise_for in ((("integer",), None), ((), 3)):
+        with pytest.raises(ParameterError, match=r"unlisted keys .list them.* .add up histograms.* .declare views"):
             check_carries(Count(), postprocess, revise_for)

@@ -151,18 +151,9 @@ def test_intervals_of_changes_hold_given_discovery(factorization: str | None, ev
         low, high = (columns(many.keys[tick - 1], many.total[tick - 1]) for tick in (after, until))
         assert not np.isnan(low[:, 0]).any(), "the totals are public"
         evidence = columns(many.evidence[after - 1], np.zeros(streams))
-        spans = (np.full(streams, tick) for tick in (after, until))
-        view = key_view(
-            "span",
-            *spans,
-            low,
-            high,
-            evidence,
-            labels,
-            range(len(labels)),
-            many.releases._errors,
-            "",
-        )
+        spans = np.full(streams, after), np.full(streams, until)
+        ends, errors = (low, high), many.releases._errors
+        view = key_view("span", spans, ends, evidence, labels, range(len(labels)), errors, "")
         change = (counts[until] - counts[after]).astype(float)
         shown = ~np.isnan(view.values[:, 2:])
         truth = np.column_stack([np.full(streams, change.sum()), change.sum() - shown @ change, shown * change])

@@ -167,6 +167,13 @@ def test_a_tick_may_be_an_iterator():
     assert released.values.tolist() == plain.step(["a", "b"], users=["x", "y"]).values.tolist()
 
 
+@pytest.mark.parametrize("events", [dict.fromkeys("ab").keys(), {1: "a", 2: "b"}.values(), memoryview(b"\0\1")])
+def test_a_tick_may_be_what_cannot_be_copied(events) -> None:
+    stream = Stream(Histogram(2 if isinstance(events, memoryview) else ["a", "b"]), BUDGET, 5)
+    first = stream.step(events, tick=1)
+    assert stream.step(events, tick=1).values.tolist() == first.values.tolist(), "a retry with the same events"
+
+
 def test_a_retry_is_told_by_the_numbers_of_its_time():
     """An array that its owner changes afterwards is not what was released."""
     stream = Stream(Histogram(4), BUDGET, 5)

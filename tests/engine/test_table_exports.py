@@ -51,8 +51,11 @@ def test_frames_hold_the_table(shown, kind: str) -> None:
 @pytest.mark.parametrize("name", ["pandas", "polars", "pyarrow"])
 def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, name, None)
-    with pytest.raises(MissingExtra, match="pip install"):
-        getattr(RELEASES, "to_arrow" if name == "pyarrow" else f"to_{name}")()
+    ways = ("to_arrow", "to_pandas", "to_polars") if name == "pyarrow" else (f"to_{name}",)
+    said = "Arrow, for Parquet files and data frames, needs .* pip install" if name == "pyarrow" else "pip install"
+    for way in ways:
+        with pytest.raises(MissingExtra, match=said):
+            getattr(RELEASES, way)()
 
 
 @BOTH

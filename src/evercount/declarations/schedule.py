@@ -17,7 +17,7 @@ without gap or overlap.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
@@ -306,11 +306,9 @@ class Schedule:
             return self.begin + (tick - 1) * self.length
         wall = self._wall_start + (tick - 1) * self.length
         pieces = self._scan(wall + 2 * UNITS["d"])  # no offset is that large
-        for piece, following in zip(pieces, (*pieces[1:], None), strict=True):
-            instant = max(piece.since, wall - piece.offset)
-            if following is None or instant < following.since:
-                return max(instant, self.begin)
-        raise AssertionError("the last piece has no end")
+        # the first piece by whose end the clock has shown this time or a later one
+        piece = pieces[bisect_left(pieces, wall, 1, key=lambda following: following.latest_wall) - 1]
+        return max(piece.since, wall - piece.offset, self.begin)
 
     def starts_of(self, first: int, ticks: int) -> list[int] | None:
         """The first instants of `ticks` ticks from `first` on; None for manual ones."""
@@ -384,15 +382,9 @@ def _offset(zone: tzinfo, instant: int) -> int:
 
 def _change(zone: tzinfo, low: int, high: int) -> int:
     """The first whole second in (low, high] whose offset is not that of `low`; offsets change at whole seconds."""
-    before = _offset(zone, low)
-    low, high = low // SECOND, -(-high // SECOND)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _offset(zone, middle * SECOND) == before:
-            low = middle
-        else:
-            high = middle
-    return high * SECOND
+    before, seconds = _offset(zone, low), range(low // SECOND + 1, -(-high // SECOND))
+    place = bisect_left(seconds, True, key=lambda second: _offset(zone, second * SECOND) != before)
+    return (seconds.start + place) * SECOND
 
 
 def _choose(value: str, bounds: Sequence[int], leaves: Sequence[str]) -> str:

@@ -42,8 +42,8 @@ class FilePlaces:
         def placed(text: str) -> str:
             return text if text == "-" else str(folder / text)
 
-        files = {name: getattr(self, name) for name in ("output", "state", "rejects", "plot")}
-        moved = {name: place and placed(place) for name, place in files.items()}
+        named = ("output", "state", "rejects", "plot")
+        moved = {name: placed(place) for name in named if (place := getattr(self, name)) is not None}
         return replace(self, input=tuple(map(placed, self.input)), **moved)
 
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from evercount._validate import FloatArray, IntArray, check_public_text
 from evercount.declarations.fields import table
-from evercount.declarations.schedule import Schedule, microseconds, parse_time, zone_named
+from evercount.declarations.schedule import UNITS, Schedule, microseconds, parse_time, zone_named
 from evercount.engine import take_views
 from evercount.engine.build import LAST, PER_TICK, RUNNING, Names, view_width
 from evercount.engine.release import Releases
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 NAMES = ("per-tick", "last-24", "per-day", "per-week", "running", "quantile-0.5")
 QUANTILE = re.compile(r"quantile-(0\.[0-9]{1,6})")
-DAY = 86_400 * 10**6
-HOUR = DAY // 24
 DAYS = {"per-day": 1, "per-week": 7}
 
 
@@ -67,14 +65,12 @@ def check_views(names: Any, query: Query, schedule: Schedule | None, postprocess
         if name in DAYS and schedule is not None:
             if schedule.manual:
                 raise ParameterError(f"view {name!r} needs ticks by the clock: a manual stream has no days")
-            if schedule.length > DAYS[name] * DAY:
+            if schedule.length > DAYS[name] * UNITS["d"]:
                 raise ParameterError(f"view {name!r}: a tick of {schedule.tick} is longer than that")
     return given
 
 
-def view_table(
-    view: View, name: str, schedule: Schedule, level: float = LEVEL, postprocess: Names = ()
-) -> ReleaseTable:
+def view_table(view: View, name: str, schedule: Schedule, postprocess: Names = ()) -> ReleaseTable:
     """A view of this name as a table, with the times of the schedule. A quantile has no std.
 
     A day (a week, from Monday) holds the ticks that begin in it, by the clock of the schedule's zone. It is shown once
@@ -87,21 +83,19 @@ def view_table(
     begin = view.last if match or name == RUNNING else view.first
     starts = None if schedule.manual else [schedule.start_of(tick) for tick in begin.tolist()]
     if match is None:
-        table = postprocess_table(view.table(level, starts), postprocess, counts=view._errors.query.monotone)
+        table = postprocess_table(view.table(LEVEL, starts), postprocess, counts=view._errors.query.monotone)
     else:
-        value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
+        value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), LEVEL))
         table = table_of(view.last, starts, (match[1],), [value, np.full_like(value, np.nan), low, high], begin)
     return with_revisions_left(table, view)
 
 
-def all_of_view(
-    releases: Releases, name: str, schedule: Schedule, level: float = LEVEL, postprocess: Names = ()
-) -> ReleaseTable:
+def all_of_view(releases: Releases, name: str, schedule: Schedule, postprocess: Names = ()) -> ReleaseTable:
     """A view of all releases from the first tick on; running totals are the published numbers as they are."""
-    if name == RUNNING and not releases._errors.revised:
-        return releases.table(level, schedule.starts_of(1, len(releases)))
+    if name == RUNNING and releases.query.lags == 1:
+        return releases.table(LEVEL, schedule.starts_of(1, len(releases)))
     spans = take_views.spans(releases, name, *view_spans(name, schedule, 0, len(releases)))
-    return view_table(spans, name, schedule, level, postprocess)
+    return view_table(spans, name, schedule, postprocess)
 
 
 def shown_tables(
@@ -110,7 +104,6 @@ def shown_tables(
     name: str,
     schedule: Schedule,
     before: FloatArray,
-    level: float,
     postprocess: Names = (),
 ) -> Iterator[ReleaseTable]:
     """One view of ticks while they are released: for each table of `close_ticks`, that of the spans which end in it.
@@ -128,7 +121,7 @@ def shown_tables(
         rows, last = stack_rows(rows, table.numbers[:, 0]), stream.tick
         spans = view_spans(name, schedule, last - len(table.ticks), last)
         view = take_views.spans(stream.read_back(rows, last - len(rows) + 1), name, *spans)
-        yield view_table(view, name, schedule, level, postprocess)
+        yield view_table(view, name, schedule, postprocess)
         needed = _begin(name, schedule, last + 1)
         if stream.thresholds is not None:
             needed = needed // stream.thresholds.every * stream.thresholds.every
@@ -166,21 +159,18 @@ def _most_ticks(name: str, schedule: Schedule) -> int:
     """The most ticks that lie between the ends of two spans."""
     if name not in DAYS:
         return 1
-    longer = 0 if schedule.calendar or zone_named(schedule.zone) is UTC else HOUR
-    return -(-(DAYS[name] * DAY + longer) // schedule.length)
+    longer = 0 if schedule.calendar or zone_named(schedule.zone) is UTC else UNITS["h"]
+    return -(-(DAYS[name] * UNITS["d"] + longer) // schedule.length)
 
 
 def view_spans(name: str, schedule: Schedule, behind: int, released: int) -> tuple[IntArray, IntArray]:
     """(after, until) of the spans of a view that end after tick `behind`, and by tick `released`."""
     if name in DAYS:
-        spans: list[tuple[int, int]] = []
-        end = _first_tick(schedule, released + 1, DAYS[name]) - 1 if released else 0
-        while end > behind:
-            first = _first_tick(schedule, end, DAYS[name])
-            spans.append((first - 1, end))
-            end = first - 1
-        after, until = (np.asarray([span[i] for span in reversed(spans)], np.int64) for i in (0, 1))
-        return after, until
+        ends = [_first_tick(schedule, released + 1, DAYS[name]) - 1 if released else 0]
+        while ends[-1] > behind:
+            ends.append(_first_tick(schedule, ends[-1], DAYS[name]) - 1)
+        edges = np.asarray(ends[::-1], np.int64)
+        return edges[:-1], edges[1:]
     width = _width(name)
     until = np.arange(max(behind + 1, width or 1), released + 1, dtype=np.int64)
     return (np.zeros_like(until) if width is None else until - width), until
@@ -317,11 +307,17 @@ def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> Rel
     """The table as readers see it: nothing in place of what is missing, and a remark next to what it is about. A number
     of several ticks is shown where one of them is there, unless it is released at a missing one: a total or the last
     seven days have a number at the next tick. A week has not, so its number is shown."""
-    shown = _without_hidden(shown, [one for one in marks if one.hides is not None])
-    marks = [one for one in marks if one.hides is None]
     if not marks:
         return shown
-    numbers, notes = shown.numbers, []
+    numbers, notes = shown.numbers.copy(), []
+    places = {label: place for place, label in enumerate(shown.cells)}
+    published = shown.ticks if shown.as_of is None else shown.as_of
+    for one in marks:
+        if one.hides is not None and one.hides in places:  # a key that was removed when they were published
+            numbers[(published >= one.first) & (published <= one.last), :, places[one.hides]] = np.nan
+    marks = [one for one in marks if one.hides is None]
+    if not marks:
+        return replace(shown, numbers=numbers)
     gaps = [one for one in marks if one.missing is not None]
     for place, tick in enumerate(shown.ticks.tolist()):
         alone = shown.first is None or view not in DAYS
@@ -329,19 +325,5 @@ def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> Rel
         about = [one for one in marks if one.first < span.stop and span.start <= one.last]
         notes.append("; ".join(dict.fromkeys(one.remark for one in about)))
         if gaps and (any(one.holds(tick) for one in gaps) if alone else len(missing_ticks(gaps, span)) == len(span)):
-            if numbers is shown.numbers:
-                numbers = numbers.copy()
             numbers[place] = np.nan
     return replace(shown, numbers=numbers, notes=notes)
-
-
-def _without_hidden(shown: ReleaseTable, hidden: Sequence[TickMark]) -> ReleaseTable:
-    """The table without numbers of keys that were removed when these were published."""
-    places = {label: place for place, label in enumerate(shown.cells)}
-    inside = [one for one in hidden if one.hides in places]
-    if not inside:
-        return shown
-    numbers, ticks = shown.numbers.copy(), shown.ticks if shown.as_of is None else shown.as_of
-    for one in inside:
-        numbers[(ticks >= one.first) & (ticks <= one.last), :, places[str(one.hides)]] = np.nan
-    return replace(shown, numbers=numbers)

@@ -20,7 +20,7 @@ from evercount.engine.build_parameters import dump_stream, load_stream
 from evercount.engine.error_model import JoinedCells
 from evercount.engine.state import Advanced, Rows, StreamParameters, StreamState, postprocessed
 from evercount.engine.stream_facts import StreamFacts
-from evercount.engine.user_counting import PeriodOf
+from evercount.engine.take_views import evidence_at
 from evercount.errors import ParameterError
 from evercount.mechanisms.composed_noise import NamedNoise
 from evercount.mechanisms.noise_stream import join_cells
@@ -59,9 +59,7 @@ def advance_keys(
     labels = parameters.query.discovery.labels_now(table)
     values, sums = (_padded([row[side] for row in published], len(labels)) for side in (0, 1))
     values, _ = postprocessed(parameters.postprocess, values, None)
-    after = replace(
-        state, tick=state.tick + len(ticks), totals=totals, encoder=table, last_sums=sums[-1:] if len(sums) else None
-    )
+    after = replace(state, tick=state.tick + len(ticks), totals=totals, encoder=table)
     return Rows(values, sums, labels), after
 
 
@@ -84,19 +82,15 @@ def _advance_own_ticks(
         found.append({names[place]: int(noisy[place]) for place in passed})
     keys = sorted({key for day in found for key in day})
     place = {key: number for number, key in enumerate(keys, 2)}
-    values, sums = (np.full((len(found), 2 + len(keys)), np.nan) for _ in range(2))
+    values = np.full((len(found), 2 + len(keys)), np.nan)
     for row, day in enumerate(found):
         values[row, :2] = totals[row], totals[row] - sum(day.values())
         values[row, [place[key] for key in day]] = list(day.values())
-    if found:
-        std = parameters.errors.std(range(state.tick + 1, state.tick + 1 + len(found)))[:, :1]
-        sums = np.where(np.isnan(values), np.nan, (values - thresholds.at(state.tick + 1) - 1) / std)
-        sums[:, :2] = 0.0
+    sums = evidence_at(np.arange(state.tick + 1, state.tick + 1 + len(found)), values, thresholds, parameters.errors)
+    sums[:, :2] = 0.0
     last = KeyCounts.of_published(list(found[-1]), state.tick + len(found)) if found else replace(encoder, pending=())
     published, _ = postprocessed(parameters.postprocess, values, None)
-    after = replace(
-        state, tick=state.tick + len(found), encoder=last, last_sums=sums[-1:, ~np.isnan(values[-1])] if found else None
-    )
+    after = replace(state, tick=state.tick + len(found), encoder=last)
     return Rows(published, sums, [*RESERVED, *keys]), after
 
 
@@ -158,7 +152,7 @@ def _padded(rows: list[FloatArray], width: int) -> FloatArray:
 
 
 def add_keys(
-    parameters: StreamParameters, state: StreamState, keys: Sequence[Any], period_of: PeriodOf | None
+    parameters: StreamParameters, state: StreamState, keys: Sequence[Any]
 ) -> tuple[StreamParameters, StreamState]:
     """The stream with more keys from its next tick on; nothing of it is changed.
 
@@ -173,13 +167,13 @@ def add_keys(
     if "monotone" in parameters.postprocess:
         raise ParameterError("releases that are made monotone cannot be joined by keys: their errors look back")
     _check_noise(parameters, query)
-    data = dump_stream(parameters, replace(state, last=None, last_sums=None))
+    data = dump_stream(parameters, replace(state, last=None))
     more = query.cells - old.cells
     data["query"] = {"name": query.name, "parameters": query.parameters()}
     data["noise"]["state"] = join_cells(parameters.noise.stream, old.cells, more)
     data["totals"] = np.concatenate([state.totals, np.zeros(more, state.totals.dtype)])
     data["joined"] = [*data["joined"], list(JoinedCells(state.tick, old.cells, old.outputs))]
-    grown, after = load_stream(data, period_of)
+    grown, after = load_stream(data, None if parameters.user_caps is None else parameters.user_caps.period_of)
     return replace(grown, replay=parameters.replay), replace(
         after, encoder=state.encoder, users=state.users, last_users=state.last_users
     )
@@ -266,10 +260,10 @@ class GrowingStream(StreamFacts[V_co]):
         self._state = self._state.with_users()
         parameters, state = self._parameters, self._state
         if new:
-            period_of = None if parameters.user_caps is None else parameters.user_caps.period_of
-            parameters, state = add_keys(parameters, state, new, period_of)
-        self._parameters = parameters
-        self._state = hide_keys(parameters, state, again, hide=False) if again else state
+            parameters, state = add_keys(parameters, state, new)
+        if again:
+            state = hide_keys(parameters, state, again, hide=False)
+        self._parameters, self._state = parameters, state
         return [*again, *map(label_of, new)]
 
     @property

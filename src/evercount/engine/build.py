@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from evercount._validate import check_name
 from evercount.errors import ParameterError, SnapshotError, UnknownName
 from evercount.factorizations import (
     BUILT_IN,
@@ -84,14 +85,12 @@ def choose_engine(
     if not isinstance(name, str | None) or name == "blend":
         return _blend(query, budget, horizon, name, views)
     engine = pure_factorization(name, horizon) if budget.pure else factorization(name, horizon)
-    adjacency = budget.adjacency
     if isinstance(engine, Bridge | EndlessBridge):
         l1 = query.protected_l1(budget, horizon)
         return engine.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
-    if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(adjacency) is None:
+    if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(budget.adjacency) is None:
         return engine
-    direct = Direct(horizon)
-    return direct if _worst_error(direct, query, budget) < _worst_error(engine, query, budget) else engine
+    return min(engine, Direct(horizon), key=lambda one: _worst_error(one, query, budget))
 
 
 def _own(budget: Budget, horizon: int | None, given: Factorization | Mapping[str, Any]) -> Factorization:
@@ -188,8 +187,7 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
     people = query.people if budget.unit == "user" else None
     if people is not None:
         if not people.each_tick:
-            period = budget.period is not None
-            return sensitivity_on(engine, query, adjacency, "user", period) * engine.column_norm**2
+            return sensitivity_on(engine, query, adjacency, "user", budget.period is not None) * engine.column_norm**2
         own = people.user_sensitivity(adjacency)
         return own * participation(engine, bounded("ticks", budget, horizon), unit.span)
     events = bounded("events", budget, horizon)
@@ -201,21 +199,14 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
 
 
 def make_noise(
-    query: Query,
-    engine: Factorization,
-    budget: Budget,
-    horizon: int | None,
-    postprocess: Names = (),
-    views: Names = (RUNNING,),
-    during: TimeRange | None = None,
-    **rest: Any,
+    query: Query, engine: Factorization, budget: Budget, horizon: int | None, *declared: Any, **rest: Any
 ) -> Noise:
     """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the factorization.
 
     Its key belongs to the whole declaration (`mechanisms.declared_key`) and to the time range: the same declaration for
-    the next year has independent noise.
+    the next year has independent noise. `declared` is what else `noise_declaration` takes.
     """
-    declaration = noise_declaration(query, budget, horizon, postprocess, views, during)
+    rest["declaration"] = noise_declaration(query, budget, horizon, *declared)
     if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
         raise ParameterError(
             "unlisted keys have 'fresh' noise if, and only if, views=['per-tick'] is all that is published: "
@@ -224,7 +215,7 @@ def make_noise(
     if budget.pure:
         l1 = query.protected_l1(budget, horizon)
         pure = partial(build_pure, engine, cells=query.cells, grid=query.grid, l1=l1, epsilon=budget.epsilon)
-        return _all_cohorts(partial(pure, declaration=declaration), **rest)
+        return _all_cohorts(pure, **rest)
     own = 0.0 if query.discovery is None else query.discovery.own_delta(budget)
     build = partial(
         build_noise,
@@ -236,7 +227,6 @@ def make_noise(
         budget=budget.reserve(own) if own else budget,
         horizon=horizon,
         touched=bounded("ticks", budget, horizon) if query.memoryless else None,  # one event may change several ticks
-        declaration=declaration,
     )
     noise = _all_cohorts(build, **rest)
     return replace(noise, numeric_delta=noise.numeric_delta + own, unseen=own) if own else noise
@@ -246,9 +236,9 @@ def noise_declaration(
     query: Query,
     budget: Budget,
     horizon: int | None,
-    postprocess: Names,
-    views: Names,
-    during: TimeRange | None,
+    postprocess: Names = (),
+    views: Names = (RUNNING,),
+    during: TimeRange | None = None,
 ) -> dict[str, Any]:
     """What the key of a stream's noise belongs to."""
     return {
@@ -287,6 +277,5 @@ def check_postprocess(names: Iterable[str]) -> Names:
     """The names in their fixed order, or UnknownName."""
     given = (names,) if isinstance(names, str) else tuple(names)
     for name in given:
-        if name not in POSTPROCESSES:
-            raise UnknownName("post-processing", name, POSTPROCESSES)
+        check_name("post-processing", name, POSTPROCESSES)
     return tuple(name for name in POSTPROCESSES if name in given)

@@ -23,13 +23,13 @@ from typing import IO, Any, get_args
 
 import numpy as np
 
-from evercount._validate import AnyArray, check_kind, check_whole
+from evercount._validate import check_kind, check_whole
 from evercount.engine.build import RUNNING, Spec, check_postprocess, make_noise, noise_declaration
 from evercount.engine.error_model import ErrorModel, JoinedCells
 from evercount.engine.noise_choice import BEST, check_noise_for, choose_noise
 from evercount.engine.revisions import MOST_LAGS, CellRange, RevisedErrors, Revisions, check_revised, day_budget
 from evercount.engine.state import Rows, StreamParameters, StreamState
-from evercount.engine.user_counting import Counting, PeriodOf, Seen, UserCaps
+from evercount.engine.user_counting import SCALARS, Counting, PeriodOf, Seen, UserCaps
 from evercount.errors import EvercountError, ParameterError, SnapshotError
 from evercount.factorizations import Factorization, check_horizon
 from evercount.mechanisms.calibrate import build_revisions
@@ -46,7 +46,6 @@ LARGEST_BODY = 1 << 34  # bytes of an unpacked snapshot: a crafted small file mu
 PIECE = 1 << 20  # bytes that are squeezed at a time, so that a large snapshot is never copied as one
 SMALL_BODY = 1 << 20
 """Bodies below this many bytes are kept as they are inside the zlib format: squeezing them takes longer than a tick."""
-PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})  # types of which a list holds no arrays and no bytes
 DTYPES = ("<i8", "<f8", ">i8", ">f8", "|u1")  # the kinds of numbers that a snapshot holds; no other is read
 
 
@@ -95,10 +94,8 @@ def unpack(blob: bytes) -> dict[str, Any]:
     version = int.from_bytes(blob[len(MAGIC) : head], "big")
     if version != VERSION:
         raise SnapshotError(f"the snapshot has format {version} and this program reads format {VERSION} only")
-    body = blob[head + DIGEST_BYTES :]
-    if not hmac.compare_digest(
-        hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest(), blob[head : head + DIGEST_BYTES]
-    ):
+    stated, body = blob[head : head + DIGEST_BYTES], blob[head + DIGEST_BYTES :]
+    if not hmac.compare_digest(hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest(), stated):
         raise SnapshotError("the snapshot is corrupt or truncated: its checksum does not match")
     try:
         inflater = zlib.decompressobj()
@@ -133,7 +130,7 @@ def _without_blocks(value: Any, blocks: list[bytes | memoryview]) -> Any:
 
 def _has_blocks(items: list[Any] | tuple[Any, ...]) -> bool:
     """Whether a list may hold arrays or bytes. Long lists of numbers and texts are passed on as they are."""
-    return not PLAIN_TYPES.issuperset(map(type, items))
+    return not SCALARS.issuperset(map(type, items))
 
 
 def _with_blocks(value: Any, content: bytes, start: int) -> Any:
@@ -143,19 +140,14 @@ def _with_blocks(value: Any, content: bytes, start: int) -> Any:
         return value
     if "$array" in value:
         dtype, shape, offset = value["$array"]
-        return _array(memoryview(content)[start + offset :], dtype, shape)
+        if dtype not in DTYPES:
+            raise SnapshotError("the snapshot holds an array of an unknown kind")
+        count = int(np.prod(shape, dtype=np.int64))
+        return np.frombuffer(content, dtype, count, start + offset).reshape(shape).copy()
     if "$bytes" in value:
         size, offset = value["$bytes"]
         return content[start + offset : start + offset + size]
     return {key: _with_blocks(item, content, start) for key, item in value.get("$map", value).items()}
-
-
-def _array(raw: Any, dtype: str, shape: list[int]) -> AnyArray:
-    if dtype not in DTYPES:
-        raise SnapshotError("the snapshot holds an array of an unknown kind")
-    kind = np.dtype(dtype)
-    count = int(np.prod(shape, dtype=np.int64))
-    return np.frombuffer(raw[: count * kind.itemsize], dtype=kind, count=count).reshape(shape).copy()
 
 
 def build_parameters(
@@ -194,7 +186,7 @@ def build_parameters(
         budget, engine = choose_revised(query, budget, factorization, postprocess, views, revise_for)
         days = Revisions(query, revise_for + 1)
         make = partial(make_noise, query, engine, day_budget(budget), days.lags)
-        declared = noise_declaration(query, budget, horizon, (), (RUNNING,), during)
+        declared = noise_declaration(query, budget, horizon, during=during)
         built = build_revisions(engine, days.lags, query.cells, horizon, make, declared, **source)
         of_days = RevisedErrors(days, engine, built.sigma, built.stream.rounded)
         caps = UserCaps.of(query, budget, None, revise_for)
@@ -232,9 +224,8 @@ def choose_revised(
         raise ParameterError("late = 'revise': noise is for single days, so omit noise_for; views show any sum of them")
     of_day = day_budget(budget)
     query.check_budget(of_day)
-    kept, engine = choose_noise(
-        query, of_day, check_whole("revise_for", revise_for, 1, MOST_LAGS - 1) + 1, factorization or BEST, (RUNNING,)
-    )
+    lags = check_whole("revise_for", revise_for, 1, MOST_LAGS - 1) + 1
+    kept, engine = choose_noise(query, of_day, lags, factorization or BEST, (RUNNING,))
     return replace(budget, delta=kept.delta, calibration=kept.calibration), engine
 
 
@@ -248,8 +239,9 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
     last = None
     if state.last is not None:
         seen, release = state.last
-        sums = None if state.last_sums is None else state.last_sums.tolist()
-        last = {"digest": seen.digest, "values": release.values.tolist(), "sums": sums}
+        sums = release._run._sums
+        of_published = None if sums is None else sums[:, release._published].tolist()
+        last = {"digest": seen.digest, "values": release.values.tolist(), "sums": of_published}
     return {
         **parameters.dumped,
         "noise": parameters.noise.dump(),
@@ -283,17 +275,13 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
     parameters = build_parameters(
         query,
         Budget.from_dict(data["budget"]),
-        data["horizon"],
-        data["factorization"],
-        data["postprocess"],
-        False,
-        None if data["part"] is None else range(*data["part"]),
-        data["views"],
-        None if data["during"] is None else TimeRange(*data["during"]),
-        period_of,
-        tuple(JoinedCells(*map(index, one)) for one in data["joined"]),
-        data["revise_for"],
+        replay=False,
+        part=None if data["part"] is None else range(*data["part"]),
+        during=None if data["during"] is None else TimeRange(*data["during"]),
+        period_of=period_of,
+        joined=tuple(JoinedCells(*map(index, one)) for one in data["joined"]),
         dumped=data["noise"],
+        **{name: data[name] for name in ("horizon", "factorization", "postprocess", "views", "revise_for")},
     )
     query = parameters.query
     tick, totals = data["tick"], data["totals"]
@@ -323,4 +311,4 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
     labels = query.labels if query.discovery is None else query.discovery.labels_now(state.encoder)
     rows = Rows(values, sums, labels if parameters.thresholds else None)
     release = parameters.releases(tick, rows, counting)[0]
-    return parameters, replace(state, last=(Seen(digest=last["digest"]), release), last_sums=sums)
+    return parameters, replace(state, last=(Seen(digest=last["digest"]), release))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,6 @@ class ErrorModel:
     adds the variance grid²/12 of its rounding. `outputs` is how many numbers a tick of the whole stream has, where the
     query is a part of it. `joined` are the cells that joined later: their noise is that since they joined."""
 
-    revised: ClassVar[bool] = False  # whether ticks are published again (`revisions.py`)
     query: Query
     factorization: Factorization
     sigma: float
@@ -95,22 +94,17 @@ class ErrorModel:
         if not self.joined:
             return (Part(0, np.atleast_1d(published.norms()), np.atleast_1d(published.roundings())),)
         firsts = [0, *(one.cells for one in self.joined), self.query.cells]
-        ranges = [range(first, stop) for first, stop in pairwise(firsts)]
+        of_cells = [published.of_cells(range(*ends), self.query.outputs) for ends in pairwise(firsts)]
         after = [0, *(one.after for one in self.joined)]
-        return tuple(
-            Part(tick, *published.of_cells(cells, self.query.outputs))
-            for tick, cells in zip(after, ranges, strict=True)
-        )
+        return tuple(Part(tick, *numbers) for tick, numbers in zip(after, of_cells, strict=True))
 
-    def with_joined(self, level: float, factor: FloatArray, until: IntArray, parts: tuple[Part, ...]) -> FloatArray:
-        """`interval_factor` of columns over spans, given that of cells of the start, (spans, 1). Laplace noise of cells
+    def with_joined(self, weights: IntArray, until: IntArray, parts: tuple[Part, ...]) -> IntArray:
+        """`equal_numbers` of columns over spans, given those of cells of the start, (spans, 1). Laplace noise of cells
         that joined is a difference, or next to other noise: its tails are at most those of one number."""
-        if not self.pure or len(parts) == 1:
-            return factor
-        later = np.zeros((len(until), parts[0].norms.shape[-1]), bool)
         for part in parts[1:]:
-            later |= (until > part.after)[:, np.newaxis] & (part.norms > 0)
-        return np.where(later, interval_factor(level, (), 1, 1), factor)
+            later = (until > part.after)[:, np.newaxis] & (part.norms > 0)
+            weights = np.where(later, np.minimum(weights, 1), weights)
+        return weights
 
     def span_errors(self, after: IntArray, until: IntArray, parts: tuple[Part, ...]) -> SpanErrors:
         """The errors of columns over spans of ticks after+1 … until. A cell counts nothing before it joined.
@@ -126,12 +120,9 @@ class ErrorModel:
             std, cell = self.difference_errors(np.maximum(after, part.after)[late], until[late])
             whole = SpanErrors(*(np.zeros((len(until), part.norms.shape[-1])) for _ in range(4)))
             norms, rounding = (side if side.ndim == 1 else side[late] for side in part[1:])
-            for side, numbers in zip(
-                whole,
-                (std * norms, cell.spread * norms, cell.slack * rounding, cell.step_of(norms, rounding)),
-                strict=True,
-            ):
-                side[late] = numbers
+            numbers = std * norms, cell.spread * norms, cell.slack * rounding, cell.step_of(norms, rounding)
+            for side, own in zip(whole, numbers, strict=True):
+                side[late] = own
             each.append(whole)
         return add_errors(each)
 
@@ -141,7 +132,7 @@ class ErrorModel:
         Where the noise is wider than the grid, rounding acts as independent noise of variance grid²/12 and is part of
         the spread; half the distance of neighbouring published numbers is the slack. Below that rounding is not normal,
         and its largest possible size is the slack. Pure noise is discrete: its std is exact, its spread is that of
-        continuous noise, and half a unit is added (`laplace_tails.continuous_std`). A bridge whose noise is wider than
+        continuous noise, and half a unit is added (`bounds.tails.continuous_std`). A bridge whose noise is wider than
         the grid is rounded too.
 
         **Guarantee.** An interval of this half-width holds its true number with at least the probability of the
@@ -160,10 +151,6 @@ class ErrorModel:
         at = np.atleast_1d(at)
         std, spread, slack, step = add_errors([start, self.span_errors(np.zeros_like(at), at, tuple(later))])
         return std, spread, slack + step
-
-    def half_widths(self, level: float) -> FloatArray | None:
-        """Half the width of each output's interval, where it is the same at every tick; else None."""
-        return None
 
     def prepare(self, tick: int) -> None:
         """Compute the errors of this tick now, so that asking for them is quick; only those of one tick are kept."""
@@ -213,7 +200,8 @@ class ErrorModel:
             narrow = (spread < grid) & self.rounded
             spread, slack = np.where(narrow, spread, std), np.where(narrow, slack, 0.0)
             step = np.where(narrow, 0.0, half * self.rounded)
-        return _as_column(std), CellErrors(_as_column(spread), _as_column(slack), self.pure, _as_column(step))
+        std, spread, slack, step = (side[:, np.newaxis] for side in (std, spread, slack, step))
+        return std, CellErrors(spread, slack, self.pure, step)
 
     def difference_errors(self, earlier: IntArray, later: IntArray) -> CellStd:
         """(std, errors) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
@@ -231,16 +219,13 @@ class ErrorModel:
             return 1.0
         return float((continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2)
 
-    def difference_factors(self, level: float, earlier: IntArray, later: IntArray) -> FloatArray:
-        """`interval_factor` of the difference at each pair of ticks, (pairs, 1). In a digit tree it is a sum of as many
-        equal Laplace numbers as nodes lie between; elsewhere its numbers have no common bound, and its tails are at
-        most those of a single one."""
-        if not self.pure:
-            return np.full((len(later), 1), interval_factor(level, (), 1))
+    def equal_differences(self, earlier: IntArray, later: IntArray) -> IntArray:
+        """`equal_numbers` of the difference at each pair of ticks. In a digit tree it is a sum of as many equal numbers
+        as nodes lie between; elsewhere its numbers have no common bound, and its tails are at most those of one."""
         tree = self.factorization
-        numbers = np.maximum(tree.apart(earlier, later), 1) if isinstance(tree, DigitTree) else np.ones(len(later), int)
-        distinct, where = np.unique(numbers, return_inverse=True)
-        return _as_column(np.asarray([interval_factor(level, (), 1, int(number)) for number in distinct])[where])
+        if isinstance(tree, DigitTree):
+            return np.maximum(tree.apart(earlier, later), 1)[:, np.newaxis]
+        return np.full((len(later), 1), int(self.pure))
 
     def _laplace(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """(exact variance, that of continuous noise, equal Laplace numbers with tails as heavy) of one cell."""
@@ -256,11 +241,10 @@ class ErrorModel:
         assert isinstance(self.factorization, PureFactorization)
         return self.factorization.full_rate(self.sigma / self.query.grid)
 
-    def equal_numbers(self, ticks: IntArray) -> list[int | None]:
-        """Per tick, how many equal Laplace numbers have a sum with tails as heavy as the noise; None: normal noise."""
-        if not self.pure:
-            return [None] * len(ticks)
-        return list(map(int, self._laplace(np.asarray(ticks))[2]))
+    def equal_numbers(self, ticks: IntArray) -> IntArray:
+        """How many equal Laplace numbers have a sum with tails as heavy as the noise, shape (ticks, outputs or 1); 0:
+        normal noise."""
+        return self._laplace(ticks)[2][:, np.newaxis] if self.pure else np.zeros((len(ticks), 1), int)
 
     @property
     def pure(self) -> bool:
@@ -291,18 +275,20 @@ def whole_ticks(ticks: npt.ArrayLike, horizon: int | None) -> IntArray:
     return at.astype(np.int64)
 
 
-def _as_column(numbers: FloatArray) -> FloatArray:
-    return np.asarray(numbers)[:, np.newaxis]
-
-
-def interval_factor(level: float, postprocessed: tuple[str, ...], numbers: int, weight: int | None = None) -> float:
-    """How many standard deviations an interval needs on either side: of one number, or of the largest of `numbers`.
+def interval_factor(level: float, weight: int, largest_of: int = 0) -> float:
+    """How many standard deviations an interval needs on either side: of one number, or of the largest of so many.
     `weight` is that of `ErrorModel.equal_numbers`."""
     single = normal_quantile(level)
-    many = "monotone" in postprocessed
-    if weight is not None:
-        return laplace_factor((1 - level) / (coarse(numbers) if many else 1), weight)
-    return float(simultaneous_quantile(coarse(numbers), 1 - level)) if many else single
+    if weight:
+        return laplace_factor((1 - level) / coarse(largest_of), weight)
+    return float(simultaneous_quantile(coarse(largest_of), 1 - level)) if largest_of else single
+
+
+def interval_factors(level: float, weights: IntArray, largest_of: npt.ArrayLike = 0) -> FloatArray:
+    """`interval_factor` for each weight, computed once for each that occurs."""
+    pairs = list(zip(*(side.ravel().tolist() for side in np.broadcast_arrays(weights, largest_of)), strict=True))
+    known = {pair: interval_factor(level, *pair) for pair in set(pairs)}
+    return np.asarray([known[pair] for pair in pairs]).reshape(weights.shape)
 
 
 def coarse(number: int) -> int:

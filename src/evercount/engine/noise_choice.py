@@ -152,9 +152,8 @@ def candidates(
                 one = own.noise_multiplier() * math.sqrt(in_one_tick(query, own))
                 floor = [one * (1.0 if width else float(nuclear_lower(horizon or REFERENCE_TICKS))) for width in widths]
                 least = tuple(min(stds) for stds in zip(*(each.stds for each in found), strict=True))
-                if Candidate(own, found[0].engine, tuple(floor)).score(least) > margin * min(
-                    each.score(least) for each in found
-                ):
+                best = min(each.score(least) for each in found)
+                if Candidate(own, found[0].engine, tuple(floor)).score(least) > margin * best:
                     continue
             # a query may lack what a kind of noise needs: an l1 sensitivity, cells without names
             with suppress(ParameterError):
@@ -170,9 +169,8 @@ def least_alone(
     together = [min(stds) for stds in zip(*(one.stds for one in found), strict=True)]
     if len(views) == 1:
         return (together[0],)
-    alone = [
-        min((one.stds[0] for one in candidates(query, budget, horizon, (view,))), default=math.inf) for view in views
-    ]
+    serving = (candidates(query, budget, horizon, (view,)) for view in views)
+    alone = [min((one.stds[0] for one in each), default=math.inf) for each in serving]
     return tuple(map(min, together, alone))
 
 
@@ -198,10 +196,10 @@ def _names(pure: bool, horizon: int | None, widths: list[int | None], touched: i
 
 
 def planned_errors(
-    query: Query, budget: Budget, horizon: int | None, engine: Factorization, views: Names = (RUNNING,)
+    query: Query, budget: Budget, horizon: int | None, engine: Factorization
 ) -> tuple[ErrorModel, Noise]:
     """The errors and the noise of a stream before it is built; nothing is drawn."""
-    noise = make_noise(query, engine, budget, horizon, views=views, secret=NOTHING)
+    noise = make_noise(query, engine, budget, horizon, secret=NOTHING)
     return ErrorModel(query, engine, noise.sigma, noise.stream.rounded), noise
 
 

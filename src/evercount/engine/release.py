@@ -16,14 +16,14 @@ from evercount._validate import FloatArray, IntArray, check_count, check_probabi
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.tails import laplace_factor
 from evercount.engine import take_views
-from evercount.engine.error_model import ErrorModel, coarse, interval_factor
+from evercount.engine.error_model import ErrorModel, coarse, interval_factors
 from evercount.engine.noise_choice import simulated_factor
 from evercount.engine.release_table import LEVEL, Exports, ReleaseTable, table_of
 from evercount.engine.tick_release import Release as Release
 from evercount.engine.views import View
 from evercount.errors import ParameterError
 from evercount.queries.base import Query, V_co
-from evercount.queries.publishing import CellErrors, KeptSums, RankErrors
+from evercount.queries.publishing import CellErrors, RankErrors
 
 
 class Releases(Exports, Generic[V_co]):
@@ -167,8 +167,8 @@ class Releases(Exports, Generic[V_co]):
         numbers = max(last * self._values.shape[1] if self._looks_back else self._values.size, 1)
         factors = np.full((len(self), 1), float(simultaneous_quantile(numbers, beta)))
         if self._errors.pure:
-            weights = [1] * len(self) if self._errors.joined else self._equal_numbers(self.ticks)
-            factors = np.asarray([laplace_factor(beta / numbers, weight or 1) for weight in weights]).reshape(-1, 1)
+            weights = [1] * len(self) if self._errors.joined else self._equal_numbers(self.ticks).min(axis=1).tolist()
+            factors = np.asarray([laplace_factor(beta / numbers, weight) for weight in weights]).reshape(-1, 1)
         _, spread, slack = self._errors_all
         if method == "simulate":
             if self.first_tick != 1 or self.postprocessed:
@@ -218,10 +218,6 @@ class Releases(Exports, Generic[V_co]):
     # -- errors -------------------------------------------------------------------------------------------------
 
     @property
-    def _kept(self) -> KeptSums | None:
-        return self.query.publishing.kept
-
-    @property
     def ticks(self) -> IntArray:
         """The 1-based ticks."""
         return np.arange(self.first_tick, self.first_tick + len(self))
@@ -233,8 +229,8 @@ class Releases(Exports, Generic[V_co]):
         if not len(self):
             return [np.empty(shape)] * 3
         errors = list(self._errors.errors(self.ticks))
-        if self._sums is not None and self._kept is not None:
-            errors[0] = errors[0][:, :1] * self._kept.scale(self._sums, self._values)
+        if self._sums is not None and (kept := self.query.publishing.kept) is not None:
+            errors[0] = errors[0][:, :1] * kept.scale(self._sums, self._values)
         if self._looks_back:  # the largest number so far has the largest error so far
             before = [part.max(axis=0) for part in self._errors.errors(self._errors.worst_ticks(self.first_tick))]
             pairs = zip(errors, before, strict=True)
@@ -253,8 +249,8 @@ class Releases(Exports, Generic[V_co]):
 
     def _limits(self, level: float) -> tuple[FloatArray, FloatArray]:
         """Lower and upper ends of all intervals, shape (ticks, outputs)."""
-        if self._sums is not None and self._kept is not None:
-            return self._kept.interval(self._values, self._sums, self._cells, level)
+        if self._sums is not None and (kept := self.query.publishing.kept) is not None:
+            return kept.interval(self._values, self._sums, self._cells, level)
         half = self._symmetric(level)
         return self._values - half, self._values + half
 
@@ -278,14 +274,9 @@ class Releases(Exports, Generic[V_co]):
 
     def _symmetric(self, level: float) -> FloatArray:
         ticks = self.ticks
-        if (half := self._errors.half_widths(level)) is not None:
-            return np.tile(half, (len(ticks), 1))
-        counts = [coarse(int(tick) * self._errors.width) for tick in ticks] if self._looks_back else [1] * len(ticks)
-        pairs = list(zip(counts, self._equal_numbers(ticks), strict=True))
-        factors = {pair: interval_factor(level, self.postprocessed, *pair) for pair in set(pairs)}
-        factor = np.asarray([factors[pair] for pair in pairs]).reshape(-1, 1)
-        if self._errors.joined:
-            factor = self._errors.with_joined(level, factor, ticks, self._errors.parts)
+        ends = [[coarse(tick * self._errors.width)] for tick in ticks.tolist()] if self._looks_back else 0
+        weights = self._errors.with_joined(self._equal_numbers(ticks), ticks, self._errors.parts)
+        factor = interval_factors(level, weights, ends)
         return np.asarray(factor * self._errors_all[1] + self._errors_all[2] + self._rounding)
 
     @property
@@ -293,11 +284,10 @@ class Releases(Exports, Generic[V_co]):
         """How far post-processing to whole numbers can move a number: not at all where all numbers are whole before."""
         return 0.5 if "integer" in self.postprocessed and not self.query.publishes_whole_numbers else 0.0
 
-    def _equal_numbers(self, ticks: IntArray) -> list[int | None]:
+    def _equal_numbers(self, ticks: IntArray) -> IntArray:
         """See `ErrorModel.equal_numbers`; where a number is the largest so far, the heaviest tails so far."""
-        if self._looks_back and self._errors.pure:
-            return [1] * len(ticks)
-        return self._errors.equal_numbers(ticks)
+        numbers = self._errors.equal_numbers(ticks)
+        return np.minimum(numbers, 1) if self._looks_back else numbers
 
     @property
     def _looks_back(self) -> bool:

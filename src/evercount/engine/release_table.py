@@ -152,7 +152,7 @@ class Exports(ABC):
             The data frame; starts are timestamps in the stream's zone.
 
         Raises:
-            MissingExtra: pandas is not installed.
+            MissingExtra: pandas or pyarrow is not installed.
         """
         from evercount.engine.write_table import frame_module
 
@@ -168,7 +168,7 @@ class Exports(ABC):
             The data frame; starts are timestamps in the stream's zone.
 
         Raises:
-            MissingExtra: polars is not installed.
+            MissingExtra: polars or pyarrow is not installed.
         """
         from evercount.engine.write_table import frame_module
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray, check_whole
 from evercount.bounds.tails import equal_numbers
-from evercount.engine.error_model import CellStd, ErrorModel, interval_factor
+from evercount.engine.error_model import CellStd, ErrorModel
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
-from evercount.engine.take_views import ValuesAt, view_of
+from evercount.engine.take_views import Spans, ValuesAt, view_of
 from evercount.engine.views import View
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations.laplace_trees import PureFactorization
@@ -224,24 +224,19 @@ class DayErrors(ErrorModel):
         sums = np.concatenate([[0.0], np.cumsum(by_lag.reshape(-1)[self.lag_of(days)])])
         return np.asarray(sums[later - first] - sums[earlier - first])[:, np.newaxis]
 
-    def difference_factors(self, level: float, earlier: IntArray, later: IntArray) -> FloatArray:
-        """`interval_factor` of the sum over each span of days, as a column."""
-        if not self.pure:
-            return np.full((len(later), 1), interval_factor(level, (), 1))
+    def equal_differences(self, earlier: IntArray, later: IntArray) -> IntArray:
+        """`equal_numbers` of the sum over each span of days."""
         tree = self.factorization
-        assert isinstance(tree, PureFactorization)
+        if not isinstance(tree, PureFactorization):
+            return np.zeros((len(later), 1), int)
         _, plain, largest = tree.laplace_errors(np.arange(1, self.lags + 1), self.full_rate)
-        total = self._over(plain, earlier, later)[:, 0]
-        single = later - earlier == 1
-        numbers = equal_numbers(total, np.where(single, largest[self.lag_of(later)], largest.max()))
-        return np.asarray([[interval_factor(level, (), 1, number)] for number in numbers.tolist()]).reshape(-1, 1)
+        most = np.where(later - earlier == 1, largest[self.lag_of(later)], largest.max())
+        return equal_numbers(self._over(plain, earlier, later), most[:, np.newaxis])
 
 
 @dataclass(frozen=True, eq=False)
 class RevisedErrors(ErrorModel):
     """The errors of a row of a revised stream: those of one day at each lag, the same at every tick."""
-
-    revised: ClassVar[bool] = True
 
     @property
     def revisions(self) -> Revisions:
@@ -259,11 +254,6 @@ class RevisedErrors(ErrorModel):
         a, b, c = (np.tile(np.broadcast_to(part, wide).reshape(-1), (number, 1)) for part in (std, spread, slack))
         return a, b, c
 
-    def half_widths(self, level: float) -> FloatArray:
-        lags = self.revisions.lags
-        of_day = Releases(1, np.zeros((lags, self.revisions.query.outputs)), self.day, "")
-        return of_day._symmetric(level).reshape(-1)
-
     def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
         """Std of the last `width` days up to each tick (None: all so far) once they are not revised any more."""
         at = np.atleast_1d(np.asarray(ticks))
@@ -271,39 +261,35 @@ class RevisedErrors(ErrorModel):
         std, _ = self.day.difference_errors(earlier, at)
         return np.asarray(std * np.atleast_1d(self.day.query.publishing.norms()))
 
-    def equal_numbers(self, ticks: IntArray) -> list[int | None]:
-        """The heaviest tails of all lags."""
+    def equal_numbers(self, ticks: IntArray) -> IntArray:
         of_lags = self.day.equal_numbers(np.arange(1, self.revisions.lags + 1))
-        fewest = None if of_lags[0] is None else min(number for number in of_lags if number is not None)
-        return [fewest] * len(ticks)
+        return np.tile(np.repeat(of_lags, self.revisions.query.outputs), (len(ticks), 1))
 
 
-def newest_spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
-    """As `take_views.spans`, of the newest number of each day."""
-    model, first = releases._errors, releases.first_tick
+def newest_spans(releases: Releases, name: str, spans: Spans) -> View:
+    """As `take_views.spans`, of the newest number of each day; the spans lie within the released ticks."""
+    model = releases._errors
     assert isinstance(model, RevisedErrors)
-    start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
-    last = first + len(releases) - 1
-    if first > 1 or (len(start) and (np.any(start >= stop) or start.min() < 0 or stop.max() > last)):
-        raise ParameterError(f"a view of revised days needs the releases from tick 1 on, and spans within 1 … {last}")
+    if releases.first_tick > 1:
+        raise ParameterError("a view of revised days needs the releases from tick 1 on")
 
     def values_at(ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
         return {tick: releases.rows[tick - 1, list(cells)] for tick in ticks}
 
     outputs = range(model.revisions.query.outputs)
-    return newest_view(model, name, (start, stop), outputs, values_at, last, releases.guarantee)
+    return newest_view(model, name, spans, outputs, values_at, len(releases), releases.guarantee)
 
 
 def newest_view(
     model: RevisedErrors,
     name: str,
-    spans: tuple[IntArray, IntArray],
+    spans: Spans,
     outputs: Sequence[int],
     values_at: ValuesAt,
     released: int,
     guarantee: str,
 ) -> View:
-    """Sums of the newest numbers of days after+1 … until, of some outputs of the query, after `released` ticks.
+    """Sums of the newest numbers of the days of spans, of some outputs of the query, after `released` ticks.
 
     **Guarantee.** A function of published numbers. Days have independent noise, so the variances add up. Test:
     tests/engine/test_revised_streams.py::test_views_take_the_newest_number_of_each_day.
@@ -324,8 +310,7 @@ def newest_view(
         rows += list(values_at([released], wanted)[released].reshape(-1, len(chosen)))
     if rows:
         sums[1:] = np.cumsum(rows, axis=0)
-    low, high = sums[after - first], sums[until - first]
-    return view_of(name, after, until, low, high, outputs, errors, guarantee)
+    return view_of(name, spans, (sums[after - first], sums[until - first]), outputs, errors, guarantee)
 
 
 def by_day(table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequence[int] | None]) -> ReleaseTable:
@@ -338,14 +323,11 @@ def by_day(table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequen
     as_of, lag = np.repeat(ticks, lags), np.tile(np.arange(lags)[::-1], len(ticks))
     there = as_of - lag >= 1
     day = (as_of - lag)[there]
-    begin: Sequence[int] | None = None
-    if table.starts is not None and len(day):
-        first = int(day.min())
-        all_starts = starts(first, int(day.max()) - first + 1)
-        assert all_starts is not None
-        begin = [all_starts[one - first] for one in day.tolist()]
-    elif table.starts is not None:
-        begin = []
+    begin = None
+    if table.starts is not None:
+        first, last = (int(day.min()), int(day.max())) if len(day) else (1, 0)
+        known = starts(first, last - first + 1) or []
+        begin = [known[one - first] for one in day.tolist()]
     return replace(
         table,
         ticks=day,

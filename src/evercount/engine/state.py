@@ -130,13 +130,11 @@ class StreamState:
     last_users: Mapping[str, Used] = field(default_factory=dict)  # users whose entry the last ticks changed
     counting: Counting | None = None
     last: tuple[Seen, Release] | None = None  # what the last step was given and what it released, for a retry
-    last_sums: FloatArray | None = None
     hidden: tuple[int, ...] = ()  # places of published numbers that are not shown any more
 
     @classmethod
     def initial(cls, query: Query) -> StreamState:
-        zeros = np.zeros(query.cells, np.int64)
-        return cls(0, zeros, query.initial_state())
+        return cls(0, np.zeros(query.cells, np.int64), query.initial_state())
 
     def with_users(self) -> StreamState:
         """The same state with the changes of the last ticks written into `users`. Entries are absolute, so writing them
@@ -174,19 +172,12 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
     if query.grid != 1.0:
         noisy *= query.grid
     published = query.decode_run(state.tick + 1, noisy)
-    kept = None if query.publishing.kept is None else noisy
     published, highest = postprocessed(parameters.postprocess, published, state.highest)
     if state.hidden:
         published = published.copy()
         published[:, list(state.hidden)] = np.nan
-    after = replace(
-        state,
-        tick=state.tick + len(increments),
-        totals=totals,
-        highest=highest,
-        last_sums=None if kept is None else kept[-1:],
-    )
-    return Rows(published, kept), after
+    after = replace(state, tick=state.tick + len(increments), totals=totals, highest=highest)
+    return Rows(published, None if query.publishing.kept is None else noisy), after
 
 
 def _running_sums(state: StreamState, increments: IntArray, lags: int) -> tuple[RunningSums, RunningSums]:

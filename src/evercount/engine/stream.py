@@ -171,11 +171,10 @@ class Stream(GrowingStream[V_co]):
                 return read_again(self._state.tick, self._state.last, tick, seen)
         self._parameters.check_limit(self._state.tick, 1)
         self._state = self._state.with_users()
-        query = self._parameters.query
-        self._torn = query.in_place
+        self._torn = self.query.in_place
         try:
             (kept,), changes = self._capped([read], None if named is None else [named], counting)
-            row, encoder = query.encode(self._state.encoder, kept)
+            row, encoder = self.query.encode(self._state.encoder, kept)
         except EvercountError:
             self._torn = False  # a refusal comes before anything is changed
             raise
@@ -185,6 +184,7 @@ class Stream(GrowingStream[V_co]):
         self, increments: IntArray, encoder: Any, counting: Counting, changes: UserChanges, seen: Seen | None = None
     ) -> Releases[V_co]:
         """Add noise and commit. With `seen`, a retry can read the tick back."""
+        self._parameters.check_limit(self._state.tick, len(increments))
         first = self._state.tick + 1
         rows, after = self._advance(self._parameters, self._state, increments, encoder=encoder)
         releases = self._parameters.releases(first, rows, counting)
@@ -199,6 +199,8 @@ class Stream(GrowingStream[V_co]):
         caps = self._parameters.user_caps
         if caps is None or not (counting == "named" or (counting == "by query" and caps.caps != Caps())):
             return ticks, UserChanges()
+        if users is not None:
+            check_users(ticks, users)
         return caps.cap(ticks, users, self.tick + 1, self._state.users)
 
     def _account(self, named: bool, capped: Capped) -> Counting:
@@ -247,19 +249,14 @@ class Stream(GrowingStream[V_co]):
         ticks = plain_ticks(list(ticks) if isinstance(ticks, Iterator) else ticks)
         self._check_owner()
         counting = self._account(users is not None, capped)
-        self._parameters.check_limit(self.tick, 0)
         self._state = self._state.with_users()
         encoder, changes = self._state.encoder, UserChanges()
         if self.query.in_place:  # a later tick may be refused
             encoder = self.query.load_state(self.query.dump_state(encoder))
         named = None if users is None else list(plain_ticks(list(users)))
         if self._parameters.user_caps is not None:
-            ticks = list(ticks)
-            if named is not None:
-                check_users(ticks, named)
-            ticks, changes = self._capped(ticks, named, counting)
+            ticks, changes = self._capped(list(ticks), named, counting)
         increments, encoder = self.query.encode_run(encoder, ticks)
-        self._parameters.check_limit(self.tick, len(increments))
         return self._release(increments, encoder, counting, changes)
 
     def run_totals(self, totals: Any, *, capped: Capped = False) -> Releases[V_co]:
@@ -280,7 +277,6 @@ class Stream(GrowingStream[V_co]):
         counting = self._account(False, capped)
         self._state = self._state.with_users()
         increments = self.query.encode_totals(totals)
-        self._parameters.check_limit(self.tick, len(increments))
         return self._release(increments, self._state.encoder, counting, UserChanges())
 
     # -- snapshots ----------------------------------------------------------------------------------------------------

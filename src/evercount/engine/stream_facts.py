@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from html import escape
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from evercount.engine.build import RUNNING, view_width
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.noise_choice import noise_covariance, noise_paths
 from evercount.engine.release import Releases
+from evercount.engine.release_table import Exports
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.take_views import discovery_ticks, evidence_at
 from evercount.engine.user_counting import enforced_by, guarantee_sentence
@@ -29,6 +30,9 @@ from evercount.queries.key_counts import Thresholds
 
 class StreamFacts(NoiseOwner, Generic[V_co]):
     """The public facts of a stream: its declaration, its noise, its guarantee and the std of every tick."""
+
+    noise: ClassVar[str] = Exports.noise
+    """The kind of noise, as every release states it."""
 
     _parameters: StreamParameters
     _state: StreamState
@@ -113,11 +117,6 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         return self._parameters.cost
 
     @property
-    def noise(self) -> str:
-        """The kind of noise, as every release states it."""
-        return "exact"
-
-    @property
     def guarantee(self) -> str:
         """The guarantee in one sentence, with what the caller promised for it."""
         return self.guarantee_by()
@@ -131,8 +130,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         Returns:
             One sentence.
         """
-        enforced = enforced_by(self.query, self._state.counting)
-        return guarantee_sentence(self.budget, enforced, self.replay, tick)
+        return guarantee_sentence(self.budget, enforced_by(self.query, self._state.counting), self.replay, tick)
 
     @property
     def explained(self) -> GuaranteeText:
@@ -224,25 +222,19 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         Raises:
             ParameterError: The shape is another, or some of these ticks are not released.
         """
-        rows = np.asarray(values, dtype=np.float64)
+        rows = np.array(values, dtype=np.float64)
         names = self.labels if labels is None else labels
         outputs = len(names)
         if rows.ndim != 2 or rows.shape[1] != outputs or not 1 <= first_tick <= self.tick - len(rows) + 1:
             raise ParameterError(f"published numbers of released ticks have the shape (ticks, {outputs})")
-        published = (
-            Rows(rows.copy(), None) if self.thresholds is None else self._keys_read_back(rows, first_tick, names)
-        )
-        return self._parameters.releases(first_tick, published, self._state.counting)
-
-    def _keys_read_back(self, rows: FloatArray, first_tick: int, names: Sequence[str]) -> Rows:
-        """Published numbers of discovered keys with the evidence that follows from them."""
-        assert self.thresholds is not None
+        if self.thresholds is None:
+            return self._parameters.releases(first_tick, Rows(rows, None), self._state.counting)
         tested = discovery_ticks(np.arange(first_tick, first_tick + len(rows)), self.thresholds)
         if np.any((tested > 0) & (tested < first_tick)):
             raise ParameterError("releases of discovered keys are read back from tick 1 or from a discovery tick on")
         evidence = evidence_at(tested, rows[np.maximum(tested - first_tick, 0)], self.thresholds, self._errors)
         evidence[:, : self.query.outputs] = 0.0
-        return Rows(rows.copy(), evidence, names)
+        return self._parameters.releases(first_tick, Rows(rows, evidence, names), self._state.counting)
 
     def _repr_html_(self) -> str:
         """What it counts and promises, for notebooks."""
@@ -269,8 +261,7 @@ def spend_for(stream: StreamFacts, ledger: Ledger, secret: Secret | None) -> Ent
     `tests/engine/test_stream_ledger.py::test_a_stream_spends_exactly_its_budget`.
     """
     check_kind("ledger", ledger, Ledger, 'Ledger(path="all.ledger")')
-    identifier = identify(stream, secret)
-    return ledger.spend(f"{stream.query.name} {identifier[:12]}", stream.cost)
+    return ledger.spend(f"{stream.query.name} {identify(stream, secret)[:12]}", stream.cost)
 
 
 def identify(stream: StreamFacts, secret: Secret | None) -> str:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from evercount.engine.stream_facts import StreamFacts
 
 
+Spans = tuple[IntArray, IntArray]
+"""(after, until): each span has the ticks after+1 … until."""
+Ends = tuple[FloatArray, FloatArray]
+"""What some outputs published where each span begins and ends, each (spans, outputs)."""
 ValuesAt = Callable[[Iterable[int], Sequence[int]], dict[int, FloatArray]]
 """From ticks and cells to what these cells published at each tick; NaN where a key was not public."""
 VIEWS = "views are sums over ticks, and "
@@ -33,52 +37,39 @@ VIEWS = "views are sums over ticks, and "
 
 def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
     """The numbers of ticks after+1 … until of each span, from running sums."""
-    if releases._errors.revised:
+    own = releases.query.publishing.own_ticks
+    start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
+    first, last = releases.first_tick, releases.first_tick + len(releases) - 1
+    earliest = first - 1 if own or first == 1 else first
+    if len(start) and (np.any(start >= stop) or stop.max() > last or start.min() < earliest):
+        raise ParameterError(f"a view needs released ticks: spans of at least one within ticks {first} to {last}")
+    if releases.query.lags > 1:
         from evercount.engine.revisions import newest_spans  # it needs the views of this module
 
-        return newest_spans(releases, name, after, until)
+        return newest_spans(releases, name, (start, stop))
     releases.query.publishing.check_views(VIEWS)
     if releases.postprocessed:
         raise ParameterError(
             f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so the error of "
             "their differences is unknown; release without post-processing and post-process the view"
         )
-    own = releases.query.publishing.own_ticks
-    start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
-    first, last = releases.first_tick, releases.first_tick + len(releases) - 1
-    earliest = first - 1 if own else first
-    if len(start) and (np.any(start >= stop) or stop.max() > last or (start.min() < earliest and first > 1)):
-        raise ParameterError(f"a view needs released ticks: spans of at least one within ticks {first} to {last}")
-    if len(start) and start.min() < 0:
-        raise ParameterError("ticks before the first cannot be counted")
     if own:
         releases.query.publishing.check_views("", 1 if np.all(stop - start == 1) else None)
         start = np.zeros_like(stop)
     sums = np.concatenate([np.zeros((1, releases.rows.shape[1])), releases.rows])
-    offset = 1 - first if first > 1 else 0
-    low, high = (sums[np.where(ticks > 0, ticks + offset, 0)] for ticks in (start, stop))
-    errors, outputs = releases._errors, range(len(releases.labels))
-    facts = (errors, releases.guarantee)
+    ends = sums[np.where(start > 0, start + 1 - first, 0)], sums[stop + 1 - first]
+    outputs, stated = range(len(releases.labels)), (releases._errors, releases.guarantee)
     if releases.query.discovery is None:
-        return view_of(name, start, stop, low, high, outputs, *facts)
+        return view_of(name, (start, stop), ends, outputs, *stated)
     assert releases._sums is not None
     evidence = releases._sums[evidence_ticks(start, stop) - first]
-    return key_view(name, stop - 1 if own else start, stop, low, high, evidence, releases.labels, outputs, *facts)
+    span = (stop - 1 if own else start, stop)
+    return key_view(name, span, ends, evidence, releases.labels, outputs, *stated)
 
 
-def view_of(
-    name: str,
-    after: IntArray,
-    until: IntArray,
-    low: FloatArray,
-    high: FloatArray,
-    outputs: Sequence[int],
-    errors: ErrorModel,
-    guarantee: str,
-) -> View:
-    """A view from its numbers: what some outputs published at `until` minus what they published at `after`. A cell
-    counts nothing before it joined."""
-    query = errors.query
+def view_of(name: str, spans: Spans, ends: Ends, outputs: Sequence[int], errors: ErrorModel, guarantee: str) -> View:
+    """A view of some outputs from its numbers. A cell counts nothing before it joined."""
+    query, (after, until), (low, high) = errors.query, spans, ends
     query.publishing.check_views(VIEWS)
     ones, chosen, labels = np.ones(query.outputs), list(outputs), query.labels
     for joined in errors.joined:
@@ -90,34 +81,24 @@ def view_of(
 
 
 def view_at(
-    facts: StreamFacts,
-    labels: Sequence[str],
-    name: str,
-    spans: tuple[IntArray, IntArray],
-    outputs: Sequence[int],
-    values_at: ValuesAt,
+    facts: StreamFacts, labels: Sequence[str], name: str, spans: Spans, outputs: Sequence[int], values_at: ValuesAt
 ) -> View:
-    """A view of some outputs over spans (after, until), from what was published at their ends alone."""
+    """A view of some outputs from what was published at the ends of spans alone."""
     after, until = spans
     stated = (facts._errors, facts.guarantee)
     columns = needed_columns(outputs, len(labels)) if facts.thresholds is not None else outputs
     ticks = [np.zeros_like(after) if facts.query.publishing.own_ticks else after, until]
     if facts.thresholds is not None:
         ticks.append(discovery_ticks(evidence_ticks(*ticks), facts.thresholds))
-    values = values_at(np.unique(np.concatenate(ticks)).tolist(), columns)
-    low, high, *tested = (_at(values, at, len(columns)) for at in ticks)
+    # before the first tick all is zero
+    values = {0: np.zeros(len(columns)), **values_at(np.unique(np.concatenate(ticks)).tolist(), columns)}
+    low, high, *tested = (np.asarray([values[tick] for tick in at.tolist()]).reshape(-1, len(columns)) for at in ticks)
     if facts.thresholds is None:
-        return view_of(name, after, until, low, high, outputs, *stated)
+        return view_of(name, spans, (low, high), outputs, *stated)
     evidence = evidence_at(ticks[2], tested[0], facts.thresholds, facts._errors)
     shown = [columns.index(output) for output in outputs]
     names = [labels[column] for column in columns]
-    return key_view(name, after, until, low, high, evidence, names, shown, *stated)
-
-
-def _at(values: dict[int, FloatArray], ticks: IntArray, width: int) -> FloatArray:
-    """The running sums at these ticks; zero before the first."""
-    rows = [values[tick] if tick else np.zeros(width) for tick in ticks.tolist()]
-    return np.asarray(rows, dtype=np.float64).reshape(len(rows), width)
+    return key_view(name, spans, (low, high), evidence, names, shown, *stated)
 
 
 Parts = tuple[tuple[str, int], ...]  # a cell of a view as labels with signs: one label, or one minus another
@@ -186,10 +167,8 @@ class KeyView(View):
 
 def key_view(
     name: str,
-    after: IntArray,
-    until: IntArray,
-    low: FloatArray,
-    high: FloatArray,
+    spans: Spans,
+    ends: Ends,
     evidence: FloatArray,
     labels: Sequence[str],
     outputs: Sequence[int],
@@ -199,7 +178,7 @@ def key_view(
     """A view from what was published at the ends of spans: `total`, `other` and keys in the order of their cells. A key
     has NaN at a tick at which it was not public; before the first tick all numbers are zero. Where ticks publish their
     own numbers, every span is one tick, and all is zero before it. `evidence` is that of `evidence_at`."""
-    keep = [0, *range(len(RESERVED), len(labels))]
+    (after, until), (low, high), keep = spans, ends, [0, *range(len(RESERVED), len(labels))]
     change = (high - low)[:, keep]
     assert errors.query.discovery is not None
     least = errors.query.discovery.minimum
@@ -238,19 +217,15 @@ def evidence_at(ticks: IntArray, values: FloatArray, thresholds: Thresholds, err
 
 def combination(changes: KeyChanges, columns: dict[str, int], parts: Parts) -> tuple[KeyChanges, FloatArray]:
     """The changes that a cell is made of, and their weights."""
-    if all(label != OTHER for label, _ in parts):
-        used = sorted({0, *(columns[label] for label, _ in parts)})
-        weights = np.zeros((len(changes.change), len(used)))
-        for label, sign in parts:
-            weights[:, used.index(columns[label])] += sign
-        return changes.only(used), weights
-    weights = np.zeros(changes.change.shape)
+    labels = [label for label, _ in parts]
+    used = sorted(set(columns.values()) if OTHER in labels else {0, *(columns[label] for label in labels)})
+    weights = np.zeros((len(changes.change), len(used)))
     for label, sign in parts:
         if label == OTHER:
             weights += sign * changes.other()
         else:
-            weights[:, columns[label]] += sign
-    return changes, weights
+            weights[:, used.index(columns[label])] += sign
+    return changes.only(used), weights
 
 
 def _numbers(changes: KeyChanges, columns: dict[str, int], cells: tuple[Parts, ...]) -> tuple[FloatArray, Part]:

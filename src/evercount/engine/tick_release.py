@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray, check_number
+from evercount.engine.release_table import Exports
 from evercount.errors import ParameterError
 from evercount.queries.base import Query, V_co
 from evercount.queries.cuts.cut_graph import CutGraph, CutNoise, CutValue
@@ -32,6 +33,9 @@ class Release(Generic[V_co]):
     >>> release.tick, round(release.std, 1)
     (1, 6.8)
     """
+
+    noise: ClassVar[str] = Exports.noise
+    """The kind of noise: exact."""
 
     def __init__(self, run: Releases[V_co]) -> None:
         self._run = run
@@ -66,11 +70,6 @@ class Release(Generic[V_co]):
     def value(self) -> V_co:
         """The published number, or the array of them where the query has several outputs."""
         return cast(V_co, float(self.values[0]) if self.query.single else self.values)
-
-    @property
-    def noise(self) -> str:
-        """The kind of noise: exact."""
-        return self._run.noise
 
     @property
     def stds(self) -> FloatArray:
@@ -131,12 +130,11 @@ class Release(Generic[V_co]):
         Raises:
             ParameterError: k is not a whole number of at least 1, or the query publishes nothing to select from.
         """
-        if self.query.discovery is not None:
+        found, number = self.query.discovery, 1 if k is None else k
+        if found is not None:
             assert self._run._sums is not None
-            evidence, number = self._run._sums[0][self._published], 1 if k is None else k
-            return top_discovered(
-                self.query.discovery, self.labels, self.values, evidence, self._run._cells, number, level
-            )
+            evidence = self._run._sums[0][self._published]
+            return top_discovered(found, self.labels, self.values, evidence, self._run._cells, number, level)
         return self.query.top(self.values, self._run._rank_errors, k, level)
 
     def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:
@@ -193,7 +191,7 @@ class Release(Generic[V_co]):
         spread, slack, step = (float(np.max(part)) for part in (errors.spread, errors.slack, errors.step))
         if model.pure and not model.rounded:  # sums of discrete Laplace numbers need half a unit once, however many
             slack, step = 0.0, slack
-        laplace = model.equal_numbers(np.asarray([self.tick]))[0]
+        laplace = int(model.equal_numbers(np.asarray([self.tick]))[0, 0]) or None
         return self.query.cuts.graph(self.values, float(self.stds[0]), CutNoise(spread, slack, step, laplace))
 
     def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
@@ -212,8 +210,7 @@ class Release(Generic[V_co]):
         return self.graph().cut(S, P)
 
     def __repr__(self) -> str:
-        low, high = self._run._limits(0.95)
-        ends = (side[0][self._published] for side in (low, high))
+        ends = (side[0][self._published] for side in self._run._limits(0.95))
         rows = list(zip(self.labels, self.values, self.stds, *ends, strict=True))
         shown = ", ".join(
             f"{label}={value:,.6g} ± {std:.3g} [{a:,.6g}, {b:,.6g}]" for label, value, std, a, b in rows[:LISTED]

@@ -75,20 +75,22 @@ def _foreign(kind: type[Any]) -> bool:
 R = TypeVar("R")  # what a step releases
 
 
-SCALARS = frozenset({int, float, str, bool, type(None)})
+SCALARS = frozenset({int, float, str, bool, type(None)})  # types of values that cannot change and hold no others
 
 
 class Seen:
-    """The events of the last tick, as far as a retry needs them: a copy, as their owner may change them later. It is
-    hashed on demand."""
+    """The events of the last tick, as far as a retry needs them: a hash, as their owner may change them later. What is
+    copied much quicker than it is hashed is kept as a copy, and hashed on demand."""
 
     def __init__(self, events: Any = None, *, digest: str | None = None) -> None:
         if digest is not None:
             self.digest = digest
         elif type(events) is list and SCALARS.issuperset(map(type, events)):
-            self._kept = tuple(events)  # much quicker
-        else:
+            self._kept: Any = tuple(events)
+        elif isinstance(events, np.ndarray):
             self._kept = deepcopy(events)
+        else:
+            self.digest = fingerprint(events)
 
     @cached_property
     def digest(self) -> str:
@@ -114,12 +116,10 @@ def read_again(last_tick: int, last: tuple[Seen, R] | None, tick: int, seen: See
 
 def fingerprint(events: Any) -> str:
     """A digest of a tick's events, to tell a retry from an attempt to change the past. It stays inside the stream."""
-    digest = hashlib.sha256()
-    if isinstance(events, np.ndarray) and events.dtype.kind in "biuf":
-        digest.update(f"{events.dtype.str}{events.shape}".encode())
-        digest.update(np.ascontiguousarray(events).data)
-    else:
-        digest.update(json.dumps(_canonical(events)).encode())
+    if not isinstance(events, np.ndarray) or events.dtype.kind not in "biuf":
+        return hashlib.sha256(json.dumps(_canonical(events)).encode()).hexdigest()
+    digest = hashlib.sha256(f"{events.dtype.str}{events.shape}".encode())
+    digest.update(np.ascontiguousarray(events).data)
     return digest.hexdigest()
 
 
@@ -146,9 +146,7 @@ Capped = bool | Literal["by door"]
 """Whether the events of a tick are capped already: True is the caller's promise, "by door" is `close_ticks`."""
 
 
-def choose_counting(
-    budget: Budget, before: Counting | None, named: bool, capped: Capped, query: Query | None = None
-) -> Counting:
+def choose_counting(budget: Budget, before: Counting | None, named: bool, capped: Capped, query: Query) -> Counting:
     """How a tick accounts for users; ParameterError where that does not fit the budget, or the ticks `before` it.
 
     **Guarantee.** A tick of a user-level stream names its users, or the caller has promised the cap and every release
@@ -159,19 +157,18 @@ def choose_counting(
         if named or capped:
             raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
         return "events"
-    if capped is True and query is not None and query.lags > 1:
+    if capped is True and query.lags > 1:
         raise ParameterError("name the users of a revised stream, lag by lag: it keeps their caps day by day")
-    if query is not None and query.people is not None:
+    if query.people is not None:
         if named or capped:
             raise ParameterError("the events of this query are their users: leave users and capped out")
         return "by query"
     if named and capped:
         raise ParameterError("give users, and the stream counts their events; or capped=True if you have done so")
     if before is not None and named != (before == "named"):
+        said = "names users" if before == "named" else "does not name users"
         raise ParameterError(
-            "this stream "
-            + ("names users" if before == "named" else "does not name users")
-            + " from its first tick on, so every tick must do the same: the caps look at earlier ticks"
+            f"this stream {said} from its first tick on, so every tick must do the same: the caps look at earlier ticks"
         )
     if named:
         return "named"
@@ -228,15 +225,12 @@ class UserCaps:
         """
         kept: list[Any] = []
         changes, forget = UserState(), False
-        for number, events in enumerate(ticks):
-            tick = first_tick + number
-            if users is None:
-                assert self.query.people is not None  # users are read from the events
-                names = self.query.people.users_of(events)
-            else:
-                names = list(users[number])
+        if users is None:
+            assert self.query.people is not None  # users are read from the events
+            users = list(map(self.query.people.users_of, ticks))
+        for tick, (events, names) in enumerate(zip(ticks, users, strict=True), first_tick):
             before = changes if forget else ChainMap(changes, known)
-            left, fresh = self._cap_tick(events, names, tick, before)
+            left, fresh = self._cap_tick(events, list(names), tick, before)
             kept.append(left)
             changes |= fresh
             if self.forgets_after(tick):
@@ -339,10 +333,8 @@ def enforced_by(query: Query, counting: Counting | None) -> Enforced:
 @lru_cache(maxsize=256)
 def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, tick: str = MANUAL) -> str:
     """What all releases of a stream promise, and whether they may be published at all."""
-    sentence = guarantee_text(budget, enforced, tick).sentence
-    if replay:
-        sentence += " This is a replay of another stream's noise: do not publish."
-    return sentence
+    warning = " This is a replay of another stream's noise: do not publish." if replay else ""
+    return guarantee_text(budget, enforced, tick).sentence + warning
 
 
 MOST_TICKS = 1024  # ticks of a person, each of which is looked at

@@ -17,7 +17,7 @@ import numpy as np
 
 from evercount._validate import FloatArray, IntArray, check_probability
 from evercount.bounds.tails import equal_numbers
-from evercount.engine.error_model import ErrorModel, Part, SpanErrors, interval_factor
+from evercount.engine.error_model import ErrorModel, Part, SpanErrors, interval_factor, interval_factors
 from evercount.engine.release_table import LEVEL, Exports, ReleaseTable, table_of
 from evercount.errors import ParameterError
 from evercount.queries.base import Query
@@ -81,8 +81,8 @@ class View(Exports):
 
     def _half_widths(self, level: float = 0.95) -> FloatArray:
         """Half the width of each number's interval, shape (spans, cells)."""
-        factor = self._errors.difference_factors(level, self.first - 1, self.last)
-        factor = self._errors.with_joined(level, factor, self.last, self._parts)
+        weights = self._errors.equal_differences(self.first - 1, self.last)
+        factor = interval_factors(level, self._errors.with_joined(weights, self.last, self._parts))
         errors = self._span_errors
         return factor * errors.spread + errors.slack + errors.step
 
@@ -183,7 +183,7 @@ class View(Exports):
         q = check_probability("q", q)
         if query.quantiles is None or len(self.cells) != query.outputs:
             raise ParameterError("quantiles are read from all cells of a stream of Quantiles")
-        factor = self._errors.difference_factors(level, self.first - 1, self.last)
+        factor = interval_factors(level, self._errors.equal_differences(self.first - 1, self.last))
         cell, norms = self._cell_errors[1], query.quantiles.norms_against(q)
         rounding = self._parts[0].rounding
         half = factor * cell.spread * norms + cell.slack_of(norms, rounding + q * rounding[-1])
@@ -254,11 +254,11 @@ class Difference:
         if not (self.one._symmetric and self.other._symmetric):  # each side gets half of the miss probability
             (a, b), (c, d) = (view.interval((1 + level) / 2) for view in (self.one, self.other))
             return a[self.here] - d[self.there], b[self.here] - c[self.there]
-        tails = 1 if self.one._errors.pure or self.other._errors.pure else None
+        tails = int(self.one._errors.pure or self.other._errors.pure)
         one = SpanErrors(*(side[self.here] for side in self.one._span_errors))
         other = SpanErrors(*(side[self.there] for side in self.other._span_errors))
         spread, step = np.hypot(one.spread, other.spread), np.maximum(one.step, other.step)  # one step is enough
-        half = interval_factor(level, (), 1, tails) * spread + one.slack + other.slack + step
+        half = interval_factor(level, tails) * spread + one.slack + other.slack + step
         return self.values - half, self.values + half
 
 
@@ -308,13 +308,10 @@ class CarriedTotals:
         place = {label: number for number, label in enumerate(errors.query.labels)}
         cells = tuple(table.cells[: table.numbers.shape[2]])
         own = _errors_at(errors, table.ticks)[:, :, [place[cell] for cell in cells]]
-        value, variance, square, slack, part = _add(
-            np.concatenate([table.numbers[np.newaxis, :, 0], own]), self.among(cells)[:, np.newaxis]
-        )
-        number = np.where(part > 0, equal_numbers(square, np.sqrt(np.where(part > 0, part, 1.0) / 2)), 0)  # 0: normal
-        distinct, where = np.unique(number, return_inverse=True)
-        factors = np.asarray([interval_factor(level, (), 1, int(one) or None) for one in distinct])
-        half = factors[where.reshape(number.shape)] * np.sqrt(square) + slack
+        published = np.concatenate([table.numbers[np.newaxis, :, 0], own])
+        value, variance, square, slack, part = _add(published, self.among(cells)[:, np.newaxis])
+        weights = np.where(part > 0, equal_numbers(square, np.sqrt(np.where(part > 0, part, 1.0) / 2)), 0)  # 0: normal
+        half = interval_factors(level, weights) * np.sqrt(square) + slack
         std = np.where(np.isnan(value), np.nan, np.sqrt(variance))
         stated = table_of(table.ticks, None, cells, [value, std, value - half, value + half])
         return replace(table, cells=cells, numbers=stated.numbers)
@@ -325,8 +322,9 @@ def _errors_at(errors: ErrorModel, ticks: IntArray) -> FloatArray:
     none of which has more of the variance spread² than the largest part, so that `equal_numbers` is spread² over it.
     The largest part of normal noise is 0."""
     std, spread, slack = errors.errors(ticks)
-    weights = [1] * len(ticks) if errors.pure and errors.joined else errors.equal_numbers(ticks)
-    part = spread**2 * np.asarray([[0.0 if weight is None else 1 / weight] for weight in weights])
+    weights = errors.equal_numbers(ticks)
+    weights = np.minimum(weights, 1) if errors.joined else weights
+    part = spread**2 * np.where(weights > 0, 1 / np.maximum(weights, 1), 0.0)
     shape = (len(ticks), errors.query.outputs)
     return np.stack([np.broadcast_to(side, shape) for side in (std**2, spread**2, slack, part)])
 
@@ -341,8 +339,8 @@ def check_carries(query: Query, postprocess: tuple[str, ...], revise_for: int | 
     unfit = query.discovery or query.quantiles or not query.memoryless or published.kept is not None
     if unfit or postprocess or revise_for is not None:
         raise ParameterError(
-            f"{begin}only sums of listed keys go on, not unlisted keys, quantiles, averages per event, queries that "
-            "remember events, days that are revised or post-processed totals (declare views, which are post-processed "
-            "instead)"
+            f"{begin}only sums of listed keys go on, not unlisted keys (list them), quantiles (add up histograms of "
+            "published counts), averages per event (publish the sum and the count), queries that remember events, days "
+            "that are revised or post-processed totals (declare views, which are post-processed instead)"
         )
     published.check_views(begin, None)

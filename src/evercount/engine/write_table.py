@@ -46,11 +46,9 @@ def table_texts(
 ) -> Iterator[str]:
     """CSV, JSON lines or one array of JSON, piece by piece. Starts are texts with the offset of the clock's zone. A CSV
     begins with its header, unless an earlier piece has it; labels of cells are as `csv_text` has them."""
-    before = "[\n" if kind == "json" else ""
+    before, show = "[\n" if kind == "json" else "", None if clock is None else clock.show
     for table in tables:
-        columns = {
-            name: column.tolist() for name, column in table.columns(None if clock is None else clock.show).items()
-        }
+        columns = {name: column.tolist() for name, column in table.columns(show).items()}
         columns["std"] = [None if std != std else std for std in columns["std"]]
         if kind == "csv":
             columns["cell"] = list(map(csv_text, columns["cell"]))
@@ -137,7 +135,7 @@ def parquet_modules() -> tuple[Any, Any]:
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise MissingExtra("Parquet", "files") from error
+        raise MissingExtra("Arrow, for Parquet files and data frames,", "files") from error
 
 
 def frame_module(name: str) -> Any:
@@ -191,8 +189,7 @@ def described(
 
 def _plain(numbers: FloatArray) -> list[float | None]:
     """Numbers as JSON has them, null for NaN."""
-    plain: list[float | None] = numbers.tolist()
-    return [None if number != number else number for number in plain] if np.isnan(numbers).any() else plain
+    return [None if number != number else number for number in numbers.tolist()]
 
 
 SHORT = 1e15  # numbers beyond this, in size, keep their digits: ten times them is no whole double

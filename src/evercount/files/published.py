@@ -211,7 +211,7 @@ class Published:
     def view(self, name: str) -> ReleaseTable:
         declaration, carried = self.job.declaration, self.job.carried
         schedule = declaration.schedule
-        table = all_of_view(self.releases, name, schedule, LEVEL, declaration.view_postprocess)
+        table = all_of_view(self.releases, name, schedule, declaration.view_postprocess)
         if carried is not None and name == RUNNING:
             table = carried.add_to(table, self.releases._errors)
         if self.own:

@@ -24,7 +24,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import shown_tables, stack_rows
 from evercount.engine.build import RUNNING
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.release_table import ReleaseTable
 from evercount.engine.write_table import parquet_modules, round_table, write_tables
 from evercount.errors import BadRows, ParameterError
 from evercount.files import published as outputs
@@ -231,7 +231,7 @@ def _write(run: Run, counted: Counted, tell: Progress) -> State:
             tables = iter([Published.of(job, stream, stack_rows(*numbers), all_tables(), run.marks).output()])
         else:
             made = run.declaration.view_postprocess
-            tables = shown_tables(stream, closed(), run.declaration.main_view, schedule, run.published, LEVEL, made)
+            tables = shown_tables(stream, closed(), run.declaration.main_view, schedule, run.published, made)
             if job.carried is not None and run.declaration.main_view == RUNNING:
                 tables = map(partial(job.carried.add_to, errors=stream._errors), tables)
         if not job.full_digits:

@@ -245,6 +245,7 @@ def plan(
         std, spread, slack = (part.max(axis=1) for part in model.errors(suspects))
         worst_tick, worst = largest(partial(_largest_output, model), suspects, std)
         std = std[np.searchsorted(suspects, grid)]
+        weight = int(model.equal_numbers(np.asarray([worst_tick])).min())
         rows.append(
             Row(
                 name=label,
@@ -254,9 +255,9 @@ def plan(
                 worst_std=worst,
                 mean_std=math.sqrt(float(np.mean(_largest_output(model, even) ** 2))),
                 worst_tick=worst_tick,
-                interval95=_half_width(model, worst_tick),
+                interval95=_half_width(model, worst_tick, interval_factor(0.95, weight)),
                 simultaneous=_simultaneous(model, span, spread, slack, worst_tick),
-                ratio_to_lower_bound=worst / floor if floor == floor else math.nan,
+                ratio_to_lower_bound=worst / floor,
                 state_bytes=engine.state_bytes,
                 numeric_delta=noise.numeric_delta,
                 ticks=grid.tolist(),
@@ -307,10 +308,8 @@ def _largest_output(model: ErrorModel, ticks: IntArray) -> FloatArray:
     return np.asarray(model.std(ticks).max(axis=1))
 
 
-def _half_width(model: ErrorModel, tick: int, factor: float | None = None) -> float:
-    """The half-width of an interval of the output that has the largest, as a stream states it; 95 % by default."""
-    if factor is None:
-        factor = interval_factor(0.95, (), 1, *model.equal_numbers(np.asarray([tick])))
+def _half_width(model: ErrorModel, tick: int, factor: float) -> float:
+    """The half-width of an interval of the output that has the largest, as a stream states it."""
     _, spread, slack = model.errors([tick])
     return float((factor * spread + slack).max())
 
@@ -321,7 +320,7 @@ def _simultaneous(model: ErrorModel, span: int, spread: FloatArray, slack: Float
     if isinstance(tree, PureFactorization) and model.query.publishing.as_they_are:
         radius = simultaneous_radius(tree, model.full_rate, BETA, span, outputs) - 0.5
         return (radius + 0.5) * model.query.grid
-    every = interval_factor(1 - BETA, ("monotone",), span * outputs, 1 if model.pure else None)
+    every = interval_factor(1 - BETA, int(model.pure), span * outputs)
     return max(float((every * spread + slack).max()), _half_width(model, worst_tick, every))
 
 

@@ -42,14 +42,12 @@ MOST_NAMED = 6  # kinds of numbers that a sentence names
 _GOLDEN = (3 - 5**0.5) / 2
 
 
-def largest(
-    values: Callable[[IntArray], FloatArray], places: IntArray, known: FloatArray | None = None
-) -> tuple[int, float]:
+def largest(values: Callable[[IntArray], FloatArray], places: IntArray, known: FloatArray) -> tuple[int, float]:
     """(first place, value) of the maximum: the best of the rising `places`, then golden sections around it. Between two
     neighbours of the best place the value must have one hill. The search ends when the place is known to one in a
     hundred, measured from zero: the value of a hill that wide is then known to about one in 100,000. `known`: the
-    values at `places`, where they have been computed already."""
-    known_values = dict(zip(places.tolist(), (values(places) if known is None else known).tolist(), strict=True))
+    values at `places`."""
+    known_values = dict(zip(places.tolist(), known.tolist(), strict=True))
 
     def look(*asked: int) -> list[float]:
         new = [place for place in asked if place not in known_values]
@@ -292,13 +290,12 @@ def _reason(rows: list[ViewRow], views: tuple[str, ...]) -> str:
     best = others[0]
     if best.score >= chosen.score:
         return f"{said} Next: {best.kind}, {best.score:.2f} times."
+    said = f"{said} {best.kind} has {best.score:.2f} times, but"
     if views == (RUNNING,):
-        return (
-            f"{said} {best.kind} has {best.score:.2f} times, but running totals alone keep the noise of their budget."
-        )
+        return f"{said} running totals alone keep the noise of their budget."
     return (
-        f"{said} {best.kind} has {best.score:.2f} times, but Laplace noise is chosen only where it is better by more "
-        f"than {MARGIN:g} times: the epsilons of two such streams over the same events add up in full."
+        f"{said} Laplace noise is chosen only where it is better by more than {MARGIN:g} times: the epsilons of two "
+        "such streams over the same events add up in full."
     )
 
 
@@ -326,13 +323,9 @@ def dense_optimum(
     """
     if ticks > LARGEST_OPTIMAL_HORIZON:
         raise TooLarge(f"the optimum is computed for at most {LARGEST_OPTIMAL_HORIZON} ticks, {ticks} were asked for")
-    return Dense.optimal([_view(width, ticks) for width in widths], q, period, worst=worst)
-
-
-def _view(width: int | None, ticks: int) -> FloatArray:
-    """The matrix whose row t adds up the last `width` ticks."""
-    rows = counting_matrix(ticks)
-    return rows if width is None else np.triu(rows, 1 - width)
+    running = counting_matrix(ticks)  # row t adds up ticks 1 … t; of a view, the last `width` of them
+    views = [running if width is None else np.triu(running, 1 - width) for width in widths]
+    return Dense.optimal(views, q, period, worst=worst)
 
 
 @dataclass(frozen=True)

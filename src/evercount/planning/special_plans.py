@@ -153,7 +153,7 @@ def plan_discovery(
     if query.discovery is None:
         return None
     budget, engine = choose_noise(query, budget, horizon, None, names)
-    errors, _ = planned_errors(query, budget, horizon, engine, names)
+    errors, _ = planned_errors(query, budget, horizon, engine)
     thresholds = query.discovery.thresholds(budget, horizon, errors.unrounded_std)
     last = 1 if query.publishing.own_ticks else (horizon or REFERENCE_TICKS) // thresholds.every
     numbers = np.unique(np.rint(np.geomspace(1, last, POINTS)).astype(np.int64)) * thresholds.every

@@ -19,7 +19,6 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
 from evercount.declarations.view_names import shown_tables
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
-from evercount.engine.release_table import LEVEL
 from evercount.engine.revisions import can_be_cut, cut_cells
 from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modules
 from evercount.errors import InputError, ParameterError, StoreError
@@ -281,7 +280,7 @@ def _released(
     before, made = np.empty((0, len(stream.labels))), declaration.view_postprocess
     try:
         closed = (table for block in blocks for table in close_ticks(stream, block, schedule.starts_of))
-        for table in shown_tables(stream, closed, declaration.main_view, schedule, before, LEVEL, made):
+        for table in shown_tables(stream, closed, declaration.main_view, schedule, before, made):
             yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
     finally:
         stream.close()
