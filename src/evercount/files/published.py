@@ -68,6 +68,7 @@ def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: C
         if table.as_of is not None:
             raise ParameterError("a table of a lake gets each tick once, and this stream publishes ticks again")
         if len(table.ticks) and table.ticks[-1] >= last:
+            table = replace(table, notes=None)  # a note may be about a tick that is in the table already
             parts.append(_in_utc(arrow_table(table, arrow_schema(table, clock, {}))))
     if not parts:
         if last:
@@ -188,7 +189,7 @@ class Published:
     guarantee: str
     releases: Releases  # all ticks; none where each tick has keys of its own
     own: tuple[dict[str, Any], ...]  # the tables as they were released, where `keeps_tables`
-    marks: tuple[TickMark, ...]  # what the operator says about ticks, in a store
+    marks: tuple[TickMark, ...]  # what the operator says about ticks
 
     @classmethod
     def of(
@@ -197,7 +198,7 @@ class Published:
         stream: Stream,
         numbers: FloatArray,
         tables: tuple[dict[str, Any], ...],
-        marks: tuple[TickMark, ...] = (),
+        marks: tuple[TickMark, ...],
     ) -> Published:
         """What a stream has published, from its numbers as a state keeps them."""
         labels = stream.query.labels if stream.query.publishing.own_ticks else None

@@ -174,7 +174,8 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
     stream = _loaded(job, kept, cleanup)
     if state is not None and job.lake is not None:
         job = replace(job, declaration=declaration.with_query(stream.query))
-        fill_lake(Published.of(job, stream, state.numbers, state.tables))  # what a run that died has left out
+        marks = _known_marks(state, home)
+        fill_lake(Published.of(job, stream, state.numbers, state.tables, marks))  # what a run that died has left out
     joined: list[str] = []
     if home is None or not renewing:  # the keys of a renewed stream of a store change with its next run
         joined = stream.add_keys(job.add_keys)
@@ -237,12 +238,18 @@ def _noted(job: Job, state: State | None, home: StoreHome | None, publishes: boo
     notes = job.notes if publishes else ()
     if home is not None:
         return home.note(notes)
-    known = [] if state is None else [TickMark(*one) for one in state.marks]
+    known = list(_known_marks(state, home))
     for note in notes:
         mark = note.on(job.declaration.schedule)
         check_mark(job.declaration, mark)
         known += [] if mark in known else [mark]
     return tuple(known)
+
+
+def _known_marks(state: State | None, home: StoreHome | None) -> tuple[TickMark, ...]:
+    if home is not None:
+        return home.marks
+    return () if state is None else tuple(TickMark(*one) for one in state.marks)
 
 
 def _complete(declaration: StreamDeclaration, state: State) -> bool:
