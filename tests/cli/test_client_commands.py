@@ -163,6 +163,17 @@ def test_push_guesses_nothing(service: tuple[Service, str], tmp_path: Path) -> N
     assert (open_totals(running, "hidden"), open_totals(running, "flu")) == ([20], [1, 1])
 
 
+def test_push_sends_long_lines(service: tuple[Service, str], tmp_path: Path) -> None:
+    """The service takes 2,000,000 bytes at a time."""
+    running, url = service
+    file = tmp_path / "events.jsonl"
+    file.write_text(f'{{"value": {" " * 9_000}2}}\n' * 300)
+    done = run(url, "push", "hidden", str(file))
+    assert done.exit_code == 0, done.stderr
+    close(url, "hidden")
+    assert open_totals(running, "hidden") == [600]
+
+
 def test_push_says_what_is_wrong(service: tuple[Service, str], tmp_path: Path) -> None:
     running, url = service
     file = tmp_path / "events.csv"

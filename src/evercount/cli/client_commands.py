@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
 EVENTS_OF_A_BATCH = 500
+BYTES_OF_A_BATCH = 1_000_000  # the service takes twice as many
 ATTEMPTS = 8
 LONGEST_PAUSE = 30.0  # seconds between two attempts of `tail` to connect again
 
@@ -235,7 +235,15 @@ def _post(client: httpx.Client, place: tuple[str, ...], lines: list[str]) -> Any
 
 
 def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
-    while batch := list(islice(lines, EVENTS_OF_A_BATCH)):
+    batch: list[str] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line.encode()) + 1
+        if len(batch) == EVENTS_OF_A_BATCH or size > BYTES_OF_A_BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
         yield batch
 
 
