@@ -150,10 +150,10 @@ def test_push_guesses_nothing(service: tuple[Service, str], tmp_path: Path) -> N
         assert done.exit_code == 0, done.stderr
     duckdb.sql("SELECT 7 AS n").write_parquet(str(tmp_path / "table.parquet"))
     (tmp_path / "table.csv").write_text("n\n7\n")
-    for name, code, said in (("table.csv", 8, "line 1 is not JSON"), ("table.parquet", 3, "--value")):
+    for name in ("table.csv", "table.parquet"):
         refused = run(url, "push", "hidden", str(tmp_path / name))
-        assert refused.exit_code == code
-        assert said in refused.stderr
+        assert refused.exit_code == 3
+        assert "name the columns of a table with --time, --key, --value or --user" in refused.stderr
     file.write_text('{"key": "north"}\n')
     refused = run(url, "push", "flu", str(file), "--key", "key")
     assert refused.exit_code == 3

@@ -172,8 +172,9 @@ def open_pushed(file: Path, columns: Mapping[str, str | None]) -> Iterator[Pushe
         named = {name: column for name, column in columns.items() if column is not None}
         source = open_source(str(file), scratch, json_lines=None if named else True)
         pushed = PushedFile(source, named, scratch)
-        if not named and source.kind == "parquet":
-            raise InputError(f"{file} is Parquet: name its columns with --time, --key, --value or --user")
+        if not named and (source.kind == "parquet" or not _is_json(next(pushed.lines(), "0"))):
+            what = "Parquet" if source.kind == "parquet" else "not JSON lines"
+            raise InputError(f"{file} is {what}: name the columns of a table with --time, --key, --value or --user")
         if named and source.kind == "jsonl":
             raise InputError(f"{file} is JSON lines: omit --time, --key, --value and --user")
         yield pushed
@@ -187,6 +188,14 @@ def _open_bytes(source: Source) -> Iterator[IO[bytes]]:
             yield raw
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{source.name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _number(text: str) -> float | str:
