@@ -114,6 +114,8 @@ def release(
     if piped:  # the state is the commit; what is printed can be printed again
         if given["state"] is None or json_output:
             raise ParameterError("`out` - needs `state`, which keeps the noise for the next run, and no --json")
+        if len({*(() if declaration is None else declaration.views), *(given["views"] or ())}) > 1:
+            raise ParameterError("`out` - shows one view: name a file with `out`, which has the others next to it")
         given["out"] = None
     try:
         with _progress(quiet) as tell, _warnings_on_stderr():
