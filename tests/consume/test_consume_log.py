@@ -19,7 +19,7 @@ from evercount.consume.consume_log import LEAST_JUDGED, LogConsumer, LogMetrics,
 from evercount.consume.log_sources import LogAddress
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import TickTotals
-from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
+from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError, StoreError
 from evercount.noise import Secret
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
@@ -133,6 +133,8 @@ def test_every_message_counts_once_and_garbage_is_set_aside(log: Log, tmp_path: 
     assert log.released() == expected([1, 1], [1, 1])
     assert len(aside.read_text().splitlines()) == len(GARBAGE) + 1
     assert aside.stat().st_mode & 0o077 == 0
+    with pytest.raises(StoreError, match="--rejects .* cannot be written"):
+        log.run(3, rejects=tmp_path / "nowhere" / "bad.jsonl")
 
 
 @pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)

@@ -24,7 +24,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from prometheus_client import Counter as CounterMetric
 
-from evercount._safe_files import open_private
+from evercount._safe_files import disk_errors, open_private
 from evercount._validate import IntArray
 from evercount.consume.log_sources import LogSource, Messages, Positions
 from evercount.declarations.declaration import StreamDeclaration
@@ -246,7 +246,8 @@ class LogConsumer:
         self.lost: int = kept["lost"]
         self._at = self._begin(skip_lost)
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
-        self._rejects = None if rejects is None else os.fdopen(open_private(rejects, flags), "ab")
+        with disk_errors(f"--rejects {rejects} cannot be written"):
+            self._rejects = None if rejects is None else os.fdopen(open_private(rejects, flags), "ab")
 
     def _begin(self, skip_lost: bool) -> dict[str, int]:
         """Where to read from: the stored positions, or the first one; refused where messages are gone."""
