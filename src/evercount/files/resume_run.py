@@ -167,7 +167,7 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
         _check_charged(job, state, "the next one")
         handed_on = state.users if job.declaration.carry_caps else {}
         earlier, renewing = (*earlier, job.declaration.build(replay=True).cost), True
-        job, state = _renewed(job, state, cleanup), None
+        job, state = _renewed(job, state, home, cleanup), None
     declaration, kept = job.declaration, None if state is None else state.stream
     if state is None and home is not None and home.live is not None and not renewing:  # declared
         kept = home.live.stream.dump()
@@ -223,10 +223,12 @@ def _check_charged(job: Job, state: State, which: str) -> None:
         raise ParameterError(NOT_ENTERED.format("the stream that is renewed", job.ledger))
 
 
-def _renewed(job: Job, state: State, cleanup: ExitStack) -> Job:
+def _renewed(job: Job, state: State, home: StoreHome | None, cleanup: ExitStack) -> Job:
     """The job of the stream that goes on for the one of a state, with the keys that have joined that."""
     carried, asked = None, state.stream["query"]
-    if job.carry_totals:
+    if job.carry_totals and home is not None:
+        carried = home.totals_at_end()
+    elif job.carry_totals:
         old, since = _loaded(job, state.stream, cleanup), job.declaration.schedule.begin
         carried = CarriedTotals.after(old._errors, old.tick, state.numbers[-1], since, job.carried)
     counts = build_query(asked["name"], dict(asked["parameters"]))

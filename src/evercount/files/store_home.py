@@ -65,6 +65,11 @@ class StoreHome:
     def carried(self) -> CarriedTotals | None:
         return None if self.live is None else self.store.carried(self.live.id)
 
+    def totals_at_end(self) -> CarriedTotals:
+        """The running totals from which the next stream goes on."""
+        assert self.live is not None
+        return self.store.totals_at_end(self.live.id)
+
     def note(self, notes: Sequence[NewMark]) -> tuple[TickMark, ...]:
         """Keep what the operator says about ticks; all that was ever said."""
         if notes and self.live is None:
