@@ -17,9 +17,8 @@ import shutil
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from evercount._safe_files import new_private, replaced
 from evercount.declarations.declaration import StreamDeclaration
@@ -125,20 +124,16 @@ def _read_before(
     return 0, MAYBE_LATE
 
 
-def write_rejects(path: Path, rejects: Iterable[Reject]) -> list[Reject]:
-    """Write rows that do not count as a private CSV: line, reason, row; the file first where there are several. Returns
-    the first few bad ones: late rows are for the file only."""
+def write_rejects(path: Path, rejects: Iterable[Reject], several: bool) -> list[Reject]:
+    """Write rows that do not count as a private CSV: line, reason, row; the file first where there are `several`.
+    Returns the first few bad ones: late rows are for the file only."""
     few: list[Reject] = []
-    rows = iter(rejects)
-    first = next(rows, None)
-    several = first is not None and bool(first.file)
     with replaced(path) as raw:
         file = io.TextIOWrapper(raw, encoding="utf-8", newline="")
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("file", *FIELDS) if several else FIELDS)
-        for reject in chain(() if first is None else (first,), rows):
-            written = (reject.line, reject.reason, reject.text)
-            writer.writerow((reject.file, *written) if several else written)
+        writer.writerow((*["file"] * several, *FIELDS))
+        for reject in rejects:
+            writer.writerow((*[reject.file] * several, reject.line, reject.reason, reject.text))
             if len(few) < MOST_SHOWN and not reject.late:
                 few.append(reject)
         file.detach()  # it is written to `raw`, which is brought to the disk and closed here
@@ -200,16 +195,14 @@ def _joined(fields: list[Any], delimiter: str) -> str:
 # -- rows that the last run has not read -------------------------------------------------------------------------------
 
 
-class NewRows(NamedTuple):
-    """Private copies of files, which grow no more."""
-
-    files: tuple[Source, ...]  # all complete lines. A line that is still being written waits for the next run.
-    new: tuple[Source, ...]  # the lines that the last run has not read; none where nobody can tell
-    consumed: dict[str, Prefix]  # of each file, those of earlier runs included
-
-
-def split_new(sources: Sequence[Source], scratch: Path, earlier: Mapping[str, Prefix] | None) -> NewRows:
+def split_new(
+    sources: Sequence[Source], scratch: Path, earlier: Mapping[str, Prefix] | None
+) -> tuple[tuple[Source, ...], tuple[Source, ...], dict[str, Prefix]]:
     """Tell new rows from those that earlier runs have read (`earlier`; None: the first run that keeps it).
+
+    Returns private copies of the files, which grow no more: all complete lines (a line that is still being written
+    waits for the next run), and the lines that the last run has not read (none where nobody can tell); and what has
+    been read of each file, by earlier runs too.
 
     **Guarantee.** A row is new in one run only, if files only grow and a row is in one file: what was read of a file is
     found again under its name, or under another one once the file is gone. A file that changed under its name is
@@ -238,7 +231,7 @@ def split_new(sources: Sequence[Source], scratch: Path, earlier: Mapping[str, Pr
         consumed[source.name] = prefix
         if earlier is not None and (seen is None or seen.length < prefix.length):
             new.append(frozen if seen is None else _rest(frozen, scratch / f"new-{number}", seen.length))
-    return NewRows(tuple(files), tuple(new), consumed)
+    return tuple(files), tuple(new), consumed
 
 
 def _copied(source: Source, path: Path, wanted: Sequence[Prefix]) -> tuple[Prefix, list[Prefix]]:

@@ -86,9 +86,12 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
             stream.close()  # the store has its own
             state, stream = run.home.commit(counted.rows.totals, _state(run, counted, {}), job, run.renewing)
         else:
-            with disk_errors("the output cannot be written"), _undone(run.places):
+            with disk_errors("the output cannot be written"), ExitStack() as undone:
+                if run.places.pending is not None:
+                    undone.callback(run.places.pending.unlink, missing_ok=True)
                 state = _write(run, counted, tell)
                 run.entered.spend()  # on the disk before anything is published
+                undone.pop_all()
             if job.kept:
                 with disk_errors("the run could not be published"):
                     commit(run.places, state)
@@ -170,7 +173,8 @@ def _write_rejects(run: Run, sources: tuple[Source, ...]) -> tuple[tuple[Reject,
         source.require(*columns_of(run.declaration).used)
     late = LateRows(run.first, run.before.seen if run.before else {}) if run.declaration.late == "drop" else None
     with disk_errors(f"`rejects` {job.rejects} cannot be written"):
-        shown = write_rejects(Path(job.rejects), find_rejects(sources, run.declaration, run.scratch, late))
+        rejects = find_rejects(sources, run.declaration, run.scratch, late)
+        shown = write_rejects(Path(job.rejects), rejects, len(sources) > 1)
     return tuple(shown), {} if late is None else late.now
 
 
@@ -250,24 +254,16 @@ def _write(run: Run, counted: Counted, tell: Progress) -> State:
 
 
 def _check_options(job: Job) -> None:
-    no_revisions = job.declaration.revise_for is None
-    for given, why in (
-        (job.db and job.state, "`state` does not go with `db`: the store is the state"),
-        (
-            job.db and job.new_noise_stream,
-            "`new_noise_stream` does not go with `db`: declare a stream of another `name`",
-        ),
-        (job.db and job.declaration.carry_caps, "`carry_caps` is for state files: omit `db` or `carry_caps`"),
-        (job.carry_totals and not job.renew, "`carry_totals` needs `renew`: it is about the next stream"),
-        (
-            job.lake and not no_revisions,
-            "`lake` tables get each tick once, and `late` revise publishes it again: use `out`",
-        ),
-        (
-            job.lake and not job.kept,
-            "`lake` needs `state`: without it a second run could not know what the first released",
-        ),
-    ):
+    db, lake, revised = job.db is not None, job.lake is not None, job.declaration.revise_for is not None
+    refused = {
+        "`state` does not go with `db`: the store is the state": db and job.state,
+        "`new_noise_stream` does not go with `db`: declare a stream of another `name`": db and job.new_noise_stream,
+        "`carry_caps` is for state files: omit `db` or `carry_caps`": db and job.declaration.carry_caps,
+        "`carry_totals` needs `renew`: it is about the next stream": job.carry_totals and not job.renew,
+        "`lake` tables get each tick once, and `late` revise publishes it again: use `out`": lake and revised,
+        "`lake` needs `state`: without it a second run could not know what the first released": lake and not job.kept,
+    }
+    for why, given in refused.items():
         if given:
             raise ParameterError(why)
 
@@ -317,15 +313,4 @@ def _interruptible() -> Iterator[None]:
     except RuntimeError as error:
         if "interrupted" in str(error).lower():
             raise KeyboardInterrupt from error
-        raise
-
-
-@contextmanager
-def _undone(places: Places) -> Iterator[None]:
-    """Remove the private files when a run ends before its commit, Ctrl-C included."""
-    try:
-        yield
-    except BaseException:
-        if places.pending is not None:
-            places.pending.unlink(missing_ok=True)
         raise

@@ -144,10 +144,8 @@ def locked(places: Places) -> Iterator[Path]:
             raise StoreError(f"another run is using {places.state}: wait until it has ended") from error
         shutil.rmtree(scratch, ignore_errors=True)
         cleanup.callback(shutil.rmtree, scratch, ignore_errors=True)
-        with disk_errors(
-            f"the scratch folder {scratch} cannot be made"
-        ):  # a link or a folder of somebody else is there
-            scratch.mkdir(mode=0o700)
+        with disk_errors(f"the scratch folder {scratch} cannot be made"):
+            scratch.mkdir(mode=0o700)  # which fails where a link or a folder of somebody else is
         yield scratch
 
 
