@@ -133,7 +133,7 @@ def test_every_message_counts_once_and_garbage_is_set_aside(log: Log, tmp_path: 
     assert log.released() == expected([1, 1], [1, 1])
     assert len(aside.read_text().splitlines()) == len(GARBAGE) + 1
     assert aside.stat().st_mode & 0o077 == 0
-    with pytest.raises(StoreError, match="--rejects .* cannot be written"):
+    with pytest.raises(StoreError, match="cannot be written"):
         log.run(3, rejects=tmp_path / "nowhere" / "bad.jsonl")
 
 
@@ -324,7 +324,7 @@ def test_a_log_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_missing_stream_or_a_strange_option_is_named(nats_address: str) -> None:
     with pytest.raises(InputError, match="no stream 'missing'"):
         LogAddress.parse(f"nats://{nats_address}/missing").open()
-    with pytest.raises(ParameterError, match="unknown option 'colour'"):
+    with pytest.raises(ParameterError, match="unknown option of a NATS address 'colour'"):
         LogAddress.parse(f"nats://{nats_address}/missing?colour=red").open()
     with pytest.raises(ParameterError, match=r"group\.id"):
         LogAddress.parse("kafka://127.0.0.1:9/x?group.id=1").open()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -35,14 +34,13 @@ def _secret(text: str | None) -> Secret:
     return Secret.generate() if text is None else Secret.from_hex(text)
 
 
-def _finish(reports: Iterable[Any], as_json: bool | None = None) -> None:
-    """Exit 1 if a report does not hold; before that, each is printed as it comes, unless that is done."""
-    holds = True
-    for report in reports:
-        if as_json is not None:
-            typer.echo(json.dumps(report.to_dict()) if as_json else report.summary())
-        holds = holds and report.holds
-    if not holds:
+def _show(report: Any, as_json: bool) -> None:
+    typer.echo(json.dumps(report.to_dict()) if as_json else report.summary())
+
+
+def _finish(*reports: Any) -> None:
+    """Exit 1 if a report does not hold."""
+    if not all(report.holds for report in reports):
         raise typer.Exit(1)
 
 
@@ -91,7 +89,8 @@ def replay(
     with progress_bar("worst neighbours") as tell:
         show = lambda what, done: tell(description=what, completed=done)  # noqa: E731
         report = run_replay(audited, ticks, _secret(secret), examples, show)
-    _finish([report], json_output)
+    _show(report, json_output)
+    _finish(report)
 
 
 @audit.command()
@@ -128,7 +127,7 @@ def mechanism(
 
     def tell(report: AttackReport) -> None:
         reports.append(report)
-        typer.echo(json.dumps(report.to_dict()) if json_output else report.summary())
+        _show(report, json_output)
 
     if everything:
         cases = list(all_cases(asked))
@@ -149,7 +148,7 @@ def mechanism(
             tell(attack(program, pair, runs, key, confidence, lambda done: show(completed=done)))
     if plot is not None:
         chart(reports, plot)
-    _finish(reports)
+    _finish(*reports)
 
 
 @audit.command()
@@ -177,4 +176,5 @@ def sensitivity(
             asked, matrices, cast(Any, adjacency), ticks, budget=pairs, seed=seed, claimed=claimed,
             progress=lambda done, total: tell(completed=done, total=total),
         )  # fmt: skip
-    _finish([report], False)
+    _show(report, False)
+    _finish(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,10 +23,12 @@ def bench(
     mechanism: str | None = Option(None, help="Only the exact noise of this factorization, built-in or registered."),
 ) -> None:
     """Measure speed, memory and growth against their targets. Needs the source tree: the groups live in benchmarks/."""
-    import importlib.util
+    import importlib
     import json
 
-    groups = {path.stem.removeprefix("bench_"): path for path in sorted(_folder().glob("bench_*.py"))}
+    folder = _folder()
+    groups = {path.stem.removeprefix("bench_"): path for path in sorted(folder.glob("bench_*.py"))}
+    sys.path.insert(0, str(folder))
     if mechanism is not None:
         names = ["exact"]
     for name in names or []:
@@ -33,11 +36,7 @@ def bench(
     for name, path in groups.items():
         if names and name not in names:
             continue
-        spec = importlib.util.spec_from_file_location(f"bench_{name}", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = importlib.import_module(path.stem)
         if not json_output:
             typer.echo(f"\n{name}")
         for row in module.run() if mechanism is None else module.named(mechanism):
