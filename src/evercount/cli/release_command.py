@@ -118,7 +118,7 @@ def release(
             raise ParameterError("`out` - shows one view: name a file with `out`, which has the others next to it")
         given["out"] = None
     try:
-        with _progress(quiet) as tell, _warnings_on_stderr():
+        with progress_bar(hidden=quiet or not sys.stderr.isatty()) as tell, _warnings_on_stderr():
             outcome = run(files, declaration, progress=tell, **given)
     except KeyboardInterrupt:
         typer.echo("stopped: this run published nothing, or all of it; run it again to continue", err=True)
@@ -167,12 +167,3 @@ def _warnings_on_stderr() -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
         yield
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    with progress_bar("") as show:
-        yield lambda what, done, total: show(description=what, completed=done, total=total or None)

@@ -108,10 +108,10 @@ def reproduce(
     from evercount.reproduce.item import Item
     from evercount.reproduce.runner import run_items
 
-    with progress_bar("") as show:
+    with progress_bar() as show:
 
         def progress(item: Item, done: int, total: int) -> None:
-            show(description=item.name, completed=done, total=max(total, 1))
+            show(item.name, done, total)
 
         def finished(item: Item, record: Mapping[str, Any], skipped: bool) -> None:
             state = "was finished already" if skipped else f"{record['seconds']} s"

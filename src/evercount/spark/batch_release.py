@@ -25,7 +25,6 @@ from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modu
 from evercount.errors import InputError, ParameterError, StoreError
 from evercount.noise import Secret, random_bytes
 from evercount.privacy import Ledger
-from evercount.queries.sensitivities import rows_of
 from evercount.spark import count_events as counting
 from evercount.spark.session import (
     check_declaration,
@@ -166,10 +165,11 @@ def release_batch(
             counting.refuse_bad(bad)
         if ledger is not None:
             ledger.spend(entry, cost)
+        rows = _partitioned(groups, declaration, shards)
         if named:
-            released = _one_task(groups).mapInArrow(partial(_release_named, job), SCHEMA)
+            released = rows.sortWithinPartitions("place").mapInArrow(partial(_release_named, job), SCHEMA)
         else:
-            released = _sharded(groups, declaration, shards).mapInArrow(partial(_release_shards, job), SCHEMA)
+            released = rows.mapInArrow(partial(_release_shards, job), SCHEMA)
         marked = released.withMetadata("value", {"evercount.guarantee": guarantee, "evercount.run": run})
         table = None
         if out is None:
@@ -203,26 +203,17 @@ def _shards(declaration: StreamDeclaration, shards: int | None) -> int:
     return min(query.cells, shards or -(-query.cells // CELLS_OF_A_SHARD)) if can_be_cut(query) else 1
 
 
-def _sharded(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> DataFrame:
-    """The groups with their shard, one partition for each shard; every shard has at least one row."""
-    cells = declaration.query.cells
+def _partitioned(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> DataFrame:
+    """The groups with their shard, one partition for each shard; every shard has at least one row, of no tick."""
     # the inverse of `cut_cells`: the largest number whose range begins at or before the cell
-    shard = fn.expr(f"CAST(((cell + 1) * {shards} - 1) div {cells} AS INT)") if shards > 1 else fn.lit(0)
-    counted = groups.where("place > 0").select(shard.alias("shard"), *counting.GROUP_COLUMNS)
+    shard = fn.expr(f"CAST(((cell + 1) * {shards} - 1) div {declaration.query.cells} AS INT)")
+    counted = groups.where("place > 0").withColumn("shard", shard if shards > 1 else fn.lit(0))
     silent = groups.sparkSession.range(shards).select(
         fn.col("id").cast("int").alias("shard"),
-        *(fn.lit(None).cast("long").alias(name) for name in counting.GROUP_COLUMNS),
-    )
-    return counted.union(silent).repartitionById(shards, "shard")
-
-
-def _one_task(groups: DataFrame) -> DataFrame:
-    """The groups in the order of ticks, all for one task, which has at least one row."""
-    silent = groups.sparkSession.range(1).select(
         fn.lit(0).cast("long").alias("place"),
         *(fn.lit(None).cast(kind).alias(name) for name, kind in groups.dtypes if name != "place"),
     )
-    return groups.where("place > 0").unionByName(silent).repartition(1).sortWithinPartitions("place")
+    return counted.unionByName(silent).repartitionById(shards, "shard")
 
 
 # -- on an executor ---------------------------------------------------------------------------------------------------
@@ -292,15 +283,10 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     received = list(batches)
     if not received:
         return
-    rows = dict(zip(("shard", *counting.GROUP_COLUMNS), pa.Table.from_batches(received).columns, strict=True))
-    shard = rows["shard"].to_numpy()
-    counted = np.asarray(rows["place"].is_valid().to_numpy(), bool)
-    groups = [np.asarray(rows[name].fill_null(0).to_numpy(), np.int64) for name in counting.GROUP_COLUMNS]
+    shard, *groups = counting.numbers(pa.Table.from_batches(received), "shard", *counting.GROUP_COLUMNS)
     declaration, secret = _of(job)
     for number in np.unique(shard).tolist():
-        chosen = np.flatnonzero(counted & (shard == number))
-        chosen = chosen[np.lexsort((groups[1][chosen], groups[0][chosen]))]
-        tick, cell, total = rows_of(declaration.query).totals(*(column[chosen] for column in groups))
+        tick, cell, total = counting.sums(declaration, [column[shard == number] for column in groups])
         part = cut_cells(declaration.query.cells, job.shards)[number] if job.shards > 1 else None
         cells, first = (declaration.query.cells, 0) if part is None else (len(part), part.start)
         totals = TickTotals(1, job.ticks, cells, tick, cell - first, total)

@@ -82,14 +82,19 @@ def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
         return _count_named(named_groups(rows, declaration), declaration)
     if users:
         return _count_users(with_legal_keys(rows, declaration), declaration)
-    groups = group_placed(rows, declaration).toArrow()
-    place, cell, events, units = (_numbers(groups, name) for name in GROUP_COLUMNS)
+    groups = numbers(group_placed(rows, declaration).toArrow(), *GROUP_COLUMNS)
+    place, _, events, _ = groups
     bad = {BAD[-int(reason)]: int(events[place == reason].sum()) for reason in np.unique(place[place < 0])}
+    totals = TickTotals.of(declaration.query.cells, *sums(declaration, groups))
+    return CountedEvents(totals, bad=bad, rows=int(events.sum()))
+
+
+def sums(declaration: StreamDeclaration, groups: Sequence[IntArray]) -> tuple[IntArray, IntArray, IntArray]:
+    """Ticks, cells and totals of the groups that are events, in order."""
+    place, cell, _, _ = groups
     order = np.lexsort((cell, place))
     order = order[place[order] > 0]
-    tick, cell, total = rows_of(declaration.query).totals(place[order], cell[order], events[order], units[order])
-    totals = TickTotals.of(declaration.query.cells, tick, cell, total)
-    return CountedEvents(totals, bad=bad, rows=int(events.sum()))
+    return rows_of(declaration.query).totals(*(column[order] for column in groups))
 
 
 def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
@@ -106,9 +111,9 @@ def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     if "k" in rows.columns:
         keys, cell = _distinct(events, "k")
     else:
-        cell = _numbers(events, "cell")
-    units = _numbers(events, "units") if "units" in rows.columns else np.zeros(len(events), np.int64)
-    tick, time, order = (_numbers(events, name) for name in ("place", "us", "o"))
+        (cell,) = numbers(events, "cell")
+    (units,) = numbers(events, "units") if "units" in rows.columns else [np.zeros(len(events), np.int64)]
+    tick, time, order = numbers(events, "place", "us", "o")
     users = UserEvents(tick, names, time, order, cell, units, at, keys)
     bad = {text: int(found[str(reason)]) for reason, text in BAD.items() if found[str(reason)]}
     return CountedEvents(TickTotals.none(declaration.query.cells), users, bad=bad, rows=int(found["rows"]))
@@ -136,9 +141,9 @@ def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedEve
 
 
 def named_rows(part: Any) -> NamedEvents:
-    columns = [name for name in part.schema.names if name not in ("place", "name", "events")]
-    numbers = np.stack([_numbers(part, name) for name in columns], axis=1)
-    return NamedEvents(_numbers(part, "place"), part.column("name").to_pylist(), numbers)
+    columns = [name for name in part.schema.names if name not in ("shard", "place", "name", "events")]
+    place, *more = numbers(part, "place", *columns)
+    return NamedEvents(place, part.column("name").to_pylist(), np.stack(more, axis=1))
 
 
 def _distinct(table: Any, name: str) -> tuple[list[str], IntArray]:
@@ -147,8 +152,9 @@ def _distinct(table: Any, name: str) -> tuple[list[str], IntArray]:
     return column.dictionary.to_pylist(), np.asarray(column.indices, np.int64)
 
 
-def _numbers(table: Any, name: str) -> IntArray:
-    return np.asarray(table.column(name).fill_null(0).to_numpy(), np.int64)
+def numbers(table: Any, *names: str) -> list[IntArray]:
+    """Columns of whole numbers, with 0 where there is none."""
+    return [np.asarray(table.column(name).fill_null(0).to_numpy(), np.int64) for name in names]
 
 
 def refuse_bad(bad: dict[str, int]) -> None:

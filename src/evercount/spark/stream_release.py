@@ -9,6 +9,7 @@ closed or late is decided by the declaration alone.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
@@ -142,7 +143,7 @@ def release_stream(
             append_released(opened, declaration.name, lake)
         what = f"ticks {ticks[0]} to {ticks[-1]} released" if ticks else "no tick had ended"
         say(f"{what}; {fed.due(clock())} behind the clock")
-        return StreamOutcome(ticks, round_.batches, fed.finished, round_.bad)
+        return StreamOutcome(ticks, round_.batches, fed.finished, dict(round_.bad))
 
 
 class _Round:
@@ -154,7 +155,7 @@ class _Round:
         self.fed, self.checkpoint = fed, checkpoint.rstrip("/")
         self.skip_bad, self.new_checkpoint, self.say = skip_bad, new_checkpoint, say
         self.batches = 0
-        self.bad: dict[str, int] = {}
+        self.bad: Counter[str] = Counter()
         self.query: Future[str] = Future()  # the id that the checkpoint gives its query
         self.failure: BaseException | None = None
         self.over = False
@@ -231,8 +232,7 @@ class _Round:
                     raise InputError("the round was interrupted")
                 if self.fed.accept(self.query.result(), number, counted, self.new_checkpoint):
                     self.batches += 1
-                    for reason, rows in counted.bad.items():
-                        self.bad[reason] = self.bad.get(reason, 0) + rows
+                    self.bad.update(counted.bad)
         finally:
             counted.forget()
         speed = counted.rows / (perf_counter() - begin)
@@ -257,11 +257,8 @@ def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int
         metadata = jvm.org.apache.hadoop.fs.Path(root, "metadata")
         query = None
         if files.exists(metadata):
-            stream = files.open(metadata)
-            try:
+            with closing(files.open(metadata)) as stream:
                 query = str(json.loads(stream.readAllBytes())["id"])
-            finally:
-                stream.close()
         return query, max(newest("commits") + 1, newest("offsets"))
     except (ValueError, KeyError, TypeError, Py4JError) as error:
         raise StoreError(f"the checkpoint {folder} cannot be read: {first_line(error)}") from None
