@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from evercount.cli import source_commands
 from evercount.consume import consume_log, log_sources
-from evercount.consume.consume_log import LEAST_JUDGED, LogConsumer, LogMetrics, Progress
+from evercount.consume.consume_log import LEAST_JUDGED, LogConsumer, LogMetrics
 from evercount.consume.log_sources import LogAddress
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import TickTotals
@@ -180,14 +180,9 @@ def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
             found[name] = found.get(name, 0) + sample.value
         return found
 
-    def progress(stream: str) -> Progress:
-        told = LogMetrics.progress(metrics, stream)
-
-        def then_scrape(counted: int, left: int) -> None:
-            told(counted, left)
-            lags.append(scrape()["lag_messages"])
-
-        return then_scrape
+    def progress(stream: str, counted: int, left: int) -> None:
+        LogMetrics.progress(metrics, stream, counted, left)
+        lags.append(scrape()["lag_messages"])
 
     monkeypatch.setattr(metrics, "progress", progress)
     log.publish([event(0, "a")] * 9 + [b"poison"])

@@ -198,7 +198,13 @@ def _send(client: httpx.Client, place: tuple[str, ...], lines: list[str], sent: 
         before = error.events
         if error.status != 409 or before is None or not 0 < before < len(lines):
             raise
-        _post_again(client, place, lines[:before])
+        try:  # under the same key: the service says whether they are the same, and counts none
+            _post(client, place, lines[:before])
+        except ServiceRefused as again:
+            if again.status != 409:
+                raise
+            changed = "rows that were sent before have changed; they stay counted as they were sent"
+            raise ServiceRefused(f"{changed}. Send new rows in a separate file", 409) from None
         sent.events += before
         sent.repeated += before
         _send(client, (*place, str(before)), lines[before:], sent)
@@ -208,17 +214,6 @@ def _send(client: httpx.Client, place: tuple[str, ...], lines: list[str], sent: 
         sent.repeated += len(lines)
     sent.late += answer.get("late", 0)
     sent.dropped += answer.get("dropped", 0)
-
-
-def _post_again(client: httpx.Client, place: tuple[str, ...], lines: list[str]) -> None:
-    """The rows that were sent, under the same key: the service says whether they are the same. None is counted."""
-    try:
-        _post(client, place, lines)
-    except ServiceRefused as error:
-        if error.status != 409:
-            raise
-        changed = "rows that were sent before have changed; they stay counted as they were sent"
-        raise ServiceRefused(f"{changed}. Send new rows in a separate file", 409) from None
 
 
 def _post(client: httpx.Client, place: tuple[str, ...], lines: list[str]) -> Any:

@@ -99,8 +99,7 @@ def release(
     """
     given: dict[str, Any] = {name: None if value == [] else value for name, value in options.items()}
     declared: Any = {name: given[name] for name in Declared.__annotations__}
-    found = resolve_stream(files or [], streams, stream, declared)
-    declaration, places, files = found or (None, None, files or [])
+    declaration, places, files = resolve_stream(files or [], streams, stream, declared)
     if show_declaration:
         typer.echo((declaration or declare(**declared)).to_toml(), nl=False)
         return
@@ -140,9 +139,9 @@ def release(
 
 def resolve_stream(
     files: list[str], streams: Path | None, stream: str | None, declared: dict[str, Any]
-) -> tuple[StreamDeclaration, FilePlaces, list[str]] | None:
-    """The declaration in a file, its places, and the event files that the command line names; None where the options
-    declare the stream.
+) -> tuple[StreamDeclaration | None, FilePlaces | None, list[str]]:
+    """The declaration in a file and its places, None where the options declare the stream; and the event files that the
+    command line names.
 
     A first argument that no file has for its name is the name of a stream: of --streams, or of streams.toml here.
     """
@@ -152,7 +151,7 @@ def resolve_stream(
     if streams is None and named and STREAMS.is_file() and not given:
         streams = STREAMS
     if streams is None:
-        return None
+        return None, None, files
     if stream is None and named:
         stream, files = first, files[1:]
     if given:

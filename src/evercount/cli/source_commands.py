@@ -99,7 +99,7 @@ def _round(consumers: list[LogConsumer], waiting: int, metrics: Any) -> bool:
     over = []
     for consumer in consumers:
         name, bad = consumer.declaration.name, sum(consumer.bad.values())
-        ticks, messages = consumer.round(instant_of(time()), waiting, metrics.progress(name))
+        ticks, messages = consumer.round(instant_of(time()), waiting, partial(metrics.progress, name))
         metrics.after_round(name, consumer.bad, consumer.lost, len(ticks))
         if messages or ticks:
             every = sum(consumer.bad.values())

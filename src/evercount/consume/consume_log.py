@@ -67,7 +67,6 @@ class MessageCounter:
         used = columns_of(declaration).used
         self._source = _Batch(scratch / "none", "the log", "jsonl", "none", used, ("VARCHAR",) * len(used))
         self._connection = connect(scratch)
-        self._none = TickTotals.none(declaration.query.cells)
         if declaration.query.discovery is None:
             prepare(self._connection, declaration, (self._source,))
 
@@ -98,19 +97,18 @@ class MessageCounter:
         cell, units, time, order = (_numbers(found[name])[good] for name in ("cell", "units", "us", "o"))
         if columns_of(declaration).order is None:
             order = np.asarray(messages.orders, np.int64)[number[good]]
+        none = TickTotals.none(query.cells)
         if query.people is not None:
-            named = NamedEvents(place, who, np.stack([cell, time, order], axis=1))
-            return CountedMessages(self._none, None, [named], bad)
+            return CountedMessages(none, None, [NamedEvents(place, who, np.stack([cell, time, order], axis=1))], bad)
         keys: list[str] = []
         if query.discovery is not None:  # each cell is then a place among the keys that came
             places, cell = np.unique(cell, return_inverse=True)
             keys = [names[place] for place in places.tolist()]
         if declaration.budget.unit == "user":
-            return CountedMessages(self._none, UserEvents(place, who, time, order, cell, units, keys=keys), bad=bad)
+            return CountedMessages(none, UserEvents(place, who, time, order, cell, units, keys=keys), bad=bad)
         if query.discovery is not None:
             (tick, cell), events = np.unique([place, cell], axis=1, return_counts=True)
-            named = NamedEvents(tick, [keys[at] for at in cell.tolist()], events[:, None])
-            return CountedMessages(self._none, None, [named], bad)
+            return CountedMessages(none, None, [NamedEvents(tick, [keys[at] for at in cell], events[:, None])], bad)
         by_tick = np.argsort(place, kind="stable")
         sums = rows_of(query).totals(place[by_tick], cell[by_tick], np.ones_like(place), units[by_tick])
         return CountedMessages(TickTotals.of(query.cells, *sums), bad=bad)
@@ -167,14 +165,9 @@ class LogMetrics:
                 raise ParameterError(f"cannot listen on port {port}: {error.strerror}") from None
             self.port = server.server_port
 
-    def progress(self, stream: str) -> Callable[[int, int], None]:
-        counted, lag = self._counted.labels(stream), self._lag.labels(stream)
-
-        def told(messages: int, left: int) -> None:
-            counted.inc(messages)
-            lag.set(left)
-
-        return told
+    def progress(self, stream: str, messages: int, left: int) -> None:
+        self._counted.labels(stream).inc(messages)
+        self._lag.labels(stream).set(left)
 
     def after_round(self, stream: str, bad: Mapping[str, int], lost: int, ticks: int) -> None:
         for reason, number in bad.items():
@@ -188,10 +181,6 @@ MOST_MESSAGES = 20_000  # messages that are counted and committed together
 LEAST_JUDGED = 1000  # in batches of so many messages most must be events: else producers changed what they send
 STALL_SECONDS = 30.0
 Progress = Callable[[int, int], None]
-
-
-def silent(_counted: int, _left: int) -> None:
-    """Tell nobody."""
 
 
 class LogConsumer:
@@ -258,7 +247,7 @@ class LogConsumer:
         self._source.start(at)
         return at
 
-    def round(self, now: int, wait: int = 0, progress: Progress = silent) -> tuple[range, int]:
+    def round(self, now: int, wait: int = 0, progress: Progress = lambda messages, left: None) -> tuple[range, int]:
         """Count all that the log holds now, then release the ticks that have ended `wait` microseconds ago. After every
         commit `progress` is told how many messages were counted and how many are left. Returns the released ticks, and
         how many messages were read."""

@@ -15,7 +15,7 @@ import hashlib
 import io
 import shutil
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,15 +98,13 @@ def find_rejects(
             unreadable(connection, (source,))
             broken = _broken(connection, source, name)
             yield from broken
-            lines = _Lines(source, [reject.line for reject in broken], connection)
+            line_of, exact = _lines(source, [reject.line for reject in broken], connection)
             cursor = connection.execute(f"SELECT n, reason, {raw} FROM bad ORDER BY n")
             while rows := cursor.fetchmany(ROWS_AT_A_TIME):
                 for n, reason, *fields in rows:
                     text = fields[0] if source.kind == "jsonl" else _joined(fields, source.delimiter)
                     said = REASONS[reason] if reason > 0 else is_late
-                    yield Reject(
-                        lines.of(n), said, text, lines.exact, name, "row" if source.frame is not None else "line"
-                    )
+                    yield Reject(line_of(n), said, text, exact, name, "row" if source.frame is not None else "line")
 
 
 def _read_before(
@@ -161,29 +159,21 @@ def _broken(connection: DuckDBPyConnection, source: Source, name: str) -> list[R
     return rejects
 
 
-class _Lines:
-    """From the number of a readable row to its line."""
-
-    def __init__(self, source: Source, broken: list[int], connection: DuckDBPyConnection) -> None:
-        self._header = int(source.kind == "csv") - int(source.frame is not None)
-        self.exact = True
-        self._before: list[int] = []
-        if source.typed:
-            return
-        total, last = 0, b"\n"
-        with source.open_bytes() as raw:
-            while chunk := raw.read(COPY_BYTES):
-                total += chunk.count(b"\n")
-                last = chunk[-1:]
-        total += last != b"\n"
-        row: Any = connection.execute(f"SELECT count(*) FROM {source.scan()}").fetchone()
-        self.exact = total == self._header + int(row[0]) + len(broken)
-        # the i-th broken line is before the readable rows from this number on
-        self._before = [line - self._header - i for i, line in enumerate(sorted(broken))]
-
-    def of(self, n: int) -> int:
-        # rows with number ≥ line − header − i come after the i-th broken line
-        return n + self._header + bisect_left(self._before, n + 1)
+def _lines(source: Source, broken: list[int], connection: DuckDBPyConnection) -> tuple[Callable[[int], int], bool]:
+    """From the number of a readable row to its line; and whether that is exact."""
+    header = int(source.kind == "csv") - int(source.frame is not None)
+    if source.typed:
+        return lambda n: n + header, True
+    total, last = 0, b"\n"
+    with source.open_bytes() as raw:
+        while chunk := raw.read(COPY_BYTES):
+            total += chunk.count(b"\n")
+            last = chunk[-1:]
+    total += last != b"\n"
+    row: Any = connection.execute(f"SELECT count(*) FROM {source.scan()}").fetchone()
+    # rows with number ≥ line − header − i come after the i-th broken line
+    before = [line - header - i for i, line in enumerate(sorted(broken))]
+    return lambda n: n + header + bisect_left(before, n + 1), total == header + int(row[0]) + len(broken)
 
 
 def _joined(fields: list[Any], delimiter: str) -> str:

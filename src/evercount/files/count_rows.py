@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,10 +97,9 @@ def revised_totals(
 
 
 def _by_name(first: int, stop: int, groups: Groups, names: Sequence[str]) -> TickEvents:
-    ticks: list[dict[str, int]] = [{} for _ in range(stop - first)]
+    ticks = [Counter[str]() for _ in range(stop - first)]
     for tick, cell, events in zip(*(column.tolist() for column in groups[:3]), strict=True):
-        counts = ticks[tick - first]
-        counts[names[cell]] = counts.get(names[cell], 0) + events
+        ticks[tick - first][names[cell]] += events
     return TickEvents(first, ticks)
 
 

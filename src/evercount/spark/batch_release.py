@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from evercount._validate import check_count
 from evercount.declarations.cautions import declared_text
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
@@ -198,8 +199,8 @@ def _refuse_existing(session: SparkSession, out: str) -> None:
 def _shards(declaration: StreamDeclaration, shards: int | None) -> int:
     """The number of shards: at most one per cell, and one where cells are published together."""
     query = declaration.query
-    if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
-        raise ParameterError(f"shards must be a whole number of at least 1, got {shards!r}")
+    if shards is not None:
+        check_count("shards", shards)
     return min(query.cells, shards or -(-query.cells // CELLS_OF_A_SHARD)) if can_be_cut(query) else 1
 
 
