@@ -7,6 +7,7 @@ import json
 import sys
 import time as system_time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -116,19 +117,17 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
     pause = 0.0
     while True:
         system_time.sleep(pause)
-        try:
-            with client.stream("GET", f"/v1/streams/{stream}/live", params={"after": after}, timeout=60.0) as response:
-                if response.status_code not in (429, 503):
-                    if not response.is_success:
-                        answer_of(response)
-                    for line in response.iter_lines():
-                        if line.startswith("data: "):
-                            release = json.loads(line.removeprefix("data: "))
-                            if release["tick"] > after:
-                                yield release
-                                after, pause = release["tick"], 0.0
-        except httpx.TransportError:
-            pass
+        live = client.stream("GET", f"/v1/streams/{stream}/live", params={"after": after}, timeout=60.0)
+        with suppress(httpx.TransportError), live as response:
+            if response.status_code not in (429, 503):
+                if not response.is_success:
+                    answer_of(response)
+                for line in response.iter_lines():
+                    if line.startswith("data: "):
+                        release = json.loads(line.removeprefix("data: "))
+                        if release["tick"] > after:
+                            yield release
+                            after, pause = release["tick"], 0.0
         pause = min(LONGEST_PAUSE, 2 * pause or 0.5)
 
 

@@ -78,7 +78,7 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
         if run.restarted:
             if run.home is not None and output is not None:
                 _export_again(run.home, job, output)
-            archived = tuple(archive(run.places, [] if output is None else _beside(output, job)))
+            archived = tuple(archive(run.places, [] if output is None else _beside(output, job).values()))
             for path in archived:
                 outputs.rename_description(path)
         if run.home is not None:
@@ -178,9 +178,11 @@ def _write_rejects(run: Run, sources: tuple[Source, ...]) -> tuple[tuple[Reject,
     return tuple(shown), {} if late is None else late.now
 
 
-def _beside(output: Path, job: Job) -> list[Path]:
-    views = [view_path(output, name) for name in job.all_views]
-    return [*views, *map(description_path, [output, *views])]
+def _beside(output: Path, job: Job) -> dict[str, Path]:
+    """What is written next to an output: further views, and of each CSV its description."""
+    views = {f"the view {name}": view_path(output, name) for name in job.all_views}
+    tables = (output, *views.values()) if job.kind == "csv" else ()
+    return views | {f"the description of {path.name}": description_path(path) for path in tables}
 
 
 def _export_again(home: StoreHome, job: Job, output: Path) -> None:
@@ -273,9 +275,7 @@ def _check_paths(job: Job, places: Places) -> None:
     written = {"`out`": places.output, "`state`": places.state, "`rejects`": job.rejects, "`plot`": job.plot}
     written["`ledger`"] = job.ledger
     if places.output is not None:
-        views = {f"the view {name}": view_path(places.output, name) for name in job.all_views}
-        tables = (places.output, *views.values()) if job.kind == "csv" else ()
-        written |= views | {f"the description of {path.name}": description_path(path) for path in tables}
+        written |= _beside(places.output, job)
     seen = {Path(name).resolve(): "the input" for name in job.files if name != "-"}
     for what, name in written.items():
         if name is None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -185,7 +185,7 @@ def commit(places: Places, state: State) -> None:
     _finish(places, complete)
 
 
-def archive(places: Places, beside: Sequence[Path]) -> list[Path]:
+def archive(places: Places, beside: Collection[Path]) -> list[Path]:
     """Copies of the state, and of the output with what lies `beside` it, so that a new stream can take their names."""
     for number in count(1):
         copies = {}

@@ -380,15 +380,12 @@ def _objects(name: str, column: Any) -> Any:
     kind = importlib.import_module("pandas").api.types.infer_dtype(column, skipna=True)
     if kind in PLAIN:
         return column
-    missing = column.isna()
-    for number, (value, gone) in enumerate(zip(column, missing, strict=True)):
+    texts: list[str | None] = []
+    for number, (value, gone) in enumerate(zip(column, column.isna(), strict=True)):
         if not gone and (isinstance(value, bool) or not isinstance(value, str | int | datetime)):
             raise InputError(
                 f"the column {name!r} of {FRAME_NAME} holds objects: row {number} (from 0) is {value!r:.80} "
                 f"({type(value).__name__}). Make it one type, as in frame[{name!r}] = frame[{name!r}].astype(str)"
             )
-    texts = [
-        None if gone else value.isoformat() if isinstance(value, datetime) else str(value)
-        for value, gone in zip(column, missing, strict=True)
-    ]
+        texts.append(None if gone else value.isoformat() if isinstance(value, datetime) else str(value))
     return column.__class__(texts, dtype=object)

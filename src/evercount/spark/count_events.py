@@ -24,21 +24,8 @@ from evercount.declarations.unit_periods import sql_period
 from evercount.engine.close_ticks import TickTotals
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError
-from evercount.files.event_sql import (
-    FARTHEST,
-    LONGEST_UNLISTED,
-    NO_ORDER,
-    ORDER_PATTERN,
-    REASONS,
-    cell_sql,
-    columns_of,
-    epoch_sql,
-    is_keyed,
-    is_valued,
-    key_sql,
-    reason_sql,
-    units_sql,
-)
+from evercount.files import event_sql
+from evercount.files.event_sql import NO_ORDER, columns_of, is_keyed, is_valued
 from evercount.queries.sensitivities import rows_of
 from evercount.spark.session import check_columns
 from evercount.store.accept_totals import Counted, brings
@@ -47,14 +34,14 @@ from evercount.store.named_events import NamedEvents, UserEvents
 GROUP_COLUMNS = ("place", "cell", "events", "units")
 NAMES_AT_A_TIME = 1_000_000  # rows with names that the driver reads together; at least one tick
 TOO_FAR = NO_ORDER + 1
-BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
+BAD = {**event_sql.REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
 VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
 USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"  # keys that are legal by their looks: `queries.discovered_keys`
 WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
 NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
 VALUES = ("double", VALUE_TEXT, [types.NumericType], "a value is a number")
-ORDERS = ("long", ORDER_PATTERN, KEY_TYPES, "an order is a whole number")
+ORDERS = ("long", event_sql.ORDER_PATTERN, KEY_TYPES, "an order is a whole number")
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +255,7 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     rows = events.select(
         time.alias("t"),
         *instants(time, kind, columns.time),
-        fn.expr(key_sql(columns, keys, "octet_length") or "CAST(NULL AS STRING)").alias("k"),
+        fn.expr(event_sql.key_sql(columns, keys, "octet_length") or "CAST(NULL AS STRING)").alias("k"),
         (_number(events, columns.value, *VALUES) if columns.value else fn.lit(None).cast("double")).alias("v"),
         fn.expr(_key(events, columns.user) if columns.user else "CAST(NULL AS STRING)").alias("who"),
         (_number(events, columns.order, *ORDERS) if columns.order else fn.lit(None).cast("long")).alias("o"),
@@ -276,13 +263,15 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     unlisted = query.discovery is not None
     if is_keyed(declaration) and not unlisted:
         rows = rows.join(fn.broadcast(_listed(rows, rows_of(query).keys[0])), "k", "left")
-    rows = rows.withColumn("cell", fn.expr("0" if unlisted else cell_sql(declaration, "listed")).cast("long"))
+    rows = rows.withColumn("cell", fn.expr("0" if unlisted else event_sql.cell_sql(declaration, "listed")).cast("long"))
     # step by step, so that Spark works each out once for each row and not for each use
     rows = rows.withColumns({name: within(fn.col(name)) for name in ("wall", "exact")})
     # the zone's clock changes are a long expression: it is left out where no time can be a wall time
     us = f"coalesce(exact, {schedule.sql_instant('wall', until)})" if isinstance(kind, WALL_TYPES) else "exact"
-    rows = rows.withColumns({"us": fn.expr(us), "units": fn.expr(units_sql(declaration, "rint({})")).cast("long")})
-    rows = rows.withColumn("reason", fn.expr(reason_sql(declaration, "false", "NOT is_valid_utf8(who)")))
+    rows = rows.withColumns(
+        {"us": fn.expr(us), "units": fn.expr(event_sql.units_sql(declaration, "rint({})")).cast("long")}
+    )
+    rows = rows.withColumn("reason", fn.expr(event_sql.reason_sql(declaration, "false", "NOT is_valid_utf8(who)")))
     place = fn.when(fn.col("reason") > 0, -fn.col("reason"))
     if horizon is not None:
         place = place.when(fn.col("us") >= schedule.start_of(horizon + 1), None)
@@ -313,7 +302,7 @@ def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFram
 
     legal.__annotations__ = dict.fromkeys(("keys", "return"), pa.Array)  # Spark reads them as types
     check = arrow_udf(legal, "string")  # type: ignore[call-overload]
-    short = fn.octet_length(k).between(1, LONGEST_UNLISTED) & fn.is_valid_utf8(k)
+    short = fn.octet_length(k).between(1, event_sql.LONGEST_UNLISTED) & fn.is_valid_utf8(k)
     rows = rows.withColumn("k", fn.when(short, k)).withColumn("usual", matches(k, USUAL_KEY))
     other = check(fn.when(~fn.col("usual"), k))
     rows = rows.withColumn("k", fn.when(fn.col("usual"), k).otherwise(other))
@@ -358,7 +347,7 @@ def _number(events: DataFrame, name: str, kind: str, pattern: str, legal: Any, w
 def instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Column]:
     """`wall` for a time without an offset, `exact` for one with it, in microseconds; NULL for what is not a time."""
     wall = exact = fn.lit(None).cast("long")
-    seconds = fn.expr(epoch_sql(_quoted(name), "rint({})"))
+    seconds = fn.expr(event_sql.epoch_sql(_quoted(name), "rint({})"))
     if isinstance(kind, types.StringType):
         wall = fn.when(matches(time, times.WALL_PATTERN), _wall(time.try_cast("timestamp_ntz")))
         exact = fn.when(matches(time, times.INSTANT_PATTERN), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
@@ -385,7 +374,7 @@ def matches(text: Column, pattern: str) -> Column:
 
 def within(instant: Column) -> Column:
     """The instant, or NULL where it is farther away than any tick may be."""
-    return fn.when(instant.between(-FARTHEST, FARTHEST), instant)
+    return fn.when(instant.between(-event_sql.FARTHEST, event_sql.FARTHEST), instant)
 
 
 def _spelled_out(time: Column) -> Column:
