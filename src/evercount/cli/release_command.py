@@ -10,8 +10,7 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,8 +104,8 @@ def release(
         return
     if places is not None:
         files = files or list(places.input)
-        kept = {"out": places.output, "state": places.state, "rejects": places.rejects, "plot": places.plot}
-        given |= {name: given[name] or place for name, place in (kept | {"delimiter": places.delimiter}).items()}
+        named = vars(places) | {"out": places.output}
+        given |= {name: given[name] or named[name] for name in ("out", "state", "rejects", "plot", "delimiter")}
     if given["out"] is None and given["db"] is None and not given["check"]:
         raise ParameterError("`out` is missing: name the release file (.csv, .jsonl or .parquet), or -")
     piped = given["out"] == "-" and given["db"] is None
@@ -117,7 +116,9 @@ def release(
             raise ParameterError("`out` - shows one view: name a file with `out`, which has the others next to it")
         given["out"] = None
     try:
-        with progress_bar(hidden=quiet or not sys.stderr.isatty()) as tell, _warnings_on_stderr():
+        with progress_bar(hidden=quiet or not sys.stderr.isatty()) as tell, warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
             outcome = run(files, declaration, progress=tell, **given)
     except KeyboardInterrupt:
         typer.echo("stopped: this run published nothing, or all of it; run it again to continue", err=True)
@@ -157,12 +158,3 @@ def resolve_stream(
     if given:
         raise ParameterError(f"--streams declares the stream: omit {', '.join(given)}")
     return *choose_stream(streams, stream), files
-
-
-@contextmanager
-def _warnings_on_stderr() -> Iterator[None]:
-    """What the library warns about as lines of the command."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
-        yield

@@ -26,7 +26,10 @@ def bench(
     import importlib
     import json
 
-    folder = _folder()
+    above = (parent / "benchmarks" for parent in [Path.cwd(), *Path(__file__).resolve().parents])
+    folder = next((one for one in above if any(one.glob("bench_*.py"))), None)
+    if folder is None:
+        raise ParameterError("no benchmarks/ folder here: run this inside a clone of the repository")
     groups = {path.stem.removeprefix("bench_"): path for path in sorted(folder.glob("bench_*.py"))}
     sys.path.insert(0, str(folder))
     if mechanism is not None:
@@ -41,14 +44,6 @@ def bench(
             typer.echo(f"\n{name}")
         for row in module.run() if mechanism is None else module.named(mechanism):
             typer.echo(json.dumps({"group": name, **row}, default=str) if json_output else _line(row))
-
-
-def _folder() -> Path:
-    """The benchmarks/ folder of the source tree: here, or above the installed package."""
-    for parent in [Path.cwd(), *Path(__file__).resolve().parents]:
-        if any((parent / "benchmarks").glob("bench_*.py")):
-            return parent / "benchmarks"
-    raise ParameterError("no benchmarks/ folder here: run this inside a clone of the repository")
 
 
 def _line(row: Mapping[str, Any]) -> str:

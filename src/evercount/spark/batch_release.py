@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from time import time
 from typing import Any
 
@@ -24,7 +24,7 @@ from evercount.engine.release_table import LEVEL
 from evercount.engine.revisions import can_be_cut, cut_cells
 from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modules
 from evercount.errors import InputError, ParameterError, StoreError
-from evercount.noise import Secret, random_bytes
+from evercount.noise import random_bytes
 from evercount.privacy import Ledger
 from evercount.spark import count_events as counting
 from evercount.spark.session import (
@@ -77,6 +77,10 @@ class ShardJob:
     shards: int
     run: str
     proof: str
+
+    @cached_property
+    def declared(self) -> StreamDeclaration:
+        return StreamDeclaration.from_dict(json.loads(self.declaration))
 
 
 def release_batch(
@@ -222,8 +226,7 @@ def _partitioned(groups: DataFrame, declaration: StreamDeclaration, shards: int)
 
 def _release_named(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     """The released rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or some more."""
-    declaration, secret = _of(job)
-    return _released(job, declaration, secret, _blocks(_ticks_of(declaration, batches, job.ticks)))
+    return _released(job, _blocks(_ticks_of(job.declared, batches, job.ticks)))
 
 
 def _ticks_of(declaration: StreamDeclaration, batches: Iterable[Any], last: int) -> Iterator[Any]:
@@ -253,22 +256,11 @@ def _blocks(ticks: Iterable[Any]) -> Iterator[TickEvents]:
         yield TickEvents(first, block)
 
 
-def _of(job: ShardJob) -> tuple[StreamDeclaration, Secret]:
-    """The declaration, and the secret of the run, which must be that of the driver."""
-    secret = run_secret(job.run)
+def _released(job: ShardJob, blocks: Iterable[TickTotals | TickEvents], part: range | None = None) -> Iterator[Any]:
+    """What a stream of these cells shows when it has released the blocks, in tables of a bounded size, as Arrow."""
+    declaration, secret = job.declared, run_secret(job.run)
     if proof_of(secret) != job.proof:
         raise ParameterError("this executor has another secret than the driver: give both the same")
-    return StreamDeclaration.from_dict(json.loads(job.declaration)), secret
-
-
-def _released(
-    job: ShardJob,
-    declaration: StreamDeclaration,
-    secret: Secret,
-    blocks: Iterable[TickTotals | TickEvents],
-    part: range | None = None,
-) -> Iterator[Any]:
-    """What a stream of these cells shows when it has released the blocks, in tables of a bounded size, as Arrow."""
     stream, schedule = declaration.build(secret=secret, part=part), declaration.schedule
     before, made = np.empty((0, len(stream.labels))), declaration.view_postprocess
     try:
@@ -285,10 +277,9 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     if not received:
         return
     shard, *groups = counting.numbers(pa.Table.from_batches(received), "shard", *counting.GROUP_COLUMNS)
-    declaration, secret = _of(job)
+    every = job.declared.query.cells
     for number in np.unique(shard).tolist():
-        tick, cell, total = counting.sums(declaration, [column[shard == number] for column in groups])
-        part = cut_cells(declaration.query.cells, job.shards)[number] if job.shards > 1 else None
-        cells, first = (declaration.query.cells, 0) if part is None else (len(part), part.start)
-        totals = TickTotals(1, job.ticks, cells, tick, cell - first, total)
-        yield from _released(job, declaration, secret, [totals], part)
+        tick, cell, total = counting.sums(job.declared, [column[shard == number] for column in groups])
+        part = cut_cells(every, job.shards)[number] if job.shards > 1 else None
+        cells, first = (every, 0) if part is None else (len(part), part.start)
+        yield from _released(job, [TickTotals(1, job.ticks, cells, tick, cell - first, total)], part)

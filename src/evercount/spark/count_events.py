@@ -268,9 +268,8 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     rows = rows.withColumns({name: within(fn.col(name)) for name in ("wall", "exact")})
     # the zone's clock changes are a long expression: it is left out where no time can be a wall time
     us = f"coalesce(exact, {schedule.sql_instant('wall', until)})" if isinstance(kind, WALL_TYPES) else "exact"
-    rows = rows.withColumns(
-        {"us": fn.expr(us), "units": fn.expr(event_sql.units_sql(declaration, "rint({})")).cast("long")}
-    )
+    units = event_sql.units_sql(declaration, "rint({})")
+    rows = rows.withColumns({"us": fn.expr(us), "units": fn.expr(units).cast("long")})
     rows = rows.withColumn("reason", fn.expr(event_sql.reason_sql(declaration, "false", "NOT is_valid_utf8(who)")))
     place = fn.when(fn.col("reason") > 0, -fn.col("reason"))
     if horizon is not None:
