@@ -453,8 +453,7 @@ def test_bad_rows_of_a_csv(tmp_path: Path) -> None:
     assert "start" in found[7].reason
     assert found[8].reason == "no time"
     assert found[5].text == "2026-01-01T00:00:00,stranger"
-    few = write_rejects(tmp_path / "rejects.csv", find_rejects((source,), HISTOGRAM, scratch), several=False)
-    assert len(few) == 5
+    write_rejects(tmp_path / "rejects.csv", find_rejects((source,), HISTOGRAM, scratch), several=False)
     assert (tmp_path / "rejects.csv").stat().st_mode & 0o777 == 0o600
     with (tmp_path / "rejects.csv").open(newline="") as file:
         assert {int(row["line"]) for row in csv.DictReader(file)} == set(found)

@@ -59,10 +59,6 @@ class Reject:
         where = f"{self.file}, " * bool(self.file) + (self.word if self.exact else f"about {self.word}")
         return f"{where} {self.line}: {self.reason}: {self.text[:120]!r}"
 
-    @property
-    def late(self) -> bool:
-        return self.reason in (LATE, MAYBE_LATE)
-
 
 @dataclass
 class LateRows:
@@ -122,20 +118,15 @@ def _read_before(
     return 0, MAYBE_LATE
 
 
-def write_rejects(path: Path, rejects: Iterable[Reject], several: bool) -> list[Reject]:
-    """Write rows that do not count as a private CSV: line, reason, row; the file first where there are `several`.
-    Returns the first few bad ones: late rows are for the file only."""
-    few: list[Reject] = []
+def write_rejects(path: Path, rejects: Iterable[Reject], several: bool) -> None:
+    """Write rows that do not count as a private CSV: line, reason, row; the file first where there are `several`."""
     with replaced(path) as raw:
         file = io.TextIOWrapper(raw, encoding="utf-8", newline="")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*["file"] * several, *FIELDS))
         for reject in rejects:
             writer.writerow((*[reject.file] * several, reject.line, reject.reason, reject.text))
-            if len(few) < MOST_SHOWN and not reject.late:
-                few.append(reject)
         file.detach()  # it is written to `raw`, which is brought to the disk and closed here
-    return few
 
 
 def _broken(connection: DuckDBPyConnection, source: Source, name: str) -> list[Reject]:

@@ -43,8 +43,9 @@ from evercount.engine.write_table import (
     round_table,
     write_tables,
 )
-from evercount.errors import Conflict, EvercountError, MissingExtra, ParameterError, StoreError
+from evercount.errors import Conflict, EvercountError, ParameterError, StoreError
 from evercount.files.release_job import Job, output_kind
+from evercount.files.source import library
 from evercount.privacy import counted_text
 from evercount.queries.base import Query
 
@@ -117,13 +118,10 @@ def _told(what: str) -> Iterator[None]:
 
 class _Delta:
     def __init__(self, place: str) -> None:
-        try:
-            import deltalake
-        except ImportError as error:
-            raise MissingExtra("Delta tables", "lake") from error
-        self._place, self._delta = place, deltalake
+        self._place, self._delta = place, library("deltalake", "Delta tables", "lake")
         with _told(f"the Delta table {place} cannot be read"):
-            self._table = deltalake.DeltaTable(place) if deltalake.DeltaTable.is_deltatable(place) else None
+            table = self._delta.DeltaTable
+            self._table = table(place) if table.is_deltatable(place) else None
 
     def last(self, writer: str) -> int:
         """The last tick that this writer has committed; 0 where it has none."""
@@ -146,17 +144,14 @@ class _Delta:
 
 class _Iceberg:
     def __init__(self, place: str) -> None:
-        try:
-            from pyiceberg.catalog.sql import SqlCatalog
-        except ImportError as error:
-            raise MissingExtra("Iceberg tables", "lake") from error
+        catalog = library("pyiceberg.catalog.sql", "Iceberg tables", "lake").SqlCatalog
         folder, _, self._name = place.rpartition("/")
         if not folder or self._name.count(".") != 1 or not all(self._name.split(".")):
             raise ParameterError(f"{place!r:.80} does not name an Iceberg table: {EXAMPLE}")
         self._place, root = place, Path(folder).absolute()
         with _told(f"the Iceberg table {place} cannot be read"):
             root.mkdir(parents=True, exist_ok=True)
-            self._catalog = SqlCatalog("evercount", uri=f"sqlite:///{root}/catalog.db", warehouse=root.as_uri())
+            self._catalog = catalog("evercount", uri=f"sqlite:///{root}/catalog.db", warehouse=root.as_uri())
             self._table = self._catalog.load_table(self._name) if self._catalog.table_exists(self._name) else None
 
     def last(self, writer: str) -> int:

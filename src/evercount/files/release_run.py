@@ -141,7 +141,7 @@ def _count(run: Run) -> Counted:
     sources: tuple[Source, ...] = tuple(
         open_source(name, run.scratch, job.delimiter, number=number) for number, name in enumerate(job.files)
     ) or (frame_source(job.file, columns_of(run.declaration).used, run.scratch),)
-    shown, seen = _write_rejects(run, sources)
+    seen = _write_rejects(run, sources)
     late: tuple[Source, ...] = ()
     consumed: dict[str, Prefix] = {}
     if run.declaration.late != "drop":
@@ -156,26 +156,25 @@ def _count(run: Run) -> Counted:
     dropped = None
     if job.check and columns_of(run.declaration).user is not None and run.declaration.revise_for is None:
         dropped = dropped_events(sources, run.declaration, run.first, run.stop, run.scratch)
-    if rows.bad and shown is None:
-        shown = tuple(islice(find_rejects(sources, run.declaration, run.scratch), MOST_SHOWN))
+    shown = tuple(islice(find_rejects(sources, run.declaration, run.scratch), MOST_SHOWN)) if rows.bad else ()
     if rows.bad and not job.skip_bad:
-        raise BadRows(sources[0].name if len(sources) == 1 else f"{len(sources)} files", rows.bad, shown or ())
-    return Counted(rows, (shown or ()) if rows.bad else (), consumed, seen, dropped)
+        raise BadRows(sources[0].name if len(sources) == 1 else f"{len(sources)} files", rows.bad, shown)
+    return Counted(rows, shown, consumed, seen, dropped)
 
 
-def _write_rejects(run: Run, sources: tuple[Source, ...]) -> tuple[tuple[Reject, ...] | None, dict[str, SeenRows]]:
+def _write_rejects(run: Run, sources: tuple[Source, ...]) -> dict[str, SeenRows]:
     """Write --rejects, before anything is counted: rows that come in between may be called late, never forgotten.
-    Returns the first bad rows (None without --rejects), and what was read."""
+    Returns what was read."""
     job = run.job
     if job.rejects is None:
-        return None, {}
+        return {}
     for source in sources:
         source.require(*columns_of(run.declaration).used)
     late = LateRows(run.first, run.before.seen if run.before else {}) if run.declaration.late == "drop" else None
     with disk_errors(f"`rejects` {job.rejects} cannot be written"):
         rejects = find_rejects(sources, run.declaration, run.scratch, late)
-        shown = write_rejects(Path(job.rejects), rejects, len(sources) > 1)
-    return tuple(shown), {} if late is None else late.now
+        write_rejects(Path(job.rejects), rejects, len(sources) > 1)
+    return {} if late is None else late.now
 
 
 def _beside(output: Path, job: Job) -> dict[str, Path]:

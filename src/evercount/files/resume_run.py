@@ -7,7 +7,7 @@ nothing published: the safe side. The file is locked from the check to the entry
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
@@ -44,14 +44,7 @@ NOT_ENTERED = (
 class Entered:
     name: str | None = None  # its name there; None without a ledger
     sentence: str | None = None
-    cost: Cost | None = None  # what is still to be spent
-    ledger: Ledger | None = None
-
-    def spend(self) -> None:
-        """Enter a new stream, on the disk when this returns."""
-        if self.ledger is not None and self.cost is not None and self.name is not None:
-            self.ledger.spend(self.name, self.cost)
-            self.ledger.close()
+    spend: Callable[[], None] = lambda: None  # enter a new stream, on the disk when this returns
 
 
 def enter(job: Job, stream: Stream, state: State | None, publishes: bool, goes_on: bool, cleanup: ExitStack) -> Entered:
@@ -86,7 +79,12 @@ def enter(job: Job, stream: Stream, state: State | None, publishes: bool, goes_o
         )
     name = next(one for number in count(1) if (one := own if number == 1 else f"{own} {number}") not in names)
     ledger.check(name, stream.cost)
-    return Entered(name, f"Ledger {job.ledger}: {ledger.sentence([stream.cost])}", stream.cost, ledger)
+
+    def spend() -> None:
+        ledger.spend(name, stream.cost)
+        ledger.close()
+
+    return Entered(name, f"Ledger {job.ledger}: {ledger.sentence([stream.cost])}", spend)
 
 
 def _open(path: Path, total: tuple[float, float] | None, budget: Budget, publishes: bool, cleanup: ExitStack) -> Ledger:

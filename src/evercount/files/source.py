@@ -159,9 +159,9 @@ def connect(scratch: Path, sources: Sequence[Source] = ()) -> DuckDBPyConnection
     return connection
 
 
-def library(name: Literal["duckdb", "pyarrow"]) -> Any:
-    """DuckDB or PyArrow. Ctrl-C waits until it is imported: an import that is interrupted may fail with another error,
-    abort the process, or lose the interrupt."""
+def library(name: str, what: str = "reading event files", extra: str = "files") -> Any:
+    """DuckDB, PyArrow or another module of an extra. Ctrl-C waits until it is imported: an import that is interrupted
+    may fail with another error, abort the process, or lose the interrupt."""
     came: list[int] = []
     before = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
     if before is not None:
@@ -169,7 +169,7 @@ def library(name: Literal["duckdb", "pyarrow"]) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingExtra("reading event files", "files") from error
+        raise MissingExtra(what, extra) from error
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
@@ -190,11 +190,10 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
     """
     paths: list[str] = []
     for name in names:
-        if name == "-" or Path(name).exists() or not glob.has_magic(name):
-            paths.append(name)
-            continue
-        matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
-        matches = [match for match in matches if not Path(match).is_dir()]
+        matches = [name]
+        if name != "-" and not Path(name).exists() and glob.has_magic(name):
+            found = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
+            matches = [match for match in found if not Path(match).is_dir()]
         if not matches:
             raise InputError(f"no file matches {name}")
         paths += matches

@@ -136,8 +136,7 @@ class StoreHome:
             live = renew_stream(self.store, live.name, self.now, new_name=new_name, carry_totals=job.carry_totals)
         if live is None or (not live.closed and not live.follows):
             live = self.store.declare(job.declaration, self.now, job.secret, waits_for=FILES)
-        kept = replace(state, stream={}, numbers=np.empty((0, 0)), tables=())
-        sealed = live.seal(pack(kept.to_dict()), "files")
+        sealed = live.seal(pack(state.to_dict()), "files")
 
         def also(connection: Connection) -> None:
             remove(connection, file_runs, stream=live.id)
