@@ -266,7 +266,7 @@ def write_views(output: Path, published: Published, *, main: bool = False) -> li
             write_tables(output_kind(output.name), file, [shown], job.declaration.schedule, metadata)
     digits = job.full_digits
     facts = public_facts(job.declaration, published.guarantee, published.marks, full_digits=digits, carried=job.carried)
-    for path in (output, *views):
+    for path in (output, *views) if job.kind == "csv" else ():
         describe_file(path, facts)
     return list(views)
 
@@ -278,8 +278,6 @@ def description_path(table: Path) -> Path:
 
 def describe_file(path: Path, facts: Mapping[str, Any]) -> None:
     """Write next to a CSV what readers must know (`public_facts`), as CSV on the Web."""
-    if output_kind(path.name) != "csv":
-        return
     target = description_path(path)
     with disk_errors(f"{path} is published; {target} cannot be written"):
         with path.open("rb") as file:
