@@ -30,16 +30,14 @@ def bench(
     folder = next((one for one in above if any(one.glob("bench_*.py"))), None)
     if folder is None:
         raise ParameterError("no benchmarks/ folder here: run this inside a clone of the repository")
-    groups = {path.stem.removeprefix("bench_"): path for path in sorted(folder.glob("bench_*.py"))}
+    groups = sorted(path.stem.removeprefix("bench_") for path in folder.glob("bench_*.py"))
     sys.path.insert(0, str(folder))
     if mechanism is not None:
         names = ["exact"]
     for name in names or []:
         check_name("benchmark", name, tuple(groups))
-    for name, path in groups.items():
-        if names and name not in names:
-            continue
-        module = importlib.import_module(path.stem)
+    for name in names or groups:
+        module = importlib.import_module(f"bench_{name}")
         if not json_output:
             typer.echo(f"\n{name}")
         for row in module.run() if mechanism is None else module.named(mechanism):

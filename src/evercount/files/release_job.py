@@ -200,9 +200,8 @@ class Outcome:
             )
         if run.joined:
             named = ", ".join(run.joined[:8]) + (", …" if len(run.joined) > 8 else "")
-            when = f"counted from tick {self.run.first} on"
-            if not self.released:
-                when = "not counted yet: give them again next time"
+            from_now = f"counted from tick {run.first} on"
+            when = from_now if self.released else "not counted yet: give them again next time"
             lines.append(f"Keys that join: {named}; {when}. They cost nothing, if they were not chosen by the events.")
         lines += [f"Kept: {path}" for path in self.archived]
         lines += [f"View: {path}" for path in self.views]

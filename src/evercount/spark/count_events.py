@@ -25,7 +25,7 @@ from evercount.engine.close_ticks import TickTotals
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError
 from evercount.files import event_sql
-from evercount.files.event_sql import NO_ORDER, columns_of, is_keyed, is_valued
+from evercount.files.event_sql import NO_ORDER, columns_of, is_keyed
 from evercount.queries.sensitivities import rows_of
 from evercount.spark.session import check_columns
 from evercount.store.accept_totals import Counted, brings
@@ -69,7 +69,7 @@ def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
         return _count_named(named_groups(rows, declaration), declaration)
     if users:
         return _count_users(with_legal_keys(rows, declaration), declaration)
-    groups = numbers(group_placed(rows, declaration).toArrow(), *GROUP_COLUMNS)
+    groups = numbers(group_placed(rows).toArrow(), *GROUP_COLUMNS)
     place, _, events, _ = groups
     bad = {BAD[-int(reason)]: int(events[place == reason].sum()) for reason in np.unique(place[place < 0])}
     totals = TickTotals.of(declaration.query.cells, *sums(declaration, groups))
@@ -89,8 +89,6 @@ def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     sizes, place = Observation(), fn.col("place")
     reasons = [fn.count_if(place == -reason).alias(str(reason)) for reason in BAD]
     rows = rows.observe(sizes, fn.count(fn.lit(1)).alias("rows"), *reasons)
-    if not is_valued(declaration):
-        rows = rows.drop("units")
     events = rows.where(place > 0).toArrow()
     found = sizes.get
     names, at = _distinct(events, "who")
@@ -99,8 +97,7 @@ def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
         keys, cell = _distinct(events, "k")
     else:
         (cell,) = numbers(events, "cell")
-    (units,) = numbers(events, "units") if "units" in rows.columns else [np.zeros(len(events), np.int64)]
-    tick, time, order = numbers(events, "place", "us", "o")
+    tick, time, order, units = numbers(events, "place", "us", "o", "units")
     users = UserEvents(tick, names, time, order, cell, units, at, keys)
     bad = {text: int(found[str(reason)]) for reason, text in BAD.items() if found[str(reason)]}
     return CountedEvents(TickTotals.none(declaration.query.cells), users, bad=bad, rows=int(found["rows"]))
@@ -158,12 +155,11 @@ def refuse_bad(bad: dict[str, int]) -> None:
 
 def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
     """One row for each (place, cell) with the number of its events and the sum of their values in grid units."""
-    return group_placed(place_events(events, declaration, last, horizon), declaration)
+    return group_placed(place_events(events, declaration, last, horizon))
 
 
-def group_placed(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    valued = is_valued(declaration)
-    units = fn.coalesce(fn.sum("units"), fn.lit(0)) if valued else fn.lit(0)
+def group_placed(rows: DataFrame) -> DataFrame:
+    units = fn.coalesce(fn.sum("units"), fn.lit(0))
     return rows.groupBy("place", "cell").agg(fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units"))
 
 
@@ -262,7 +258,10 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     )
     unlisted = query.discovery is not None
     if is_keyed(declaration) and not unlisted:
-        rows = rows.join(fn.broadcast(_listed(rows, rows_of(query).keys[0])), "k", "left")
+        pa, _ = parquet_modules()
+        listed = list(rows_of(query).keys[0])
+        table = pa.table({"k": listed, "listed": np.arange(len(listed))})
+        rows = rows.join(fn.broadcast(rows.sparkSession.createDataFrame(table)), "k", "left")
     rows = rows.withColumn("cell", fn.expr("0" if unlisted else event_sql.cell_sql(declaration, "listed")).cast("long"))
     # step by step, so that Spark works each out once for each row and not for each use
     rows = rows.withColumns({name: within(fn.col(name)) for name in ("wall", "exact")})
@@ -279,12 +278,6 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
     more = ["k" if unlisted else "cell", "units", *(["who", "us", "o"] * bool(columns.user))]
     return rows.select(place.cast("long").alias("place"), *more)
-
-
-def _listed(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    pa, _ = parquet_modules()
-    table = pa.table({"k": pa.array(list(keys), pa.string()), "listed": np.arange(len(keys))})
-    return rows.sparkSession.createDataFrame(table)
 
 
 def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
