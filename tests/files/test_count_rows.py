@@ -341,7 +341,7 @@ def test_one_rule_for_times(tmp_path: Path) -> None:
     scratch = tmp_path / "s"
     scratch.mkdir()
     with connect(scratch) as connection:
-        rows = placed((open_source(path, scratch),), declared(clock, "ts"), 1, 100_000_000, extra="t")
+        rows = placed((open_source(path, scratch),), declared(clock, "ts"), 1, 100_000_000, "t")
         got = connection.execute(f"SELECT t, us FROM ({rows}) WHERE place > 0").fetchall()
     assert sorted(got) == sorted(expected)
 

@@ -91,10 +91,8 @@ def plan(
         sparse = plan_sparse_count(budget, length, parameters.get("max_ones"), names=names, ticks=ticks)
         if plot is not None:
             _plot_sparse(sparse, plot)
-        if json_output:
-            _print_json(sparse)
-        else:
-            _print_sparse(sparse)
+        show = _print_json if json_output else _print_sparse
+        show(sparse)
         return
     if view:
         views = {name: noise_views([name], schedule)[0] for name in view}

@@ -81,13 +81,17 @@ class MessageCounter:
         """
         pa: Any = library("pyarrow")
         declaration, query = self._declaration, self._declaration.query
+        until = min(last, declaration.horizon or last)
+        beyond = AFTER_END if until == declaration.horizon else TOO_FAR
+        rows = placed((self._source,), declaration, 1, until + 1, "n")
+        rows = f"SELECT * REPLACE (coalesce(place, -{beyond}) AS place) FROM ({rows}) ORDER BY n"
         lines = pa.array(_lines(messages.bodies), pa.string())
         self._connection.register("messages", pa.table({"line": lines}))
         try:
             if query.discovery is not None:
                 self._connection.execute("DROP TYPE IF EXISTS cell_key; DROP TABLE IF EXISTS cell_name")
                 names = prepare(self._connection, declaration, (self._source,))
-            found = self._connection.execute(f"{self._placed(last)} ORDER BY n").fetchnumpy()
+            found = self._connection.execute(rows).fetchnumpy()
         finally:
             self._connection.unregister("messages")
         place, number = _numbers(found["place"]), _numbers(found["n"]) - 1
@@ -112,14 +116,6 @@ class MessageCounter:
         by_tick = np.argsort(place, kind="stable")
         sums = rows_of(query).totals(place[by_tick], cell[by_tick], np.ones_like(place), units[by_tick])
         return CountedMessages(TickTotals.of(query.cells, *sums), bad=bad)
-
-    def _placed(self, last: int) -> str:
-        """SQL: the rows with their place: a tick or −reason."""
-        horizon = self._declaration.horizon
-        until = last if horizon is None else min(last, horizon)
-        rows = placed((self._source,), self._declaration, 1, until + 1, number=True)
-        beyond = AFTER_END if until == horizon else TOO_FAR
-        return f"SELECT * REPLACE (coalesce(place, -{beyond}) AS place) FROM ({rows})"
 
 
 def _numbers(column: Any) -> IntArray:

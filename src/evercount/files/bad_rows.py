@@ -24,8 +24,8 @@ from evercount._safe_files import new_private, replaced
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import InputError
 from evercount.files.count_rows import unreadable
-from evercount.files.event_sql import REASONS, columns_of, placed, prepare, row_fields
-from evercount.files.source import COPY_BYTES, LINE, Prefix, SeenRows, Source, connect
+from evercount.files.event_sql import REASONS, columns_of, open_files, placed, row_fields
+from evercount.files.source import COPY_BYTES, LINE, Prefix, SeenRows, Source
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -77,18 +77,17 @@ def find_rejects(
     `late` also late ones."""
     for source in files:
         name = source.name if len(files) > 1 else ""
-        with connect(scratch, (source,)) as connection:
-            prepare(connection, declaration, (source,))
+        with open_files((source,), declaration, scratch) as (connection, _):
             known, is_late = 0, LATE
             if late is not None:
                 known, is_late = _read_before(connection, source, declaration, late)
             names = {"csv": [f"c{i}" for i in range(len(source.columns))], "jsonl": [LINE]}
             raw = ", ".join(names.get(source.kind, ["t", "k", "v"]))
             first = 1 if late is None else late.first
+            placed_rows = placed((source,), declaration, 1, first, f"n, {raw}")
             # A table, so that DuckDB's own list of rejects is complete before it is read.
             connection.execute(
-                f"CREATE TEMP TABLE bad AS SELECT n, -place AS reason, {raw} FROM "
-                f"({placed((source,), declaration, 1, first, number=True, extra=raw)}) "
+                f"CREATE TEMP TABLE bad AS SELECT n, -place AS reason, {raw} FROM ({placed_rows}) "
                 f"WHERE place < 0 OR (place > 0 AND n > {known})"
             )
             unreadable(connection, (source,))

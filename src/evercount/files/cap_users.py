@@ -14,8 +14,8 @@ import numpy as np
 
 from evercount._validate import AnyArray, IntArray, aligned
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.files.event_sql import columns_of, placed, prepare
-from evercount.files.source import Source, connect
+from evercount.files.event_sql import open_files, placed
+from evercount.files.source import Source
 from evercount.queries.user_cap import Caps, last_turns
 
 if TYPE_CHECKING:
@@ -252,16 +252,13 @@ def dropped_events(
     """What caps would drop of the events of ticks first … stop−1, each alone, and those of the declaration together.
     Users begin with nothing used at `first`. Test: tests/files/test_dropped_events.py."""
     budget, schedule = declaration.budget, declaration.schedule
-    for source in files:
-        source.require(*columns_of(declaration).used)
     tried = {f"max_per_tick {most}": Caps(per_tick=most) for most in PER_TICK}
     if budget.period_ticks != 1:
         tried |= {f"max_ticks {most}": Caps(ticks=most) for most in TICKS if most < (budget.period_ticks or most + 1)}
         tried |= {f"max_events {most}": Caps(events=most) for most in EVENTS}
     if Caps.of(budget) != Caps():
         tried = {"as declared": Caps.of(budget), **tried}
-    with connect(scratch, files) as connection:
-        prepare(connection, declaration, files)
+    with open_files(files, declaration, scratch) as (connection, _):
         visits = connection.execute(
             "SELECT dense_rank() OVER (ORDER BY who) AS person, place, count(*) AS events FROM "
             f"({placed(files, declaration, first, stop)}) WHERE place > 0 GROUP BY who, place ORDER BY person, place"

@@ -78,7 +78,7 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
         if run.restarted:
             if run.home is not None and output is not None:
                 _export_again(run.home, job, output)
-            archived = tuple(archive(run.places, [] if output is None else _beside(output, job).values()))
+            archived = tuple(archive(run.places, [] if output is None else [output, *_beside(output, job).values()]))
             for path in archived:
                 outputs.rename_description(path)
         if run.home is not None:
@@ -168,8 +168,6 @@ def _write_rejects(run: Run, sources: tuple[Source, ...]) -> dict[str, SeenRows]
     job = run.job
     if job.rejects is None:
         return {}
-    for source in sources:
-        source.require(*columns_of(run.declaration).used)
     late = LateRows(run.first, run.before.seen if run.before else {}) if run.declaration.late == "drop" else None
     with disk_errors(f"`rejects` {job.rejects} cannot be written"):
         rejects = find_rejects(sources, run.declaration, run.scratch, late)

@@ -185,14 +185,11 @@ def commit(places: Places, state: State) -> None:
     _finish(places, complete)
 
 
-def archive(places: Places, beside: Collection[Path]) -> list[Path]:
-    """Copies of the state, and of the output with what lies `beside` it, so that a new stream can take their names."""
+def archive(places: Places, outputs: Collection[Path]) -> list[Path]:
+    """Copies of the state, and of the output with what lies next to it, so that a new stream can take their names."""
+    stem = "" if places.output is None else places.output.stem
     for number in count(1):
-        copies = {}
-        if places.output is not None:
-            stem = places.output.stem
-            for path in (places.output, *beside):
-                copies[path] = path.with_name(f"{stem}.{number}{path.name.removeprefix(stem)}")
+        copies = {path: path.with_name(f"{stem}.{number}{path.name.removeprefix(stem)}") for path in outputs}
         copies[places.state] = places.state.with_name(f"{places.state.name}.{number}")
         if not any(target.exists() for target in copies.values()):
             break

@@ -17,7 +17,7 @@ from pyspark.sql import functions as fn
 from evercount._validate import check_count
 from evercount.declarations.cautions import declared_text
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import SECOND
+from evercount.declarations.schedule import instant_of
 from evercount.declarations.view_names import shown_tables
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.release_table import LEVEL
@@ -72,15 +72,15 @@ class BatchOutcome:
 class ShardJob:
     """What an executor needs to know to release one shard; nothing of it is secret."""
 
-    declaration: str
+    canonical: str  # the declaration
     ticks: int
     shards: int
     run: str
     proof: str
 
     @cached_property
-    def declared(self) -> StreamDeclaration:
-        return StreamDeclaration.from_dict(json.loads(self.declaration))
+    def declaration(self) -> StreamDeclaration:
+        return StreamDeclaration.from_dict(json.loads(self.canonical))
 
 
 def release_batch(
@@ -143,7 +143,7 @@ def release_batch(
         raise ParameterError("release_batch needs the start of the stream: declare it")
     if events.isStreaming:
         raise ParameterError("release_batch takes a table; a streaming DataFrame goes to release_stream")
-    ticks = declaration.ended(round(time() * SECOND) if until is None else until)
+    ticks = declaration.ended(instant_of(time()) if until is None else until)
     if ticks < 1:
         first = declaration.schedule.show(declaration.closes(1))
         raise ParameterError(f"no tick has ended: the first one ends at {first}")
@@ -226,7 +226,7 @@ def _partitioned(groups: DataFrame, declaration: StreamDeclaration, shards: int)
 
 def _release_named(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     """The released rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or some more."""
-    return _released(job, _blocks(_ticks_of(job.declared, batches, job.ticks)))
+    return _released(job, _blocks(_ticks_of(job.declaration, batches, job.ticks)))
 
 
 def _ticks_of(declaration: StreamDeclaration, batches: Iterable[Any], last: int) -> Iterator[Any]:
@@ -258,7 +258,7 @@ def _blocks(ticks: Iterable[Any]) -> Iterator[TickEvents]:
 
 def _released(job: ShardJob, blocks: Iterable[TickTotals | TickEvents], part: range | None = None) -> Iterator[Any]:
     """What a stream of these cells shows when it has released the blocks, in tables of a bounded size, as Arrow."""
-    declaration, secret = job.declared, run_secret(job.run)
+    declaration, secret = job.declaration, run_secret(job.run)
     if proof_of(secret) != job.proof:
         raise ParameterError("this executor has another secret than the driver: give both the same")
     stream, schedule = declaration.build(secret=secret, part=part), declaration.schedule
@@ -277,9 +277,9 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     if not received:
         return
     shard, *groups = counting.numbers(pa.Table.from_batches(received), "shard", *counting.GROUP_COLUMNS)
-    every = job.declared.query.cells
+    every = job.declaration.query.cells
     for number in np.unique(shard).tolist():
-        tick, cell, total = counting.sums(job.declared, [column[shard == number] for column in groups])
+        tick, cell, total = counting.sums(job.declaration, [column[shard == number] for column in groups])
         part = cut_cells(every, job.shards)[number] if job.shards > 1 else None
         cells, first = (every, 0) if part is None else (len(part), part.start)
         yield from _released(job, [TickTotals(1, job.ticks, cells, tick, cell - first, total)], part)

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import inheritable_thread_target
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import SECOND
+from evercount.declarations.schedule import instant_of
 from evercount.errors import Conflict, EvercountError, InputError, ParameterError, StoreError
 from evercount.files.published import append_new, open_lake
 from evercount.spark.count_events import count_placed, place_events, refuse_bad
@@ -65,17 +65,13 @@ def append_released(store: Store, name: str, lake: str) -> int:
     return append_new(lake, name, tables, stored.declaration.schedule, store.streams[name].guarantee)
 
 
-def wall_clock() -> int:
-    return round(time() * SECOND)
-
-
 def release_stream(
     events: DataFrame,
     declaration: StreamDeclaration,
     store: Store | str | Path,
     checkpoint: str,
     *,
-    clock: Clock = wall_clock,
+    clock: Clock = lambda: instant_of(time()),
     shards: int | None = None,
     skip_bad: bool = False,
     new_checkpoint: bool = False,
