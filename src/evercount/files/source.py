@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Kind = Literal["csv", "jsonl", "parquet", "frame"]
+Library = Literal["duckdb", "pyarrow", "deltalake", "pyiceberg.catalog.sql"]
 Compression = Literal["none", "gzip", "zstd"]
 DUCKDB_MEMORY = "400MB"  # what DuckDB may hold at a time; beyond it spills into the private scratch folder
 MOST_THREADS = 8
@@ -159,7 +160,7 @@ def connect(scratch: Path, sources: Sequence[Source] = ()) -> DuckDBPyConnection
     return connection
 
 
-def library(name: str, what: str = "reading event files", extra: str = "files") -> Any:
+def library(name: Library, what: str = "reading event files", extra: str = "files") -> Any:
     """DuckDB, PyArrow or another module of an extra. Ctrl-C waits until it is imported: an import that is interrupted
     may fail with another error, abort the process, or lose the interrupt."""
     came: list[int] = []
