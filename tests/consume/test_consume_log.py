@@ -135,6 +135,10 @@ def test_every_message_counts_once_and_garbage_is_set_aside(log: Log, tmp_path: 
     assert aside.stat().st_mode & 0o077 == 0
     with pytest.raises(StoreError, match="cannot be written"):
         log.run(3, rejects=tmp_path / "nowhere" / "bad.jsonl")
+    (tmp_path / "streams.toml").write_text("[[stream]]\n")
+    with pytest.raises(ParameterError, match="choose another name"):
+        log.run(3, rejects=tmp_path / "streams.toml")
+    assert (tmp_path / "streams.toml").read_text() == "[[stream]]\n"
 
 
 @pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)

@@ -35,7 +35,6 @@ Period = Annotated[str | None, Option(help="Protect what a person does in so man
 Db = Annotated[str, Option(help="Store: an SQLite file, or a URL such as postgresql://user@host/name.")]
 KeyFile = Annotated[Path | None, Option(help="File with the key that encrypts the store.")]
 Head = Annotated[Path | None, Option(help="The head of the release chain, where it is not in its usual place.")]
-Wait = Annotated[str, Option(help="How long after its end a tick is closed, such as 30s.")]
 
 
 def parse_parameters(items: list[str] | None) -> dict[str, Any]:

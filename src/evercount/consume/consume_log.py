@@ -176,6 +176,7 @@ class LogMetrics:
 MOST_MESSAGES = 20_000  # messages that are counted and committed together
 LEAST_JUDGED = 1000  # in batches of so many messages most must be events: else producers changed what they send
 STALL_SECONDS = 30.0
+ASIDE = b'{"partition": '  # how each line of --rejects begins
 Progress = Callable[[int, int], None]
 
 
@@ -218,6 +219,8 @@ class LogConsumer:
         self._at = self._begin(skip_lost)
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
         with disk_errors(f"--rejects {rejects} cannot be written"):
+            if rejects is not None and rejects.exists() and rejects.read_bytes()[: len(ASIDE)] not in (b"", ASIDE):
+                raise ParameterError(f"{rejects} is not a file of messages that were set aside: choose another name")
             self._rejects = None if rejects is None else os.fdopen(open_private(rejects, flags), "ab")
 
     def _begin(self, skip_lost: bool) -> dict[str, int]:

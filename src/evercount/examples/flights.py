@@ -20,14 +20,13 @@ from evercount.errors import MissingExtra
 
 ORIGINS = ("EWR", "JFK", "LGA")  # the three airports of New York
 DAYS = 365
-TIME_ZONE = "America/New_York"
 MISSING = "NA"  # how the data writes a number or a name that it does not have
 
 
 class Flight(NamedTuple):
     """One scheduled departure."""
 
-    time: str  # scheduled departure as wall time of `TIME_ZONE`, ISO 8601
+    time: str  # scheduled departure as wall time of New York, ISO 8601
     origin: str
     dest: str
     carrier: str

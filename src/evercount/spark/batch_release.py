@@ -176,11 +176,9 @@ def release_batch(
         else:
             released = rows.mapInArrow(partial(_release_shards, job), SCHEMA)
         marked = released.withMetadata("value", {"evercount.guarantee": guarantee, "evercount.run": run})
-        table = None
-        if out is None:
-            # once and for all: a plan that ran again over other events would give the same noise to other counts
-            table = marked.localCheckpoint()
-        else:
+        # once and for all: a plan that ran again over other events would give the same noise to other counts
+        table = marked.localCheckpoint() if out is None else None
+        if out is not None:
             marked.write.format(format).mode(mode).options(**(options or {})).save(out)
     except AnalysisException as error:
         raise StoreError(f"{out or 'the table'} cannot be written: {first_line(error)}") from None
