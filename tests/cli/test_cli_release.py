@@ -217,6 +217,10 @@ def test_standard_output(folder: Path) -> None:
         refused = run("events.csv", end=at(4), **missing)
         assert refused.exit_code == 2
         assert "--out - needs --state" in refused.stderr
+    refused = run("events.csv", "--view", "per-tick", "--view", "running", out="-", state="s", end=at(4))
+    assert refused.exit_code == 2
+    assert "--out - shows one view" in refused.stderr
+    assert not Path("s").exists()
     first = run("events.csv", out="-", state="s", end=at(4))
     assert first.exit_code == 0, first.stderr
     assert "Released ticks 1 to 4" in first.stderr

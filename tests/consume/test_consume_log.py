@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from evercount.cli import source_commands
 from evercount.consume import consume_log, log_sources
-from evercount.consume.consume_log import LEAST_JUDGED, LogConsumer, LogMetrics, Progress
+from evercount.consume.consume_log import LEAST_JUDGED, LogConsumer, LogMetrics
 from evercount.consume.log_sources import LogAddress
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import TickTotals
-from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
+from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError, StoreError
 from evercount.noise import Secret
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
@@ -133,6 +133,12 @@ def test_every_message_counts_once_and_garbage_is_set_aside(log: Log, tmp_path: 
     assert log.released() == expected([1, 1], [1, 1])
     assert len(aside.read_text().splitlines()) == len(GARBAGE) + 1
     assert aside.stat().st_mode & 0o077 == 0
+    with pytest.raises(StoreError, match="cannot be written"):
+        log.run(3, rejects=tmp_path / "nowhere" / "bad.jsonl")
+    (tmp_path / "streams.toml").write_text("[[stream]]\n")
+    with pytest.raises(ParameterError, match="choose another name"):
+        log.run(3, rejects=tmp_path / "streams.toml")
+    assert (tmp_path / "streams.toml").read_text() == "[[stream]]\n"
 
 
 @pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
@@ -178,14 +184,9 @@ def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
             found[name] = found.get(name, 0) + sample.value
         return found
 
-    def progress(stream: str) -> Progress:
-        told = LogMetrics.progress(metrics, stream)
-
-        def then_scrape(counted: int, left: int) -> None:
-            told(counted, left)
-            lags.append(scrape()["lag_messages"])
-
-        return then_scrape
+    def progress(stream: str, counted: int, left: int) -> None:
+        LogMetrics.progress(metrics, stream, counted, left)
+        lags.append(scrape()["lag_messages"])
 
     monkeypatch.setattr(metrics, "progress", progress)
     log.publish([event(0, "a")] * 9 + [b"poison"])
@@ -322,7 +323,7 @@ def test_a_log_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_missing_stream_or_a_strange_option_is_named(nats_address: str) -> None:
     with pytest.raises(InputError, match="no stream 'missing'"):
         LogAddress.parse(f"nats://{nats_address}/missing").open()
-    with pytest.raises(ParameterError, match="unknown option 'colour'"):
+    with pytest.raises(ParameterError, match="unknown option of a NATS address 'colour'"):
         LogAddress.parse(f"nats://{nats_address}/missing?colour=red").open()
     with pytest.raises(ParameterError, match=r"group\.id"):
         LogAddress.parse("kafka://127.0.0.1:9/x?group.id=1").open()

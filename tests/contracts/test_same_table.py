@@ -413,7 +413,8 @@ def by_file(form: str, pieces: int = 2) -> Callable[[Case, list[dict[str, Any]],
         write(path, form, as_found(one, rows))
         for piece in range(1, pieces + 1):
             now = schedule.start_of(1 + one.ticks * piece // pieces)
-            check_said(one, release_file(Job(str(path), one.declaration, str(out), now, secret=secret)).guarantee)
+            outcome = release_file(Job(str(path), one.declaration, str(out), now, secret=secret))
+            check_said(one, outcome.published.guarantee)
         main, *further = names_of(one)
         paths = {main: out, **{name: view_path(out, name) for name in further}}
         return {name: with_instants(one, read(path, form)) for name, path in paths.items()}

@@ -112,6 +112,14 @@ def test_keys_join_and_leave(home: str) -> None:
     assert [row["cell"] for row in rows("f.csv")] == ["north", "other", "islands"]
 
 
+@pytest.mark.parametrize("home", [STORE, STATE], ids=["store", "state file"])
+def test_a_key_that_was_removed_has_no_total_in_the_next_year(home: str) -> None:
+    Path("less.txt").write_text("south\n")
+    for day, more in ((3, ""), (6, "--remove-keys less.txt"), (8, ""), (9, "")):
+        assert run(day, f"{GAUSS} {VIEWS} {CARRY} {home} --out o.csv {more}")[0] == 0
+        assert day < 8 or {row["cell"] for row in rows("o.csv")} == {"north", "islands"}
+
+
 @pytest.mark.parametrize("home", soak_but([STATE], [STORE, STATE]), ids=["store", "state file"])
 def test_it_may_be_asked_for_later(home: str) -> None:
     """Before the end of a year it is a choice about the next one; what is published does not change."""

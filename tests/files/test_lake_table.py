@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,23 @@ def test_a_run_that_dies_after_its_commit_is_finished_by_the_next_one(
     with pytest.raises(HorizonReached):  # and yet the table is filled
         release(events, **options)
     assert [row[0] for row in read(place)] == [1, 2]
+
+
+@pytest.mark.parametrize("home", ["state", "db"])
+def test_notes_and_removed_keys_do_not_part_a_stream_from_its_table(place: str, home: str, tmp_path: Path) -> None:
+    events = tmp_path / "events.csv"
+    events.write_text("ts,key\n2026-05-01T10:00:00Z,a\n")
+    options: dict[str, Any] = {"time": "ts", "key": "key", "keys": CELLS, "every": "24h", "epsilon": 1, "lake": place}
+    options |= {"start": "2026-05-01T00:00:00Z", "now": "2026-06-01T00:00:00Z", home: tmp_path / "home"}
+    release(events, end="2026-05-02T00:00:00Z", **options)
+    release(events, end="2026-05-03T00:00:00Z", notes="1,2,a storm", remove_keys=["b"], **options)
+    table = release(events, end="2026-05-04T00:00:00Z", **options)
+    assert table.columns()["note"].tolist() == ["a storm"] * 3 + [""]
+    assert [row[:2] for row in read(place)] == [(1, "a"), (1, "b"), (2, "a"), (3, "a")]
+
+
+def test_a_note_in_a_store_does_not_part_an_export_from_its_table(place: str, tmp_path: Path) -> None:
+    append(place, 2)
+    tables = [replace(table, notes=["a storm"] * len(table.ticks)) for table in released(3)]
+    assert append_new(place, "visits", tables, SCHEDULE, "a promise") == 2
+    assert read(place) == wanted(3)

@@ -57,14 +57,14 @@ def new_rows(folder: Path, names: list[str], earlier: Any) -> tuple[list[str], A
     """The texts of the new rows, and what the next run gets."""
     scratch = Path(tempfile.mkdtemp(dir=folder))
     sources = [open_source(str(folder / name), scratch, number=number) for number, name in enumerate(names)]
-    split = split_new(sources, scratch, earlier)
+    _, new, consumed = split_new(sources, scratch, earlier)
     found = []
-    for source in split.new:
+    for source in new:
         if source.kind == "parquet":
             found += [row["k"] for row in pq.read_table(source.path).to_pylist()]
         else:
             found += source.path.read_text().splitlines()[1:]
-    return found, split.consumed
+    return found, consumed
 
 
 def test_every_row_is_new_once(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli import app
-from evercount.files.resume_run import Entered
 from evercount.privacy import Budget, Ledger, compose
 from evercount.store import Store, StreamDeclaration
 
@@ -145,14 +144,14 @@ def test_a_ledger_starts_with_its_total(more: str) -> None:
 
 def test_a_run_that_dies_before_the_commit_has_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The entry is on the disk before the first number is: the safe side."""
-    spend = Entered.spend
+    spend = Ledger.spend
 
-    def dying(self: Entered) -> None:
-        spend(self)
+    def dying(*entry: Any) -> None:
+        spend(*entry)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Entered, "spend", dying)
+        patch.setattr(Ledger, "spend", dying)
         assert run(2025, "--ledger flu.ledger --total 1,1e-6")[0] == 130
     assert not Path("out-2025.csv").exists()
     assert entries() == ["out-2025.csv"]

@@ -268,3 +268,10 @@ def test_a_run_on_another_processor_goes_on(home: str) -> None:
         assert done.returncode == 0, done.stderr
         assert "Noise: blend" in done.stderr
     assert rows("flu.csv") == [f"2026-01-{day:02d}" for day in range(1, 9)]
+
+
+def test_an_export_may_have_any_name() -> None:
+    assert run(3)[0] == 0
+    done = CliRunner().invoke(app, shlex.split("store export-releases flu --db s.db --output visits.txt"))
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(Path("visits.txt.meta.json").read_text())["url"] == "visits.txt"

@@ -219,7 +219,8 @@ class FilesProgram(DoorProgram):
                     csv.writer(file).writerows([("time", "key", "value", "user", *self.levels), *rows])
                 now = self.declaration.schedule.start_of(ticks + 1)
                 outcome = release_file(Job(str(events), self.declaration, str(out), now, secret=secret))
-                told.append((outcome.first, outcome.last, outcome.guarantee, outcome.run.composed, outcome.next_end))
+                run = outcome.run
+                told.append((run.first, outcome.last, outcome.published.guarantee, run.composed, outcome.next_end))
             with out.open(encoding="utf-8", newline="") as file:
                 return published_rows(self.query, self.parts, list(csv.DictReader(file)), told)
 

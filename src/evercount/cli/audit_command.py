@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -35,14 +35,13 @@ def _secret(text: str | None) -> Secret:
     return Secret.generate() if text is None else Secret.from_hex(text)
 
 
-def _finish(reports: Iterable[Any], as_json: bool | None = None) -> None:
-    """Exit 1 if a report does not hold; before that, each is printed as it comes, unless that is done."""
-    holds = True
-    for report in reports:
-        if as_json is not None:
-            typer.echo(json.dumps(report.to_dict()) if as_json else report.summary())
-        holds = holds and report.holds
-    if not holds:
+def _show(report: Any, as_json: bool) -> None:
+    typer.echo(json.dumps(report.to_dict()) if as_json else report.summary())
+
+
+def _finish(*reports: Any) -> None:
+    """Exit 1 if a report does not hold."""
+    if not all(report.holds for report in reports):
         raise typer.Exit(1)
 
 
@@ -88,10 +87,10 @@ def replay(
         audited = open_door(interface, asked, budget, parse_horizon(horizon or str(ticks)), factorization, halfway)
     if examples is None:
         examples = 4 if program is None and interface == "spark" else 100
-    with progress_bar("worst neighbours") as tell:
-        show = lambda what, done: tell(description=what, completed=done)  # noqa: E731
-        report = run_replay(audited, ticks, _secret(secret), examples, show)
-    _finish([report], json_output)
+    with progress_bar() as tell:
+        report = run_replay(audited, ticks, _secret(secret), examples, tell)
+    _show(report, json_output)
+    _finish(report)
 
 
 @audit.command()
@@ -128,28 +127,27 @@ def mechanism(
 
     def tell(report: AttackReport) -> None:
         reports.append(report)
-        typer.echo(json.dumps(report.to_dict()) if json_output else report.summary())
+        _show(report, json_output)
 
     if everything:
         cases = list(all_cases(asked))
         if factorization is not None:
             check_name("factorization", factorization, tuple({case.factorization or "": 0 for case in cases}))
             cases = [case for case in cases if case.factorization == factorization]
-        with progress_bar("attacks", len(cases)) as show:
-            for case in cases:
-                show(description=case.label)
+        with progress_bar() as show:
+            for number, case in enumerate(cases):
+                show(case.label, number, len(cases))
                 tell(run_case(case, runs, key, 1 - (1 - confidence) / len(cases)))  # all share the false alarms
-                show(advance=1)
         typer.echo(summarise(reports), err=json_output)
     else:
         budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency))
         program = LibraryProgram(asked, budget, parse_horizon(horizon or str(ticks)), factorization)
-        with progress_bar("runs", 2 * runs) as show:
+        with progress_bar() as show:
             pair = hardest_pair(program, asked, ticks, key)
-            tell(attack(program, pair, runs, key, confidence, lambda done: show(completed=done)))
+            tell(attack(program, pair, runs, key, confidence, lambda done: show("runs", done, 2 * runs)))
     if plot is not None:
         chart(reports, plot)
-    _finish(reports)
+    _finish(*reports)
 
 
 @audit.command()
@@ -172,9 +170,10 @@ def sensitivity(
     asked = build_query(query, parse(parameter))
     names = factorization or ["balanced", "normalized", "square-root", "binary-tree", "fresh"]
     matrices = {name: build_factorization(name, ticks).dense(ticks)[1] for name in names}
-    with progress_bar("pairs of streams") as tell:
+    with progress_bar() as tell:
         report = audit_sensitivity(
             asked, matrices, cast(Any, adjacency), ticks, budget=pairs, seed=seed, claimed=claimed,
-            progress=lambda done, total: tell(completed=done, total=total),
+            progress=partial(tell, "pairs of streams"),
         )  # fmt: skip
-    _finish([report], False)
+    _show(report, False)
+    _finish(report)

@@ -7,10 +7,10 @@ import json
 import sys
 import time as system_time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import httpx
 
 EVENTS_OF_A_BATCH = 500
+BYTES_OF_A_BATCH = 1_000_000  # the service takes twice as many
 ATTEMPTS = 8
 LONGEST_PAUSE = 30.0  # seconds between two attempts of `tail` to connect again
 
@@ -116,19 +117,17 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
     pause = 0.0
     while True:
         system_time.sleep(pause)
-        try:
-            with client.stream("GET", f"/v1/streams/{stream}/live", params={"after": after}, timeout=60.0) as response:
-                if response.status_code not in (429, 503):
-                    if not response.is_success:
-                        answer_of(response)
-                    for line in response.iter_lines():
-                        if line.startswith("data: "):
-                            release = json.loads(line.removeprefix("data: "))
-                            if release["tick"] > after:
-                                yield release
-                                after, pause = release["tick"], 0.0
-        except httpx.TransportError:
-            pass
+        live = client.stream("GET", f"/v1/streams/{stream}/live", params={"after": after}, timeout=60.0)
+        with suppress(httpx.TransportError), live as response:
+            if response.status_code not in (429, 503):
+                if not response.is_success:
+                    answer_of(response)
+                for line in response.iter_lines():
+                    if line.startswith("data: "):
+                        release = json.loads(line.removeprefix("data: "))
+                        if release["tick"] > after:
+                            yield release
+                            after, pause = release["tick"], 0.0
         pause = min(LONGEST_PAUSE, 2 * pause or 0.5)
 
 
@@ -198,7 +197,13 @@ def _send(client: httpx.Client, place: tuple[str, ...], lines: list[str], sent: 
         before = error.events
         if error.status != 409 or before is None or not 0 < before < len(lines):
             raise
-        _post_again(client, place, lines[:before])
+        try:  # under the same key: the service says whether they are the same, and counts none
+            _post(client, place, lines[:before])
+        except ServiceRefused as again:
+            if again.status != 409:
+                raise
+            changed = "rows that were sent before have changed; they stay counted as they were sent"
+            raise ServiceRefused(f"{changed}. Send new rows in a separate file", 409) from None
         sent.events += before
         sent.repeated += before
         _send(client, (*place, str(before)), lines[before:], sent)
@@ -208,17 +213,6 @@ def _send(client: httpx.Client, place: tuple[str, ...], lines: list[str], sent: 
         sent.repeated += len(lines)
     sent.late += answer.get("late", 0)
     sent.dropped += answer.get("dropped", 0)
-
-
-def _post_again(client: httpx.Client, place: tuple[str, ...], lines: list[str]) -> None:
-    """The rows that were sent, under the same key: the service says whether they are the same. None is counted."""
-    try:
-        _post(client, place, lines)
-    except ServiceRefused as error:
-        if error.status != 409:
-            raise
-        changed = "rows that were sent before have changed; they stay counted as they were sent"
-        raise ServiceRefused(f"{changed}. Send new rows in a separate file", 409) from None
 
 
 def _post(client: httpx.Client, place: tuple[str, ...], lines: list[str]) -> Any:
@@ -235,7 +229,15 @@ def _post(client: httpx.Client, place: tuple[str, ...], lines: list[str]) -> Any
 
 
 def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
-    while batch := list(islice(lines, EVENTS_OF_A_BATCH)):
+    batch: list[str] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line.encode()) + 1
+        if len(batch) == EVENTS_OF_A_BATCH or size > BYTES_OF_A_BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
         yield batch
 
 

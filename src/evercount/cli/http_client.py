@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,7 @@ from typer import Option
 
 from evercount.errors import InputError, ParameterError, ServiceRefused
 from evercount.files.event_sql import AWARE_TYPES, NAIVE_TYPES, user_text
-from evercount.files.source import Source, connect, open_source
+from evercount.files.source import Source, connect, library, open_source
 
 if TYPE_CHECKING:
     import httpx
@@ -110,38 +110,34 @@ class PushedFile:
         """What tells this file from others, and stays when it grows: its first two lines, or its first row."""
         if self.source.kind == "parquet":
             return json.dumps([self.source.columns, next(self.lines(), "")])
-        with _open_bytes(self.source) as raw:
-            return (raw.readline() + raw.readline()).decode("utf-8", "replace")
+        with _open_text(self.source) as text:
+            return text.readline() + text.readline()
 
     def lines(self) -> Iterator[str]:
         """The events in the order of the file, each as a line of JSON."""
         if self.source.kind == "jsonl":
-            with _open_bytes(self.source) as raw:
-                text = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+            with _open_text(self.source) as text:
                 yield from (line.strip() for line in text if line.strip())
             return
         self.source.require(*self.columns.values())
         yield from self._table_lines() if self.source.kind == "parquet" else self._csv_lines()
 
     def _csv_lines(self) -> Iterator[str]:
-        with _open_bytes(self.source) as raw:
-            table = csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), strict=True)
-            for row in table:
+        with _open_text(self.source) as text:
+            for row in csv.DictReader(text, strict=True):
                 event: dict[str, Any] = {name: row[column] for name, column in self.columns.items()}
                 if "value" in event:
                     event["value"] = _number(event["value"])
                 yield json.dumps(event)
 
     def _table_lines(self) -> Iterator[str]:
-        import duckdb
-
         chosen = ", ".join(self._field(name, column) for name, column in self.columns.items())
         try:
             with connect(self.scratch) as connection:
                 rows = connection.execute(f"SELECT {chosen} FROM {self.source.scan()}")
                 while part := rows.fetchmany(ROWS_AT_ONCE):
                     yield from (json.dumps(dict(zip(self.columns, row, strict=True))) for row in part)
-        except duckdb.Error as error:
+        except library("duckdb").Error as error:
             raise InputError(f"{self.source.name} is a damaged Parquet file") from error
 
     def _field(self, name: str, column: str) -> str:
@@ -172,26 +168,33 @@ def open_pushed(file: Path, columns: Mapping[str, str | None]) -> Iterator[Pushe
         named = {name: column for name, column in columns.items() if column is not None}
         source = open_source(str(file), scratch, json_lines=None if named else True)
         pushed = PushedFile(source, named, scratch)
-        if not named and source.kind == "parquet":
-            raise InputError(f"{file} is Parquet: name its columns with --time, --key, --value or --user")
+        if not named and (source.kind == "parquet" or not _is_json(next(pushed.lines(), "0"))):
+            what = "Parquet" if source.kind == "parquet" else "not JSON lines"
+            raise InputError(f"{file} is {what}: name the columns of a table with --time, --key, --value or --user")
         if named and source.kind == "jsonl":
             raise InputError(f"{file} is JSON lines: omit --time, --key, --value and --user")
         yield pushed
 
 
 @contextmanager
-def _open_bytes(source: Source) -> Iterator[IO[bytes]]:
-    """The bytes of a file; every failure to read them becomes an InputError, with its name."""
+def _open_text(source: Source) -> Iterator[IO[str]]:
+    """The text of a file; every failure to read it becomes an InputError, with its name."""
     try:
         with source.open_bytes() as raw:
-            yield raw
+            yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{source.name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
+def _is_json(line: str) -> bool:
+    with suppress(ValueError, RecursionError):
+        json.loads(line)
+        return True
+    return False
+
+
 def _number(text: str) -> float | str:
     """A number where the text is one; the service refuses what is none."""
-    try:
+    with suppress(TypeError, ValueError):
         return float(text)
-    except (TypeError, ValueError):
-        return text
+    return text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +35,6 @@ Period = Annotated[str | None, Option(help="Protect what a person does in so man
 Db = Annotated[str, Option(help="Store: an SQLite file, or a URL such as postgresql://user@host/name.")]
 KeyFile = Annotated[Path | None, Option(help="File with the key that encrypts the store.")]
 Head = Annotated[Path | None, Option(help="The head of the release chain, where it is not in its usual place.")]
-Wait = Annotated[str, Option(help="How long after its end a tick is closed, such as 30s.")]
 
 
 def parse_parameters(items: list[str] | None) -> dict[str, Any]:
@@ -80,10 +78,11 @@ def open_store(db: str, key_file: Path | None, head: Path | None = None) -> clos
 
 
 @contextmanager
-def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """A bar on stderr that goes away; what it yields is called with completed=, total= or description=."""
+def progress_bar(hidden: bool = False) -> Iterator[Callable[..., None]]:
+    """A bar on stderr that goes away; what it yields is told what is being done, how much is done, and of how much."""
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        yield partial(bar.update, bar.add_task(what, total=total))
+    with Progress(console=Console(stderr=True), transient=True, disable=hidden) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total=0: bar.update(task, description=what, completed=done, total=total or None)

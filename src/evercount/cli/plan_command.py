@@ -91,10 +91,8 @@ def plan(
         sparse = plan_sparse_count(budget, length, parameters.get("max_ones"), names=names, ticks=ticks)
         if plot is not None:
             _plot_sparse(sparse, plot)
-        if json_output:
-            _print_json(sparse)
-        else:
-            _print_sparse(sparse)
+        show = _print_json if json_output else _print_sparse
+        show(sparse)
         return
     if view:
         views = {name: noise_views([name], schedule)[0] for name in view}
@@ -258,9 +256,9 @@ def _print_sparse(sparse: SparseComparison) -> None:
     length = f"no horizon, first {sparse.ticks} ticks" if split.horizon is None else f"horizon {split.horizon}"
     _say(f"SparseCount({known}), {length}, bounds for all ticks together (95%)")
     if split.max_ones is None:
-        rows = [["events so far", "sparse-count ±", f"{next(iter(sparse.plain))} ±"]]
-        for ones, bound in zip(sparse.ones, sparse.bounds, strict=True):
-            rows.append([f"{ones:,}", f"{bound:,.1f}", f"{sparse.best_plain:,.1f}"])
+        numbers = zip(sparse.ones, sparse.bounds, strict=True)
+        rows = [[f"{ones:,}", f"{bound:,.1f}", f"{sparse.best_plain:,.1f}"] for ones, bound in numbers]
+        rows.insert(0, ["events so far", "sparse-count ±", f"{next(iter(sparse.plain))} ±"])
     else:
         assert sparse.bound is not None
         all_of = {**sparse.plain, "sparse-count": sparse.bound, "max_ones/2 for ever (no data)": split.max_ones / 2}

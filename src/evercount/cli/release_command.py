@@ -10,8 +10,7 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,24 +98,27 @@ def release(
     """
     given: dict[str, Any] = {name: None if value == [] else value for name, value in options.items()}
     declared: Any = {name: given[name] for name in Declared.__annotations__}
-    found = resolve_stream(files or [], streams, stream, declared)
-    declaration, places, files = found or (None, None, files or [])
+    declaration, places, files = resolve_stream(files or [], streams, stream, declared)
     if show_declaration:
         typer.echo((declaration or declare(**declared)).to_toml(), nl=False)
         return
     if places is not None:
         files = files or list(places.input)
-        kept = {"out": places.output, "state": places.state, "rejects": places.rejects, "plot": places.plot}
-        given |= {name: given[name] or place for name, place in (kept | {"delimiter": places.delimiter}).items()}
+        named = vars(places) | {"out": places.output}
+        given |= {name: given[name] or named[name] for name in ("out", "state", "rejects", "plot", "delimiter")}
     if given["out"] is None and given["db"] is None and not given["check"]:
         raise ParameterError("`out` is missing: name the release file (.csv, .jsonl or .parquet), or -")
     piped = given["out"] == "-" and given["db"] is None
     if piped:  # the state is the commit; what is printed can be printed again
         if given["state"] is None or json_output:
             raise ParameterError("`out` - needs `state`, which keeps the noise for the next run, and no --json")
+        if len({*(() if declaration is None else declaration.views), *(given["views"] or ())}) > 1:
+            raise ParameterError("`out` - shows one view: name a file with `out`, which has the others next to it")
         given["out"] = None
     try:
-        with _progress(quiet) as tell, _warnings_on_stderr():
+        with progress_bar(hidden=quiet or not sys.stderr.isatty()) as tell, warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
             outcome = run(files, declaration, progress=tell, **given)
     except KeyboardInterrupt:
         typer.echo("stopped: this run published nothing, or all of it; run it again to continue", err=True)
@@ -138,9 +140,9 @@ def release(
 
 def resolve_stream(
     files: list[str], streams: Path | None, stream: str | None, declared: dict[str, Any]
-) -> tuple[StreamDeclaration, FilePlaces, list[str]] | None:
-    """The declaration in a file, its places, and the event files that the command line names; None where the options
-    declare the stream.
+) -> tuple[StreamDeclaration | None, FilePlaces | None, list[str]]:
+    """The declaration in a file and its places, None where the options declare the stream; and the event files that the
+    command line names.
 
     A first argument that no file has for its name is the name of a stream: of --streams, or of streams.toml here.
     """
@@ -150,27 +152,9 @@ def resolve_stream(
     if streams is None and named and STREAMS.is_file() and not given:
         streams = STREAMS
     if streams is None:
-        return None
+        return None, None, files
     if stream is None and named:
         stream, files = first, files[1:]
     if given:
         raise ParameterError(f"--streams declares the stream: omit {', '.join(given)}")
     return *choose_stream(streams, stream), files
-
-
-@contextmanager
-def _warnings_on_stderr() -> Iterator[None]:
-    """What the library warns about as lines of the command."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
-        yield
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    with progress_bar("") as show:
-        yield lambda what, done, total: show(description=what, completed=done, total=total or None)

@@ -96,12 +96,11 @@ def serve(
             say("the store is not encrypted; set EVERCOUNT_KEY_FILE before the first start.")
         if feeder is not None:
             feeder.start()
+            cleanup.callback(feeder.stop)
 
     try:
         run(service, host, port, ready, trusted_proxies)
     finally:
-        if feeder is not None and feeder.is_alive():
-            feeder.stop()
         cleanup.close()
     say("stopped; everything that was accepted is kept." if not demo else "stopped.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,34 +23,25 @@ def bench(
     mechanism: str | None = Option(None, help="Only the exact noise of this factorization, built-in or registered."),
 ) -> None:
     """Measure speed, memory and growth against their targets. Needs the source tree: the groups live in benchmarks/."""
-    import importlib.util
+    import importlib
     import json
 
-    groups = {path.stem.removeprefix("bench_"): path for path in sorted(_folder().glob("bench_*.py"))}
+    above = (parent / "benchmarks" for parent in [Path.cwd(), *Path(__file__).resolve().parents])
+    folder = next((one for one in above if any(one.glob("bench_*.py"))), None)
+    if folder is None:
+        raise ParameterError("no benchmarks/ folder here: run this inside a clone of the repository")
+    groups = sorted(path.stem.removeprefix("bench_") for path in folder.glob("bench_*.py"))
+    sys.path.insert(0, str(folder))
     if mechanism is not None:
         names = ["exact"]
     for name in names or []:
         check_name("benchmark", name, tuple(groups))
-    for name, path in groups.items():
-        if names and name not in names:
-            continue
-        spec = importlib.util.spec_from_file_location(f"bench_{name}", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    for name in names or groups:
+        module = importlib.import_module(f"bench_{name}")
         if not json_output:
             typer.echo(f"\n{name}")
         for row in module.run() if mechanism is None else module.named(mechanism):
             typer.echo(json.dumps({"group": name, **row}, default=str) if json_output else _line(row))
-
-
-def _folder() -> Path:
-    """The benchmarks/ folder of the source tree: here, or above the installed package."""
-    for parent in [Path.cwd(), *Path(__file__).resolve().parents]:
-        if any((parent / "benchmarks").glob("bench_*.py")):
-            return parent / "benchmarks"
-    raise ParameterError("no benchmarks/ folder here: run this inside a clone of the repository")
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -109,10 +101,10 @@ def reproduce(
     from evercount.reproduce.item import Item
     from evercount.reproduce.runner import run_items
 
-    with progress_bar("") as show:
+    with progress_bar() as show:
 
         def progress(item: Item, done: int, total: int) -> None:
-            show(description=item.name, completed=done, total=max(total, 1))
+            show(item.name, done, total)
 
         def finished(item: Item, record: Mapping[str, Any], skipped: bool) -> None:
             state = "was finished already" if skipped else f"{record['seconds']} s"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Argument, Option
 
-from evercount.cli.options import Db, Head, KeyFile, Wait, choose_stream, open_store, parse_parameters
+from evercount.cli.options import Db, Head, KeyFile, choose_stream, open_store, parse_parameters
 from evercount.errors import LogUnreachable, ParameterError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def consume(
     streams: Path = Argument(..., help="TOML file that declares the streams."),
     stream: str | None = Option(None, help="One stream; otherwise all are fed."),
     db: Db = "evercount.db",
-    wait: Wait = "0s",
+    wait: str = Option("0s", help="How long after its end a tick is closed, such as 30s."),
     once: bool = Option(False, "--once", help="End when everything that the log holds is counted."),
     pause: float = Option(1.0, min=0, help="Seconds between two rounds."),
     rejects: Path | None = Option(None, help="File that gets messages that are not events."),
@@ -99,7 +99,7 @@ def _round(consumers: list[LogConsumer], waiting: int, metrics: Any) -> bool:
     over = []
     for consumer in consumers:
         name, bad = consumer.declaration.name, sum(consumer.bad.values())
-        ticks, messages = consumer.round(instant_of(time()), waiting, metrics.progress(name))
+        ticks, messages = consumer.round(instant_of(time()), waiting, partial(metrics.progress, name))
         metrics.after_round(name, consumer.bad, consumer.lost, len(ticks))
         if messages or ticks:
             every = sum(consumer.bad.values())

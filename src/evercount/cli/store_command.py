@@ -134,11 +134,11 @@ def retire(
 @store.command()
 def renew(
     stream: StreamName,
-    horizon: Annotated[int | None, Option(help="Ticks of the new stream (default: as many as before).")] = None,
-    carry_totals: Annotated[
-        bool, Option("--carry-totals", help="Its running totals continue from the old ones; errors add up.")
-    ] = False,
-    name: Annotated[str | None, Option(help="Its name (default: the next number, flu-2 after flu).")] = None,
+    horizon: int | None = Option(None, help="Ticks of the new stream (default: as many as before)."),
+    carry_totals: bool = Option(
+        False, "--carry-totals", help="Its running totals continue from the old ones; errors add up."
+    ),
+    name: str | None = Option(None, help="Its name (default: the next number, flu-2 after flu)."),
     db: Db = "evercount.db",
     head: Head = None,
     key_file: KeyFile = None,

@@ -24,13 +24,12 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from prometheus_client import Counter as CounterMetric
 
-from evercount._safe_files import open_private
+from evercount._safe_files import disk_errors, open_private
 from evercount._validate import IntArray
 from evercount.consume.log_sources import LogSource, Messages, Positions
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
-from evercount.files.count_rows import added_up
 from evercount.files.event_sql import NO_ORDER, REASONS, columns_of, placed, prepare
 from evercount.files.source import Source, connect, library
 from evercount.queries.sensitivities import rows_of
@@ -68,8 +67,6 @@ class MessageCounter:
         used = columns_of(declaration).used
         self._source = _Batch(scratch / "none", "the log", "jsonl", "none", used, ("VARCHAR",) * len(used))
         self._connection = connect(scratch)
-        self._names: list[str] = []
-        self._none = TickTotals.none(declaration.query.cells)
         if declaration.query.discovery is None:
             prepare(self._connection, declaration, (self._source,))
 
@@ -83,59 +80,42 @@ class MessageCounter:
         `files.count_rows.count`, with its SQL. Test: tests/consume/test_consume_log.py.
         """
         pa: Any = library("pyarrow")
-        lines = _lines(messages.bodies)
-        self._connection.register("messages", pa.table({"line": pa.array(lines, pa.string())}))
+        declaration, query = self._declaration, self._declaration.query
+        until = min(last, declaration.horizon or last)
+        beyond = AFTER_END if until == declaration.horizon else TOO_FAR
+        rows = placed((self._source,), declaration, 1, until + 1, "n")
+        rows = f"SELECT * REPLACE (coalesce(place, -{beyond}) AS place) FROM ({rows}) ORDER BY n"
+        lines = pa.array(_lines(messages.bodies), pa.string())
+        self._connection.register("messages", pa.table({"line": lines}))
         try:
-            if self._declaration.query.discovery is not None:
+            if query.discovery is not None:
                 self._connection.execute("DROP TYPE IF EXISTS cell_key; DROP TABLE IF EXISTS cell_name")
-                self._names = prepare(self._connection, self._declaration, (self._source,))
-            if self._declaration.query.people is not None or self._declaration.budget.unit == "user":
-                return self._users(messages, last)
-            return self._totals(last)
+                names = prepare(self._connection, declaration, (self._source,))
+            found = self._connection.execute(rows).fetchnumpy()
         finally:
             self._connection.unregister("messages")
-
-    def _placed(self, last: int, number: bool) -> str:
-        """SQL: the rows with their place: a tick or −reason."""
-        horizon = self._declaration.horizon
-        until = last if horizon is None else min(last, horizon)
-        rows = placed((self._source,), self._declaration, 1, until + 1, number=number)
-        beyond = AFTER_END if until == horizon else TOO_FAR
-        return f"SELECT * REPLACE (coalesce(place, -{beyond}) AS place) FROM ({rows})"
-
-    def _totals(self, last: int) -> CountedMessages:
-        place, cell, events, total = added_up(self._connection, self._declaration, self._placed(last, False))
+        place, number = _numbers(found["place"]), _numbers(found["n"]) - 1
         good = place > 0
-        bad = () if good.all() else self._bad(last)
-        if self._declaration.query.discovery is not None:
-            names = [self._names[place] for place in cell[good].tolist()]
-            return CountedMessages(self._none, None, [NamedEvents(place[good], names, events[good, None])], bad)
-        sums = rows_of(self._declaration.query).totals(place[good], cell[good], events[good], total[good])
-        return CountedMessages(TickTotals.of(self._declaration.query.cells, *sums), bad=bad)
-
-    def _users(self, messages: Messages, last: int) -> CountedMessages:
-        """The events with their users."""
-        rows = f"SELECT place, cell, units, who, us, n, o FROM ({self._placed(last, True)}) ORDER BY n"
-        found = self._connection.execute(rows).fetchnumpy()
-        good = _numbers(found["place"]) > 0
-        place, cell, units, time, number, order = (
-            _numbers(found[name])[good] for name in ("place", "cell", "units", "us", "n", "o")
-        )
-        bad, who = () if good.all() else self._bad(last), found["who"][good].tolist()
-        if columns_of(self._declaration).order is None:
-            order = np.asarray(messages.orders, np.int64)[number - 1]
-        if self._declaration.query.people is not None:
-            named = NamedEvents(place, who, np.stack([cell, time, order], axis=1))
-            return CountedMessages(self._none, None, [named], bad)
+        bad = [(at, BAD[-reason]) for at, reason in zip(number[~good].tolist(), place[~good].tolist(), strict=True)]
+        place, who = place[good], found["who"][good].tolist()
+        cell, units, time, order = (_numbers(found[name])[good] for name in ("cell", "units", "us", "o"))
+        if columns_of(declaration).order is None:
+            order = np.asarray(messages.orders, np.int64)[number[good]]
+        none = TickTotals.none(query.cells)
+        if query.people is not None:
+            return CountedMessages(none, None, [NamedEvents(place, who, np.stack([cell, time, order], axis=1))], bad)
         keys: list[str] = []
-        if self._names:  # each cell is then a place among the keys that came
+        if query.discovery is not None:  # each cell is then a place among the keys that came
             places, cell = np.unique(cell, return_inverse=True)
-            keys = [self._names[place] for place in places.tolist()]
-        return CountedMessages(self._none, UserEvents(place, who, time, order, cell, units, keys=keys), bad=bad)
-
-    def _bad(self, last: int) -> list[tuple[int, str]]:
-        bad = f"SELECT n, place FROM ({self._placed(last, True)}) WHERE place < 0 ORDER BY n"
-        return [(n - 1, BAD[-place]) for n, place in self._connection.execute(bad).fetchall()]
+            keys = [names[place] for place in places.tolist()]
+        if declaration.budget.unit == "user":
+            return CountedMessages(none, UserEvents(place, who, time, order, cell, units, keys=keys), bad=bad)
+        if query.discovery is not None:
+            (tick, cell), events = np.unique([place, cell], axis=1, return_counts=True)
+            return CountedMessages(none, None, [NamedEvents(tick, [keys[at] for at in cell], events[:, None])], bad)
+        by_tick = np.argsort(place, kind="stable")
+        sums = rows_of(query).totals(place[by_tick], cell[by_tick], np.ones_like(place), units[by_tick])
+        return CountedMessages(TickTotals.of(query.cells, *sums), bad=bad)
 
 
 def _numbers(column: Any) -> IntArray:
@@ -181,14 +161,9 @@ class LogMetrics:
                 raise ParameterError(f"cannot listen on port {port}: {error.strerror}") from None
             self.port = server.server_port
 
-    def progress(self, stream: str) -> Callable[[int, int], None]:
-        counted, lag = self._counted.labels(stream), self._lag.labels(stream)
-
-        def told(messages: int, left: int) -> None:
-            counted.inc(messages)
-            lag.set(left)
-
-        return told
+    def progress(self, stream: str, messages: int, left: int) -> None:
+        self._counted.labels(stream).inc(messages)
+        self._lag.labels(stream).set(left)
 
     def after_round(self, stream: str, bad: Mapping[str, int], lost: int, ticks: int) -> None:
         for reason, number in bad.items():
@@ -201,11 +176,8 @@ class LogMetrics:
 MOST_MESSAGES = 20_000  # messages that are counted and committed together
 LEAST_JUDGED = 1000  # in batches of so many messages most must be events: else producers changed what they send
 STALL_SECONDS = 30.0
+ASIDE = b'{"partition": '  # how each line of --rejects begins
 Progress = Callable[[int, int], None]
-
-
-def silent(_counted: int, _left: int) -> None:
-    """Tell nobody."""
 
 
 class LogConsumer:
@@ -246,7 +218,10 @@ class LogConsumer:
         self.lost: int = kept["lost"]
         self._at = self._begin(skip_lost)
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
-        self._rejects = None if rejects is None else os.fdopen(open_private(rejects, flags), "ab")
+        with disk_errors(f"--rejects {rejects} cannot be written"):
+            if rejects is not None and rejects.exists() and rejects.read_bytes()[: len(ASIDE)] not in (b"", ASIDE):
+                raise ParameterError(f"{rejects} is not a file of messages that were set aside: choose another name")
+            self._rejects = None if rejects is None else os.fdopen(open_private(rejects, flags), "ab")
 
     def _begin(self, skip_lost: bool) -> dict[str, int]:
         """Where to read from: the stored positions, or the first one; refused where messages are gone."""
@@ -271,7 +246,7 @@ class LogConsumer:
         self._source.start(at)
         return at
 
-    def round(self, now: int, wait: int = 0, progress: Progress = silent) -> tuple[range, int]:
+    def round(self, now: int, wait: int = 0, progress: Progress = lambda messages, left: None) -> tuple[range, int]:
         """Count all that the log holds now, then release the ticks that have ended `wait` microseconds ago. After every
         commit `progress` is told how many messages were counted and how many are left. Returns the released ticks, and
         how many messages were read."""

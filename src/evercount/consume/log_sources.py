@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -20,6 +21,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+from evercount._validate import check_name
 from evercount.errors import InputError, LogUnreachable, ParameterError
 
 Positions = Mapping[str, int]  # for each partition the number of the next message
@@ -89,10 +91,7 @@ class LogAddress:
         return cls(parts.scheme, parts.netloc, name, dict(options))
 
     def open(self) -> LogSource:
-        if self.scheme == "kafka":
-            return KafkaTopic(self)
-
-        return JetStream(self)
+        return KafkaTopic(self) if self.scheme == "kafka" else JetStream(self)
 
 
 ONE = "0"  # the name of the only partition
@@ -107,8 +106,7 @@ class JetStream:
 
     def __init__(self, address: LogAddress) -> None:
         for name in address.options:
-            if name not in OPTIONS:
-                raise ParameterError(f"unknown option {name!r} of a NATS address; known: {', '.join(OPTIONS)}")
+            check_name("option of a NATS address", name, OPTIONS)
         self._name, self._subject = address.name, address.options.get("subject")
         self._loop = asyncio.new_event_loop()
         self._inbox, self._consumer = "", ""
@@ -215,14 +213,9 @@ class JetStream:
         return ONE, order
 
     def close(self) -> None:
-        connection = getattr(self, "_connection", None)
-        try:
-            if connection is not None:
-                self._ask(connection.close())
-        except LogUnreachable:
-            pass
-        finally:
-            self._loop.close()
+        with closing(self._loop), suppress(LogUnreachable):
+            if hasattr(self, "_connection"):
+                self._ask(self._connection.close())
 
 
 READ_SECONDS = 0.2
@@ -286,12 +279,11 @@ class KafkaTopic:
     def read(self, most: int) -> Messages:
         bodies: dict[int, bytes] = {}
         try:
-            for message in self._consumer.consume(most, READ_SECONDS):
+            found: list[Any] = self._consumer.consume(most, READ_SECONDS)
+            for message in found:
                 partition, offset, error = message.partition(), message.offset(), message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
-                assert partition is not None
-                assert offset is not None
                 if error is None:
                     bodies[(partition << PARTITION_BITS) | offset] = message.value() or b""
                 self._next[str(partition)] = offset + (error is None)

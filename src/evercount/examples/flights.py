@@ -20,14 +20,13 @@ from evercount.errors import MissingExtra
 
 ORIGINS = ("EWR", "JFK", "LGA")  # the three airports of New York
 DAYS = 365
-TIME_ZONE = "America/New_York"
 MISSING = "NA"  # how the data writes a number or a name that it does not have
 
 
 class Flight(NamedTuple):
     """One scheduled departure."""
 
-    time: str  # scheduled departure as wall time of `TIME_ZONE`, ISO 8601
+    time: str  # scheduled departure as wall time of New York, ISO 8601
     origin: str
     dest: str
     carrier: str
@@ -77,16 +76,10 @@ def write_csv(path: str | Path, end: str = "2014") -> int:
     >>> write_csv("january.csv", end="2013-02-01")
     27004
     """
-    written = 0
+    written = [flight for flight in flights() if flight.time < end]
     with Path(path).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Flight._fields)
-        for flight in flights():
-            if flight.time >= end:
-                break
-            writer.writerow(flight)
-            written += 1
-    return written
+        csv.writer(file, lineterminator="\n").writerows([Flight._fields, *written])
+    return len(written)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,6 @@ def write_csv(path: str | Path, hours: int = 14 * 24, seed: int = 2026) -> int:
     """
     counts = generate(hours, seed)
     generator = np.random.default_rng([seed, 1])
-    written = 0
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -92,5 +91,4 @@ def write_csv(path: str | Path, hours: int = 14 * 24, seed: int = 2026) -> int:
             for i in np.argsort(second, kind="stable"):
                 at = (begin + timedelta(seconds=int(second[i]))).strftime("%Y-%m-%dT%H:%M:%SZ")
                 writer.writerow((at, REGIONS[region[i]], f"user-{user[i]:05d}", int(score[i])))
-            written += len(region)
-    return written
+    return int(counts.sum())

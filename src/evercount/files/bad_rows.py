@@ -15,18 +15,17 @@ import hashlib
 import io
 import shutil
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from evercount._safe_files import new_private, replaced
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import InputError
 from evercount.files.count_rows import unreadable
-from evercount.files.event_sql import REASONS, columns_of, placed, prepare, row_fields
-from evercount.files.source import COPY_BYTES, LINE, Prefix, SeenRows, Source, connect
+from evercount.files.event_sql import REASONS, columns_of, open_files, placed, row_fields
+from evercount.files.source import COPY_BYTES, LINE, Prefix, SeenRows, Source
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -60,10 +59,6 @@ class Reject:
         where = f"{self.file}, " * bool(self.file) + (self.word if self.exact else f"about {self.word}")
         return f"{where} {self.line}: {self.reason}: {self.text[:120]!r}"
 
-    @property
-    def late(self) -> bool:
-        return self.reason in (LATE, MAYBE_LATE)
-
 
 @dataclass
 class LateRows:
@@ -82,32 +77,29 @@ def find_rejects(
     `late` also late ones."""
     for source in files:
         name = source.name if len(files) > 1 else ""
-        with connect(scratch, (source,)) as connection:
-            prepare(connection, declaration, (source,))
+        with open_files((source,), declaration, scratch) as (connection, _):
             known, is_late = 0, LATE
             if late is not None:
                 known, is_late = _read_before(connection, source, declaration, late)
             names = {"csv": [f"c{i}" for i in range(len(source.columns))], "jsonl": [LINE]}
             raw = ", ".join(names.get(source.kind, ["t", "k", "v"]))
             first = 1 if late is None else late.first
+            placed_rows = placed((source,), declaration, 1, first, f"n, {raw}")
             # A table, so that DuckDB's own list of rejects is complete before it is read.
             connection.execute(
-                f"CREATE TEMP TABLE bad AS SELECT n, -place AS reason, {raw} FROM "
-                f"({placed((source,), declaration, 1, first, number=True, extra=raw)}) "
+                f"CREATE TEMP TABLE bad AS SELECT n, -place AS reason, {raw} FROM ({placed_rows}) "
                 f"WHERE place < 0 OR (place > 0 AND n > {known})"
             )
             unreadable(connection, (source,))
             broken = _broken(connection, source, name)
             yield from broken
-            lines = _Lines(source, [reject.line for reject in broken], connection)
+            line_of, exact = _lines(source, [reject.line for reject in broken], connection)
             cursor = connection.execute(f"SELECT n, reason, {raw} FROM bad ORDER BY n")
             while rows := cursor.fetchmany(ROWS_AT_A_TIME):
                 for n, reason, *fields in rows:
                     text = fields[0] if source.kind == "jsonl" else _joined(fields, source.delimiter)
                     said = REASONS[reason] if reason > 0 else is_late
-                    yield Reject(
-                        lines.of(n), said, text, lines.exact, name, "row" if source.frame is not None else "line"
-                    )
+                    yield Reject(line_of(n), said, text, exact, name, "row" if source.frame is not None else "line")
 
 
 def _read_before(
@@ -125,24 +117,15 @@ def _read_before(
     return 0, MAYBE_LATE
 
 
-def write_rejects(path: Path, rejects: Iterable[Reject]) -> list[Reject]:
-    """Write rows that do not count as a private CSV: line, reason, row; the file first where there are several. Returns
-    the first few bad ones: late rows are for the file only."""
-    few: list[Reject] = []
-    rows = iter(rejects)
-    first = next(rows, None)
-    several = first is not None and bool(first.file)
+def write_rejects(path: Path, rejects: Iterable[Reject], several: bool) -> None:
+    """Write rows that do not count as a private CSV: line, reason, row; the file first where there are `several`."""
     with replaced(path) as raw:
         file = io.TextIOWrapper(raw, encoding="utf-8", newline="")
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("file", *FIELDS) if several else FIELDS)
-        for reject in chain(() if first is None else (first,), rows):
-            written = (reject.line, reject.reason, reject.text)
-            writer.writerow((reject.file, *written) if several else written)
-            if len(few) < MOST_SHOWN and not reject.late:
-                few.append(reject)
+        writer.writerow((*["file"] * several, *FIELDS))
+        for reject in rejects:
+            writer.writerow((*[reject.file] * several, reject.line, reject.reason, reject.text))
         file.detach()  # it is written to `raw`, which is brought to the disk and closed here
-    return few
 
 
 def _broken(connection: DuckDBPyConnection, source: Source, name: str) -> list[Reject]:
@@ -166,29 +149,21 @@ def _broken(connection: DuckDBPyConnection, source: Source, name: str) -> list[R
     return rejects
 
 
-class _Lines:
-    """From the number of a readable row to its line."""
-
-    def __init__(self, source: Source, broken: list[int], connection: DuckDBPyConnection) -> None:
-        self._header = int(source.kind == "csv") - int(source.frame is not None)
-        self.exact = True
-        self._before: list[int] = []
-        if source.typed:
-            return
-        total, last = 0, b"\n"
-        with source.open_bytes() as raw:
-            while chunk := raw.read(COPY_BYTES):
-                total += chunk.count(b"\n")
-                last = chunk[-1:]
-        total += last != b"\n"
-        row: Any = connection.execute(f"SELECT count(*) FROM {source.scan()}").fetchone()
-        self.exact = total == self._header + int(row[0]) + len(broken)
-        # the i-th broken line is before the readable rows from this number on
-        self._before = [line - self._header - i for i, line in enumerate(sorted(broken))]
-
-    def of(self, n: int) -> int:
-        # rows with number ≥ line − header − i come after the i-th broken line
-        return n + self._header + bisect_left(self._before, n + 1)
+def _lines(source: Source, broken: list[int], connection: DuckDBPyConnection) -> tuple[Callable[[int], int], bool]:
+    """From the number of a readable row to its line; and whether that is exact."""
+    header = int(source.kind == "csv") - int(source.frame is not None)
+    if source.typed:
+        return lambda n: n + header, True
+    total, last = 0, b"\n"
+    with source.open_bytes() as raw:
+        while chunk := raw.read(COPY_BYTES):
+            total += chunk.count(b"\n")
+            last = chunk[-1:]
+    total += last != b"\n"
+    row: Any = connection.execute(f"SELECT count(*) FROM {source.scan()}").fetchone()
+    # rows with number ≥ line − header − i come after the i-th broken line
+    before = [line - header - i for i, line in enumerate(sorted(broken))]
+    return lambda n: n + header + bisect_left(before, n + 1), total == header + int(row[0]) + len(broken)
 
 
 def _joined(fields: list[Any], delimiter: str) -> str:
@@ -200,16 +175,14 @@ def _joined(fields: list[Any], delimiter: str) -> str:
 # -- rows that the last run has not read -------------------------------------------------------------------------------
 
 
-class NewRows(NamedTuple):
-    """Private copies of files, which grow no more."""
-
-    files: tuple[Source, ...]  # all complete lines. A line that is still being written waits for the next run.
-    new: tuple[Source, ...]  # the lines that the last run has not read; none where nobody can tell
-    consumed: dict[str, Prefix]  # of each file, those of earlier runs included
-
-
-def split_new(sources: Sequence[Source], scratch: Path, earlier: Mapping[str, Prefix] | None) -> NewRows:
+def split_new(
+    sources: Sequence[Source], scratch: Path, earlier: Mapping[str, Prefix] | None
+) -> tuple[tuple[Source, ...], tuple[Source, ...], dict[str, Prefix]]:
     """Tell new rows from those that earlier runs have read (`earlier`; None: the first run that keeps it).
+
+    Returns private copies of the files, which grow no more: all complete lines (a line that is still being written
+    waits for the next run), and the lines that the last run has not read (none where nobody can tell); and what has
+    been read of each file, by earlier runs too.
 
     **Guarantee.** A row is new in one run only, if files only grow and a row is in one file: what was read of a file is
     found again under its name, or under another one once the file is gone. A file that changed under its name is
@@ -238,7 +211,7 @@ def split_new(sources: Sequence[Source], scratch: Path, earlier: Mapping[str, Pr
         consumed[source.name] = prefix
         if earlier is not None and (seen is None or seen.length < prefix.length):
             new.append(frozen if seen is None else _rest(frozen, scratch / f"new-{number}", seen.length))
-    return NewRows(tuple(files), tuple(new), consumed)
+    return tuple(files), tuple(new), consumed
 
 
 def _copied(source: Source, path: Path, wanted: Sequence[Prefix]) -> tuple[Prefix, list[Prefix]]:

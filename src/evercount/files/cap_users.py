@@ -14,8 +14,8 @@ import numpy as np
 
 from evercount._validate import AnyArray, IntArray, aligned
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.files.event_sql import columns_of, placed, prepare
-from evercount.files.source import Source, connect
+from evercount.files.event_sql import open_files, placed
+from evercount.files.source import Source
 from evercount.queries.user_cap import Caps, last_turns
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class UserRule:
         known: list[IntArray] = []
         for rows in table.steps(["o"] * self.ordered + ["units"] * self.valued):
             counted, used = self._step(rows, table, periods, opened if remembered else None)
-            units = rows["units"][counted] if self.valued else None
-            found.append(_added_up(rows["place"][counted], rows["cell"][counted], None, units))
+            units = rows["units"][counted] if self.valued else 0
+            found.append(_added_up(rows["place"][counted], rows["cell"][counted], 1, units))
             known.append(used)
         groups = _added_up(*(np.concatenate(column) for column in zip(*found, strict=True)))
         return groups, {**(users if opened == begun else {}), **table.by_user(known)}
@@ -201,8 +201,8 @@ def _changes(*columns: AnyArray) -> IntArray:
     return np.flatnonzero(differs)
 
 
-def _added_up(place: AnyArray, cell: AnyArray, events: IntArray | None, units: IntArray | None) -> Groups:
-    """The groups of one place and cell, in order, of rows (without `events`) or of such groups."""
+def _added_up(place: AnyArray, cell: AnyArray, events: IntArray | int, units: AnyArray | int) -> Groups:
+    """Events and units of rows, or of groups, added up by place and cell, in this order."""
     if not len(place):
         return (np.empty(0, np.int64),) * 4
     cells, start = int(cell.max()) + 1, int(place.min())
@@ -213,12 +213,8 @@ def _added_up(place: AnyArray, cell: AnyArray, events: IntArray | None, units: I
     else:
         names, group = np.unique(group, return_inverse=True)
     sums = np.zeros((2, len(names)), np.int64)
-    if events is None:
-        sums[0] = np.bincount(group, minlength=len(names))
-    else:
-        np.add.at(sums[0], group, events)
-    if units is not None:
-        np.add.at(sums[1], group, units)
+    np.add.at(sums[0], group, events)
+    np.add.at(sums[1], group, units)
     some = sums[0] > 0
     return names[some] // cells + start, names[some] % cells, sums[0][some], sums[1][some]
 
@@ -256,16 +252,13 @@ def dropped_events(
     """What caps would drop of the events of ticks first … stop−1, each alone, and those of the declaration together.
     Users begin with nothing used at `first`. Test: tests/files/test_dropped_events.py."""
     budget, schedule = declaration.budget, declaration.schedule
-    for source in files:
-        source.require(*columns_of(declaration).used)
     tried = {f"max_per_tick {most}": Caps(per_tick=most) for most in PER_TICK}
     if budget.period_ticks != 1:
         tried |= {f"max_ticks {most}": Caps(ticks=most) for most in TICKS if most < (budget.period_ticks or most + 1)}
         tried |= {f"max_events {most}": Caps(events=most) for most in EVENTS}
     if Caps.of(budget) != Caps():
         tried = {"as declared": Caps.of(budget), **tried}
-    with connect(scratch, files) as connection:
-        prepare(connection, declaration, files)
+    with open_files(files, declaration, scratch) as (connection, _):
         visits = connection.execute(
             "SELECT dense_rank() OVER (ORDER BY who) AS person, place, count(*) AS events FROM "
             f"({placed(files, declaration, first, stop)}) WHERE place > 0 GROUP BY who, place ORDER BY person, place"

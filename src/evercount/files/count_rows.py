@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,8 @@ from evercount.engine.close_ticks import TickEvents, TickTotals
 from evercount.engine.user_counting import users_after
 from evercount.errors import InputError
 from evercount.files.cap_users import NUMBER_OF_USER, Groups, UsedBefore, UserRule
-from evercount.files.event_sql import columns_of, is_keyed, is_valued, placed, prepare
-from evercount.files.source import Source, connect, library
+from evercount.files.event_sql import columns_of, is_keyed, is_valued, open_files, placed
+from evercount.files.source import Source, library
 from evercount.queries.sensitivities import rows_of
 
 if TYPE_CHECKING:
@@ -60,11 +61,8 @@ def count(
     `cap_users.py`. Tests: tests/files/test_count_rows.py, against plain Python.
     """
     query = declaration.query
-    for source in files:
-        source.require(*columns_of(declaration).used)
-    with connect(scratch, files) as connection:
-        try:
-            names = prepare(connection, declaration, files)
+    try:
+        with open_files(files, declaration, scratch) as (connection, names):
             scan = _Scan(connection, files, declaration, first, stop, late)
             if query.people is not None:
                 return CountedRows(*scan.users_by_tick())
@@ -72,9 +70,9 @@ def count(
                 groups, bad, known = scan.groups()
             else:
                 groups, bad, known = scan.capped(users or {})
-        except library("duckdb").Error as error:  # its first line only: the others may quote rows
-            which = ", ".join(source.name for source in files[:3]) + (", …" if len(files) > 3 else "")
-            raise InputError(f"{which} cannot be read: {str(error).splitlines()[0]:.200}") from error
+    except library("duckdb").Error as error:  # its first line only: the others may quote rows
+        which = ", ".join(source.name for source in files[:3]) + (", …" if len(files) > 3 else "")
+        raise InputError(f"{which} cannot be read: {str(error).splitlines()[0]:.200}") from error
     if query.discovery is not None:
         return CountedRows(_by_name(first, stop, groups, names), bad, known)
     return CountedRows(revised_totals(declaration, first, stop, *rows_of(query).totals(*groups)), bad, known)
@@ -96,10 +94,9 @@ def revised_totals(
 
 
 def _by_name(first: int, stop: int, groups: Groups, names: Sequence[str]) -> TickEvents:
-    ticks: list[dict[str, int]] = [{} for _ in range(stop - first)]
+    ticks = [Counter[str]() for _ in range(stop - first)]
     for tick, cell, events in zip(*(column.tolist() for column in groups[:3]), strict=True):
-        counts = ticks[tick - first]
-        counts[names[cell]] = counts.get(names[cell], 0) + events
+        ticks[tick - first][names[cell]] += events
     return TickEvents(first, ticks)
 
 
@@ -114,14 +111,12 @@ class _Scan:
 
     def groups(self) -> tuple[Groups, int, dict[str, UsedBefore]]:
         """The events of each tick and cell, the number of bad rows, and no users."""
-        rows = placed(self.files, self.declaration, self.first, self.stop)
-        tick, cell, events, units = added_up(self.connection, self.declaration, rows)
+        tick, cell, events, units = self._added_up(placed(self.files, self.declaration, self.first, self.stop))
         bad = int(events[tick < 0].sum()) + unreadable(self.connection, self.files)
         parts = [tuple(column[tick > 0] for column in (tick, cell, events, units))]
         if late := self._late_rows():
             place = "place" if self.declaration.revise_for else f"{self.first} AS place"
-            late = f"SELECT {place}, cell, units FROM ({late}) WHERE place > 0"
-            parts.insert(0, added_up(self.connection, self.declaration, late))
+            parts.insert(0, self._added_up(f"SELECT {place}, cell, units FROM ({late}) WHERE place > 0"))
         tick, cell, events, units = (np.concatenate(column) for column in zip(*parts, strict=True))
         return (tick, cell, events, units), bad, {}
 
@@ -168,37 +163,35 @@ class _Scan:
         """Make the table `event`, which DuckDB may spill to disk: rows in the order of the files. Returns bad rows."""
         columns = f"cell{self._units}, who, us{self._order}{more}"
         # of a revised stream, the events of a user for each tick have caps of their own, and a run counts them at once
-        by_day = "" if self.declaration.revise_for is None else "SELECT * REPLACE (place || ' ' || who AS who) FROM "
+        revise_for = self.declaration.revise_for
+        by_day = "" if revise_for is None else "SELECT * REPLACE (place || ' ' || who AS who) FROM "
         small = "INTEGER" if self.stop < 2**31 else "BIGINT"
         self.connection.execute(
             f"CREATE TEMP TABLE event AS SELECT place::{small} AS place, {columns} "
             f"FROM ({by_day}({placed(self.files, self.declaration, self.first, self.stop)})) WHERE place IS NOT NULL"
         )
-        bad = _scalar(self.connection, "SELECT count(*) FROM event WHERE place < 0")
+        ((bad,),) = self.connection.execute("SELECT count(*) FROM event WHERE place < 0").fetchall()
         bad += unreadable(self.connection, self.files)
         if late := self._late_rows():  # their times lie before all others, so their place in the table does not matter
-            place, oldest = (
-                (self.first, 1) if not by_day else ("place", self.first - (self.declaration.revise_for or 0))
-            )
-            late = f"SELECT {place}, {columns} FROM ({by_day}({late})) WHERE place >= {max(1, oldest)}"
+            place, oldest = (self.first, 1) if revise_for is None else ("place", max(1, self.first - revise_for))
+            late = f"SELECT {place}, {columns} FROM ({by_day}({late})) WHERE place >= {oldest}"
             self.connection.execute(f"INSERT INTO event {late}")
-        return bad
+        return int(bad)
 
-
-def added_up(connection: DuckDBPyConnection, declaration: StreamDeclaration, rows: str) -> Groups:
-    """The rows of a SELECT with place, cell and units, added up by place and cell; without a place left out."""
-    # Without a condition in SQL: DuckDB would compute the place of every row twice, for the condition and itself.
-    units = "sum(units)::BIGINT" if is_valued(declaration) else "0::BIGINT"
-    groups = connection.execute(
-        f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY place, cell "
-        "ORDER BY place, cell"
-    ).fetchnumpy()
-    has_place = ~np.ma.getmaskarray(groups["place"])
-    # bad rows may have no cell and no units: they are counted, and nothing else is read of them
-    tick, cell, events, total = (
-        np.ma.filled(groups[name][has_place], 0).astype(np.int64) for name in ("place", "cell", "events", "total")
-    )
-    return tick, cell, events, total
+    def _added_up(self, rows: str) -> Groups:
+        """The rows of a SELECT with place, cell and units, added up by place and cell; without a place left out."""
+        # Without a condition in SQL: DuckDB would compute the place of every row twice, for the condition and itself.
+        units = "sum(units)::BIGINT" if self._units else "0::BIGINT"
+        groups = self.connection.execute(
+            f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY place, cell "
+            "ORDER BY place, cell"
+        ).fetchnumpy()
+        has_place = ~np.ma.getmaskarray(groups["place"])
+        # bad rows may have no cell and no units: they are counted, and nothing else is read of them
+        tick, cell, events, total = (
+            np.ma.filled(groups[name][has_place], 0).astype(np.int64) for name in ("place", "cell", "events", "total")
+        )
+        return tick, cell, events, total
 
 
 def unreadable(connection: DuckDBPyConnection, files: tuple[Source, ...]) -> int:
@@ -215,21 +208,15 @@ def unreadable(connection: DuckDBPyConnection, files: tuple[Source, ...]) -> int
     for line, path, kind in errors:
         source = by_path.get(path, files[0])
         if source.kind == "csv":
-            what = "a row is longer than 2,000,000 bytes (is a quote never closed?)"
-            if kind != TOO_LONG:
-                what = "a quote is opened and never closed"
+            long = "a row is longer than 2,000,000 bytes (is a quote never closed?)"
+            what = long if kind == TOO_LONG else "a quote is opened and never closed"
             raise InputError(
                 f"{source.name}: about line {line} {what}, so nobody can tell where the next row begins; fix "
                 "that line (`skip_bad` cannot help)"
             )
     # Keys that nobody listed are read by a scan of their own, which has listed the same lines.
-    return _scalar(
-        connection,
+    ((number,),) = connection.execute(
         "SELECT count(DISTINCT (file_path, line_byte_position)) FROM reject_errors "
-        "JOIN reject_scans USING (scan_id, file_id)",
-    )
-
-
-def _scalar(connection: DuckDBPyConnection, sql: str) -> int:
-    ((number,),) = connection.execute(sql).fetchall()
+        "JOIN reject_scans USING (scan_id, file_id)"
+    ).fetchall()
     return int(number)

@@ -6,13 +6,16 @@ event, so that a row is either counted or bad, never both. What both DuckDB and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evercount.declarations import schedule as times
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
 from evercount.errors import InputError, ParameterError
-from evercount.files.source import LINE, Source, quoted
+from evercount.files.source import LINE, Source, connect, quoted
 from evercount.queries.people import LONGEST_USER
 from evercount.queries.sensitivities import rows_of
 
@@ -76,6 +79,17 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, file
     return names
 
 
+@contextmanager
+def open_files(
+    files: tuple[Source, ...], declaration: StreamDeclaration, scratch: Path
+) -> Iterator[tuple[DuckDBPyConnection, list[str]]]:
+    """DuckDB for files that have the columns of a declaration, with the key of each cell (`prepare`)."""
+    for source in files:
+        source.require(*columns_of(declaration).used)
+    with connect(scratch, files) as connection:
+        yield connection, prepare(connection, declaration, files)
+
+
 def is_keyed(declaration: StreamDeclaration) -> bool:
     return rows_of(declaration.query).keyed
 
@@ -84,27 +98,19 @@ def is_valued(declaration: StreamDeclaration) -> bool:
     return "value" in rows_of(declaration.query).columns
 
 
-def placed(
-    files: tuple[Source, ...],
-    declaration: StreamDeclaration,
-    first: int,
-    stop: int,
-    *,
-    number: bool = False,
-    extra: str = "",
-) -> str:
+def placed(files: tuple[Source, ...], declaration: StreamDeclaration, first: int, stop: int, more: str = "") -> str:
     """SQL: one row per row of the files with `place`: its tick if in first … stop−1, NULL if another, −reason if bad.
-    Columns: place, cell, units, who, us and o (the declared order). Of one file also n (the row's number) with
-    `number`, and those of `extra`."""
+    Columns: place, cell, units, who, us and o (the declared order), and of one file `more`: n, which is the row's
+    number, and others of the row."""
+    wanted = f"{more}, " if more else ""
     schedule = declaration.schedule
     low, high = schedule.start_of(first), schedule.start_of(stop)
-    wanted = "".join(f"{name}, " for name in ["n"] * number + ([extra] if extra else []))
     return (
         f"SELECT {wanted}cell, units, who, us, o, CASE WHEN reason > 0 THEN -reason "
         f"WHEN us < {low} OR us >= {high} THEN NULL ELSE {schedule.sql_tick('us', until=high)} END AS place FROM ("
         f"SELECT *, {reason_sql(declaration, 'unparsed')} AS reason FROM ("
         f"SELECT *, coalesce(exact, {schedule.sql_instant('wall')}) AS us, {cell_sql(declaration, CODE)} AS cell, "
-        f"{units_sql(declaration, WHOLE)} AS units FROM ({_rows(files, declaration, number)})))"
+        f"{units_sql(declaration, WHOLE)} AS units FROM ({_rows(files, declaration, bool(more))})))"
     )
 
 
@@ -194,7 +200,7 @@ def user_text(source: Source, name: str) -> str:
 
 def _order(source: Source, name: str, column: str) -> str:
     """SQL: the declared order as a whole number, NULL where there is none."""
-    kind = "VARCHAR" if source.kind == "jsonl" else source.type_of(name)
+    kind = source.type_of(name)
     if kind in INTEGER_TYPES:
         return f"{column}::BIGINT"
     if kind != "VARCHAR":

@@ -43,8 +43,9 @@ from evercount.engine.write_table import (
     round_table,
     write_tables,
 )
-from evercount.errors import Conflict, EvercountError, MissingExtra, ParameterError, StoreError
+from evercount.errors import Conflict, EvercountError, ParameterError, StoreError
 from evercount.files.release_job import Job, output_kind
+from evercount.files.source import library
 from evercount.privacy import counted_text
 from evercount.queries.base import Query
 
@@ -68,6 +69,7 @@ def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: C
         if table.as_of is not None:
             raise ParameterError("a table of a lake gets each tick once, and this stream publishes ticks again")
         if len(table.ticks) and table.ticks[-1] >= last:
+            table = replace(table, notes=None)  # a note may be about a tick that is in the table already
             parts.append(_in_utc(arrow_table(table, arrow_schema(table, clock, {}))))
     if not parts:
         if last:
@@ -116,13 +118,10 @@ def _told(what: str) -> Iterator[None]:
 
 class _Delta:
     def __init__(self, place: str) -> None:
-        try:
-            import deltalake
-        except ImportError as error:
-            raise MissingExtra("Delta tables", "lake") from error
-        self._place, self._delta = place, deltalake
+        self._place, self._delta = place, library("deltalake", "Delta tables", "lake")
         with _told(f"the Delta table {place} cannot be read"):
-            self._table = deltalake.DeltaTable(place) if deltalake.DeltaTable.is_deltatable(place) else None
+            table = self._delta.DeltaTable
+            self._table = table(place) if table.is_deltatable(place) else None
 
     def last(self, writer: str) -> int:
         """The last tick that this writer has committed; 0 where it has none."""
@@ -145,17 +144,14 @@ class _Delta:
 
 class _Iceberg:
     def __init__(self, place: str) -> None:
-        try:
-            from pyiceberg.catalog.sql import SqlCatalog
-        except ImportError as error:
-            raise MissingExtra("Iceberg tables", "lake") from error
+        catalog = library("pyiceberg.catalog.sql", "Iceberg tables", "lake").SqlCatalog
         folder, _, self._name = place.rpartition("/")
         if not folder or self._name.count(".") != 1 or not all(self._name.split(".")):
             raise ParameterError(f"{place!r:.80} does not name an Iceberg table: {EXAMPLE}")
         self._place, root = place, Path(folder).absolute()
         with _told(f"the Iceberg table {place} cannot be read"):
             root.mkdir(parents=True, exist_ok=True)
-            self._catalog = SqlCatalog("evercount", uri=f"sqlite:///{root}/catalog.db", warehouse=root.as_uri())
+            self._catalog = catalog("evercount", uri=f"sqlite:///{root}/catalog.db", warehouse=root.as_uri())
             self._table = self._catalog.load_table(self._name) if self._catalog.table_exists(self._name) else None
 
     def last(self, writer: str) -> int:
@@ -188,7 +184,7 @@ class Published:
     guarantee: str
     releases: Releases  # all ticks; none where each tick has keys of its own
     own: tuple[dict[str, Any], ...]  # the tables as they were released, where `keeps_tables`
-    marks: tuple[TickMark, ...]  # what the operator says about ticks, in a store
+    marks: tuple[TickMark, ...]  # what the operator says about ticks
 
     @classmethod
     def of(
@@ -197,7 +193,7 @@ class Published:
         stream: Stream,
         numbers: FloatArray,
         tables: tuple[dict[str, Any], ...],
-        marks: tuple[TickMark, ...] = (),
+        marks: tuple[TickMark, ...],
     ) -> Published:
         """What a stream has published, from its numbers as a state keeps them."""
         labels = stream.query.labels if stream.query.publishing.own_ticks else None
@@ -270,7 +266,7 @@ def write_views(output: Path, published: Published, *, main: bool = False) -> li
             write_tables(output_kind(output.name), file, [shown], job.declaration.schedule, metadata)
     digits = job.full_digits
     facts = public_facts(job.declaration, published.guarantee, published.marks, full_digits=digits, carried=job.carried)
-    for path in (output, *views):
+    for path in (output, *views) if job.kind == "csv" else ():
         describe_file(path, facts)
     return list(views)
 
@@ -282,8 +278,6 @@ def description_path(table: Path) -> Path:
 
 def describe_file(path: Path, facts: Mapping[str, Any]) -> None:
     """Write next to a CSV what readers must know (`public_facts`), as CSV on the Web."""
-    if output_kind(path.name) != "csv":
-        return
     target = description_path(path)
     with disk_errors(f"{path} is published; {target} cannot be written"):
         with path.open("rb") as file:

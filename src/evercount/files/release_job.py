@@ -118,18 +118,10 @@ class Outcome:
     def job(self) -> Job:
         return self.run.job
 
-    @property
-    def guarantee(self) -> str:
-        return self.published.guarantee
-
     @cached_property
     def table(self) -> ReleaseTable:
         """What the stream has published so far, in the view that its output shows."""
         return self.published.table()
-
-    @property
-    def first(self) -> int:
-        return self.run.first
 
     @property
     def last(self) -> int:
@@ -138,7 +130,7 @@ class Outcome:
 
     @property
     def released(self) -> int:
-        return self.last - self.first + 1
+        return self.last - self.run.first + 1
 
     @property
     def complete(self) -> bool:
@@ -156,7 +148,7 @@ class Outcome:
         return {
             "checked": job.check,
             "released": self.released,
-            "first_tick": self.first if self.released else None,
+            "first_tick": self.run.first if self.released else None,
             "last_tick": self.last,
             "horizon": job.declaration.horizon,
             "complete": self.complete,
@@ -166,7 +158,7 @@ class Outcome:
             "kept": [str(path) for path in self.archived],
             "views": [str(path) for path in self.views],
             "joined": list(self.run.joined),
-            "guarantee": self.guarantee,
+            "guarantee": self.published.guarantee,
             "composed": self.run.composed,
             "ledger": self.run.entered.sentence,
         }
@@ -179,7 +171,7 @@ class Outcome:
         if job.check:
             lines.append("Checked: options, files and state fit together. Nothing was published.")
         elif self.released:
-            ticks = f"tick {self.first}" if self.released == 1 else f"ticks {self.first} to {self.last}"
+            ticks = f"tick {self.run.first}" if self.released == 1 else f"ticks {self.run.first} to {self.last}"
             kept = f"{run.places.state} (the state, which is secret)" if job.db is None else "the store"
             where = kept if run.places.output is None else f"{run.places.output} and {kept}"
             lines.append(f"Released {ticks} to {where}")
@@ -190,7 +182,7 @@ class Outcome:
             lines.append(f"No tick has ended yet: the stream begins at {begin}. Nothing was written.")
         if continued and declared.late == "drop":
             where = f"they are listed in {job.rejects}" if job.rejects else "`rejects` FILE lists them"
-            lines.append(f"Late rows, of ticks before tick {self.first}, do not count (`late` drop); {where}.")
+            lines.append(f"Late rows, of ticks before tick {self.run.first}, do not count (`late` drop); {where}.")
         if job.notes and not self.released:
             lines.append("The notes are not written, because no tick has ended: give them again next time.")
         following = successor_text(run.stream.cost)
@@ -208,14 +200,13 @@ class Outcome:
             )
         if run.joined:
             named = ", ".join(run.joined[:8]) + (", …" if len(run.joined) > 8 else "")
-            when = f"counted from tick {self.first} on"
-            if not self.released:
-                when = "not counted yet: give them again next time"
+            from_now = f"counted from tick {run.first} on"
+            when = from_now if self.released else "not counted yet: give them again next time"
             lines.append(f"Keys that join: {named}; {when}. They cost nothing, if they were not chosen by the events.")
         lines += [f"Kept: {path}" for path in self.archived]
         lines += [f"View: {path}" for path in self.views]
         before = 0.0 if job.carried is None else job.carried.std
         lines.append(published_line(declared, new=not continued, before=before))
         counted = counted_text(declared.budget, enforced_by(declared.released_query, None), declared.tick)
-        said = (counted, self.guarantee, run.composed, run.entered.sentence)
+        said = (counted, self.published.guarantee, run.composed, run.entered.sentence)
         return "\n".join([*lines, *(line for line in said if line)])

@@ -78,7 +78,7 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
         if run.restarted:
             if run.home is not None and output is not None:
                 _export_again(run.home, job, output)
-            archived = tuple(archive(run.places, [] if output is None else _beside(output, job)))
+            archived = tuple(archive(run.places, [] if output is None else [output, *_beside(output, job).values()]))
             for path in archived:
                 outputs.rename_description(path)
         if run.home is not None:
@@ -86,9 +86,12 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
             stream.close()  # the store has its own
             state, stream = run.home.commit(counted.rows.totals, _state(run, counted, {}), job, run.renewing)
         else:
-            with disk_errors("the output cannot be written"), _undone(run.places):
+            with disk_errors("the output cannot be written"), ExitStack() as undone:
+                if run.places.pending is not None:
+                    undone.callback(run.places.pending.unlink, missing_ok=True)
                 state = _write(run, counted, tell)
                 run.entered.spend()  # on the disk before anything is published
+                undone.pop_all()
             if job.kept:
                 with disk_errors("the run could not be published"):
                     commit(run.places, state)
@@ -138,7 +141,7 @@ def _count(run: Run) -> Counted:
     sources: tuple[Source, ...] = tuple(
         open_source(name, run.scratch, job.delimiter, number=number) for number, name in enumerate(job.files)
     ) or (frame_source(job.file, columns_of(run.declaration).used, run.scratch),)
-    shown, seen = _write_rejects(run, sources)
+    seen = _write_rejects(run, sources)
     late: tuple[Source, ...] = ()
     consumed: dict[str, Prefix] = {}
     if run.declaration.late != "drop":
@@ -153,30 +156,30 @@ def _count(run: Run) -> Counted:
     dropped = None
     if job.check and columns_of(run.declaration).user is not None and run.declaration.revise_for is None:
         dropped = dropped_events(sources, run.declaration, run.first, run.stop, run.scratch)
-    if rows.bad and shown is None:
-        shown = tuple(islice(find_rejects(sources, run.declaration, run.scratch), MOST_SHOWN))
+    shown = tuple(islice(find_rejects(sources, run.declaration, run.scratch), MOST_SHOWN)) if rows.bad else ()
     if rows.bad and not job.skip_bad:
-        raise BadRows(sources[0].name if len(sources) == 1 else f"{len(sources)} files", rows.bad, shown or ())
-    return Counted(rows, (shown or ()) if rows.bad else (), consumed, seen, dropped)
+        raise BadRows(sources[0].name if len(sources) == 1 else f"{len(sources)} files", rows.bad, shown)
+    return Counted(rows, shown, consumed, seen, dropped)
 
 
-def _write_rejects(run: Run, sources: tuple[Source, ...]) -> tuple[tuple[Reject, ...] | None, dict[str, SeenRows]]:
+def _write_rejects(run: Run, sources: tuple[Source, ...]) -> dict[str, SeenRows]:
     """Write --rejects, before anything is counted: rows that come in between may be called late, never forgotten.
-    Returns the first bad rows (None without --rejects), and what was read."""
+    Returns what was read."""
     job = run.job
     if job.rejects is None:
-        return None, {}
-    for source in sources:
-        source.require(*columns_of(run.declaration).used)
+        return {}
     late = LateRows(run.first, run.before.seen if run.before else {}) if run.declaration.late == "drop" else None
     with disk_errors(f"`rejects` {job.rejects} cannot be written"):
-        shown = write_rejects(Path(job.rejects), find_rejects(sources, run.declaration, run.scratch, late))
-    return tuple(shown), {} if late is None else late.now
+        rejects = find_rejects(sources, run.declaration, run.scratch, late)
+        write_rejects(Path(job.rejects), rejects, len(sources) > 1)
+    return {} if late is None else late.now
 
 
-def _beside(output: Path, job: Job) -> list[Path]:
-    views = [view_path(output, name) for name in job.all_views]
-    return [*views, *map(description_path, [output, *views])]
+def _beside(output: Path, job: Job) -> dict[str, Path]:
+    """What is written next to an output: further views, and of each CSV its description."""
+    views = {f"the view {name}": view_path(output, name) for name in job.all_views}
+    tables = (output, *views.values()) if job.kind == "csv" else ()
+    return views | {f"the description of {path.name}": description_path(path) for path in tables}
 
 
 def _export_again(home: StoreHome, job: Job, output: Path) -> None:
@@ -250,24 +253,16 @@ def _write(run: Run, counted: Counted, tell: Progress) -> State:
 
 
 def _check_options(job: Job) -> None:
-    no_revisions = job.declaration.revise_for is None
-    for given, why in (
-        (job.db and job.state, "`state` does not go with `db`: the store is the state"),
-        (
-            job.db and job.new_noise_stream,
-            "`new_noise_stream` does not go with `db`: declare a stream of another `name`",
-        ),
-        (job.db and job.declaration.carry_caps, "`carry_caps` is for state files: omit `db` or `carry_caps`"),
-        (job.carry_totals and not job.renew, "`carry_totals` needs `renew`: it is about the next stream"),
-        (
-            job.lake and not no_revisions,
-            "`lake` tables get each tick once, and `late` revise publishes it again: use `out`",
-        ),
-        (
-            job.lake and not job.kept,
-            "`lake` needs `state`: without it a second run could not know what the first released",
-        ),
-    ):
+    db, lake, revised = job.db is not None, job.lake is not None, job.declaration.revise_for is not None
+    refused = {
+        "`state` does not go with `db`: the store is the state": db and job.state,
+        "`new_noise_stream` does not go with `db`: declare a stream of another `name`": db and job.new_noise_stream,
+        "`carry_caps` is for state files: omit `db` or `carry_caps`": db and job.declaration.carry_caps,
+        "`carry_totals` needs `renew`: it is about the next stream": job.carry_totals and not job.renew,
+        "`lake` tables get each tick once, and `late` revise publishes it again: use `out`": lake and revised,
+        "`lake` needs `state`: without it a second run could not know what the first released": lake and not job.kept,
+    }
+    for why, given in refused.items():
         if given:
             raise ParameterError(why)
 
@@ -277,9 +272,7 @@ def _check_paths(job: Job, places: Places) -> None:
     written = {"`out`": places.output, "`state`": places.state, "`rejects`": job.rejects, "`plot`": job.plot}
     written["`ledger`"] = job.ledger
     if places.output is not None:
-        views = {f"the view {name}": view_path(places.output, name) for name in job.all_views}
-        tables = (places.output, *views.values()) if job.kind == "csv" else ()
-        written |= views | {f"the description of {path.name}": description_path(path) for path in tables}
+        written |= _beside(places.output, job)
     seen = {Path(name).resolve(): "the input" for name in job.files if name != "-"}
     for what, name in written.items():
         if name is None:
@@ -317,15 +310,4 @@ def _interruptible() -> Iterator[None]:
     except RuntimeError as error:
         if "interrupted" in str(error).lower():
             raise KeyboardInterrupt from error
-        raise
-
-
-@contextmanager
-def _undone(places: Places) -> Iterator[None]:
-    """Remove the private files when a run ends before its commit, Ctrl-C included."""
-    try:
-        yield
-    except BaseException:
-        if places.pending is not None:
-            places.pending.unlink(missing_ok=True)
         raise

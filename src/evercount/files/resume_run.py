@@ -7,7 +7,7 @@ nothing published: the safe side. The file is locked from the check to the entry
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
@@ -44,14 +44,7 @@ NOT_ENTERED = (
 class Entered:
     name: str | None = None  # its name there; None without a ledger
     sentence: str | None = None
-    cost: Cost | None = None  # what is still to be spent
-    ledger: Ledger | None = None
-
-    def spend(self) -> None:
-        """Enter a new stream, on the disk when this returns."""
-        if self.ledger is not None and self.cost is not None and self.name is not None:
-            self.ledger.spend(self.name, self.cost)
-            self.ledger.close()
+    spend: Callable[[], None] = lambda: None  # enter a new stream, on the disk when this returns
 
 
 def enter(job: Job, stream: Stream, state: State | None, publishes: bool, goes_on: bool, cleanup: ExitStack) -> Entered:
@@ -86,7 +79,12 @@ def enter(job: Job, stream: Stream, state: State | None, publishes: bool, goes_o
         )
     name = next(one for number in count(1) if (one := own if number == 1 else f"{own} {number}") not in names)
     ledger.check(name, stream.cost)
-    return Entered(name, f"Ledger {job.ledger}: {ledger.sentence([stream.cost])}", stream.cost, ledger)
+
+    def spend() -> None:
+        ledger.spend(name, stream.cost)
+        ledger.close()
+
+    return Entered(name, f"Ledger {job.ledger}: {ledger.sentence([stream.cost])}", spend)
 
 
 def _open(path: Path, total: tuple[float, float] | None, budget: Budget, publishes: bool, cleanup: ExitStack) -> Ledger:
@@ -167,14 +165,15 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
         _check_charged(job, state, "the next one")
         handed_on = state.users if job.declaration.carry_caps else {}
         earlier, renewing = (*earlier, job.declaration.build(replay=True).cost), True
-        job, state = _renewed(job, state, cleanup), None
+        job, state = _renewed(job, state, home, cleanup), None
     declaration, kept = job.declaration, None if state is None else state.stream
     if state is None and home is not None and home.live is not None and not renewing:  # declared
         kept = home.live.stream.dump()
     stream = _loaded(job, kept, cleanup)
     if state is not None and job.lake is not None:
         job = replace(job, declaration=declaration.with_query(stream.query))
-        fill_lake(Published.of(job, stream, state.numbers, state.tables))  # what a run that died has left out
+        marks = _known_marks(state, home)
+        fill_lake(Published.of(job, stream, state.numbers, state.tables, marks))  # what a run that died has left out
     joined: list[str] = []
     if home is None or not renewing:  # the keys of a renewed stream of a store change with its next run
         joined = stream.add_keys(job.add_keys)
@@ -222,10 +221,12 @@ def _check_charged(job: Job, state: State, which: str) -> None:
         raise ParameterError(NOT_ENTERED.format("the stream that is renewed", job.ledger))
 
 
-def _renewed(job: Job, state: State, cleanup: ExitStack) -> Job:
+def _renewed(job: Job, state: State, home: StoreHome | None, cleanup: ExitStack) -> Job:
     """The job of the stream that goes on for the one of a state, with the keys that have joined that."""
     carried, asked = None, state.stream["query"]
-    if job.carry_totals:
+    if job.carry_totals and home is not None:
+        carried = home.totals_at_end()
+    elif job.carry_totals:
         old, since = _loaded(job, state.stream, cleanup), job.declaration.schedule.begin
         carried = CarriedTotals.after(old._errors, old.tick, state.numbers[-1], since, job.carried)
     counts = build_query(asked["name"], dict(asked["parameters"]))
@@ -237,12 +238,18 @@ def _noted(job: Job, state: State | None, home: StoreHome | None, publishes: boo
     notes = job.notes if publishes else ()
     if home is not None:
         return home.note(notes)
-    known = [] if state is None else [TickMark(*one) for one in state.marks]
+    known = list(_known_marks(state, home))
     for note in notes:
         mark = note.on(job.declaration.schedule)
         check_mark(job.declaration, mark)
         known += [] if mark in known else [mark]
     return tuple(known)
+
+
+def _known_marks(state: State | None, home: StoreHome | None) -> tuple[TickMark, ...]:
+    if home is not None:
+        return home.marks
+    return () if state is None else tuple(TickMark(*one) for one in state.marks)
 
 
 def _complete(declaration: StreamDeclaration, state: State) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -144,10 +144,8 @@ def locked(places: Places) -> Iterator[Path]:
             raise StoreError(f"another run is using {places.state}: wait until it has ended") from error
         shutil.rmtree(scratch, ignore_errors=True)
         cleanup.callback(shutil.rmtree, scratch, ignore_errors=True)
-        with disk_errors(
-            f"the scratch folder {scratch} cannot be made"
-        ):  # a link or a folder of somebody else is there
-            scratch.mkdir(mode=0o700)
+        with disk_errors(f"the scratch folder {scratch} cannot be made"):
+            scratch.mkdir(mode=0o700)  # which fails where a link or a folder of somebody else is
         yield scratch
 
 
@@ -187,14 +185,11 @@ def commit(places: Places, state: State) -> None:
     _finish(places, complete)
 
 
-def archive(places: Places, beside: Sequence[Path]) -> list[Path]:
-    """Copies of the state, and of the output with what lies `beside` it, so that a new stream can take their names."""
+def archive(places: Places, outputs: Collection[Path]) -> list[Path]:
+    """Copies of the state, and of the output with what lies next to it, so that a new stream can take their names."""
+    stem = "" if places.output is None else places.output.stem
     for number in count(1):
-        copies = {}
-        if places.output is not None:
-            stem = places.output.stem
-            for path in (places.output, *beside):
-                copies[path] = path.with_name(f"{stem}.{number}{path.name.removeprefix(stem)}")
+        copies = {path: path.with_name(f"{stem}.{number}{path.name.removeprefix(stem)}") for path in outputs}
         copies[places.state] = places.state.with_name(f"{places.state.name}.{number}")
         if not any(target.exists() for target in copies.values()):
             break

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Kind = Literal["csv", "jsonl", "parquet", "frame"]
+Library = Literal["duckdb", "pyarrow", "deltalake", "pyiceberg.catalog.sql"]
 Compression = Literal["none", "gzip", "zstd"]
 DUCKDB_MEMORY = "400MB"  # what DuckDB may hold at a time; beyond it spills into the private scratch folder
 MOST_THREADS = 8
@@ -159,9 +160,9 @@ def connect(scratch: Path, sources: Sequence[Source] = ()) -> DuckDBPyConnection
     return connection
 
 
-def library(name: Literal["duckdb", "pyarrow"]) -> Any:
-    """DuckDB or PyArrow. Ctrl-C waits until it is imported: an import that is interrupted may fail with another error,
-    abort the process, or lose the interrupt."""
+def library(name: Library, what: str = "reading event files", extra: str = "files") -> Any:
+    """DuckDB, PyArrow or another module of an extra. Ctrl-C waits until it is imported: an import that is interrupted
+    may fail with another error, abort the process, or lose the interrupt."""
     came: list[int] = []
     before = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
     if before is not None:
@@ -169,7 +170,7 @@ def library(name: Literal["duckdb", "pyarrow"]) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingExtra("reading event files", "files") from error
+        raise MissingExtra(what, extra) from error
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
@@ -190,11 +191,10 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
     """
     paths: list[str] = []
     for name in names:
-        if name == "-" or Path(name).exists() or not glob.has_magic(name):
-            paths.append(name)
-            continue
-        matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
-        matches = [match for match in matches if not Path(match).is_dir()]
+        matches = [name]
+        if name != "-" and not Path(name).exists() and glob.has_magic(name):
+            found = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
+            matches = [match for match in found if not Path(match).is_dir()]
         if not matches:
             raise InputError(f"no file matches {name}")
         paths += matches
@@ -380,15 +380,12 @@ def _objects(name: str, column: Any) -> Any:
     kind = importlib.import_module("pandas").api.types.infer_dtype(column, skipna=True)
     if kind in PLAIN:
         return column
-    missing = column.isna()
-    for number, (value, gone) in enumerate(zip(column, missing, strict=True)):
+    texts: list[str | None] = []
+    for number, (value, gone) in enumerate(zip(column, column.isna(), strict=True)):
         if not gone and (isinstance(value, bool) or not isinstance(value, str | int | datetime)):
             raise InputError(
                 f"the column {name!r} of {FRAME_NAME} holds objects: row {number} (from 0) is {value!r:.80} "
                 f"({type(value).__name__}). Make it one type, as in frame[{name!r}] = frame[{name!r}].astype(str)"
             )
-    texts = [
-        None if gone else value.isoformat() if isinstance(value, datetime) else str(value)
-        for value, gone in zip(column, missing, strict=True)
-    ]
+        texts.append(None if gone else value.isoformat() if isinstance(value, datetime) else str(value))
     return column.__class__(texts, dtype=object)

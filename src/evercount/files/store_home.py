@@ -65,6 +65,11 @@ class StoreHome:
     def carried(self) -> CarriedTotals | None:
         return None if self.live is None else self.store.carried(self.live.id)
 
+    def totals_at_end(self) -> CarriedTotals:
+        """The running totals from which the next stream goes on."""
+        assert self.live is not None
+        return self.store.totals_at_end(self.live.id)
+
     def note(self, notes: Sequence[NewMark]) -> tuple[TickMark, ...]:
         """Keep what the operator says about ticks; all that was ever said."""
         if notes and self.live is None:
@@ -131,8 +136,7 @@ class StoreHome:
             live = renew_stream(self.store, live.name, self.now, new_name=new_name, carry_totals=job.carry_totals)
         if live is None or (not live.closed and not live.follows):
             live = self.store.declare(job.declaration, self.now, job.secret, waits_for=FILES)
-        kept = replace(state, stream={}, numbers=np.empty((0, 0)), tables=())
-        sealed = live.seal(pack(kept.to_dict()), "files")
+        sealed = live.seal(pack(state.to_dict()), "files")
 
         def also(connection: Connection) -> None:
             remove(connection, file_runs, stream=live.id)

@@ -173,16 +173,14 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
     made = listed_names("postprocess", given["postprocess"], split=True)
     views = listed_names("views", given["views"]) or (("per-tick",) if made and "monotone" not in made else ())
     query = build_query(*_query(given)) if isinstance(given["query"], str | None) else given["query"]
-    horizon = given["horizon"]
+    horizon, plain = given["horizon"], ("start", "factorization", "late", "wait", "revise_for", "carry_caps")
     return stream_declaration(
         name=given["name"] or "release",
         query=query,
         budget=Budget(given["epsilon"], given["delta"] or 0, adjacency=given["adjacency"] or "add-remove", **unit),
         tick=given["every"],
-        start=given["start"],
         zone=given["zone"] or "UTC",
         horizon=parse_horizon(horizon) if isinstance(horizon, str) else horizon,
-        factorization=given["factorization"],
         columns=Columns(
             time=given["time"],
             key=key[0] if isinstance(key := given["key"], list | tuple) and len(key) == 1 else key or None,
@@ -190,12 +188,9 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
             user=given["user"],
             levels=listed_names("rollup", given["rollup"], split=True, distinct=False),
         ),
-        late=given["late"] or "drop",
-        wait=given["wait"] or "0s",
-        revise_for=given["revise_for"],
-        carry_caps=given["carry_caps"] or False,
         views=views,
         postprocess=made,
+        **{name: given[name] for name in plain if given[name] is not None},
     )
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from evercount.planning.plan_views import ViewPlan
 
 PATHS = ("out", "state", "db", "rejects", "ledger", "plot", "lake")
-FLAGS = ("skip_bad", "check", "new_noise_stream", "renew", "carry_totals")
+FLAGS = ("skip_bad", "check", "new_noise_stream", "renew", "carry_totals", "full_digits")
 
 
 class ReleaseOptions(Declared, total=False):
@@ -99,7 +99,7 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
     zone = zone_named(declaration.schedule.zone)
     for name in PATHS:
         check_kind(f"`{name}`", given[name], str | PathLike | None, f'"daily.{name}"')
-    for name in (*FLAGS, "full_digits"):
+    for name in FLAGS:
         check_kind(f"`{name}`", given[name], bool | None, "True or False")  # "no" would be taken for yes
     check_kind("`secret`", given["secret"], Secret | None, "Secret.generate()")
     check_kind("`delimiter`", given["delimiter"], str | None, '";"')
@@ -118,7 +118,6 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
         secret=given["secret"],
         add_keys=listed_keys(given["add_keys"], declaration, "add_keys"),
         remove_keys=tuple(map(label_of, listed_keys(given["remove_keys"], declaration, "remove_keys"))),
-        full_digits=bool(given["full_digits"]),
         notes=_notes(given["notes"]),
         **plain,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from time import time
 from typing import Any
 
@@ -14,17 +14,17 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from evercount._validate import check_count
 from evercount.declarations.cautions import declared_text
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import SECOND
+from evercount.declarations.schedule import instant_of
 from evercount.declarations.view_names import shown_tables
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.revisions import can_be_cut, cut_cells
 from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modules
 from evercount.errors import InputError, ParameterError, StoreError
-from evercount.noise import Secret, random_bytes
+from evercount.noise import random_bytes
 from evercount.privacy import Ledger
-from evercount.queries.sensitivities import rows_of
 from evercount.spark import count_events as counting
 from evercount.spark.session import (
     check_declaration,
@@ -71,11 +71,15 @@ class BatchOutcome:
 class ShardJob:
     """What an executor needs to know to release one shard; nothing of it is secret."""
 
-    declaration: str
+    canonical: str  # the declaration
     ticks: int
     shards: int
     run: str
     proof: str
+
+    @cached_property
+    def declaration(self) -> StreamDeclaration:
+        return StreamDeclaration.from_dict(json.loads(self.canonical))
 
 
 def release_batch(
@@ -138,7 +142,7 @@ def release_batch(
         raise ParameterError("release_batch needs the start of the stream: declare it")
     if events.isStreaming:
         raise ParameterError("release_batch takes a table; a streaming DataFrame goes to release_stream")
-    ticks = declaration.ended(round(time() * SECOND) if until is None else until)
+    ticks = declaration.ended(instant_of(time()) if until is None else until)
     if ticks < 1:
         first = declaration.schedule.show(declaration.closes(1))
         raise ParameterError(f"no tick has ended: the first one ends at {first}")
@@ -165,16 +169,15 @@ def release_batch(
             counting.refuse_bad(bad)
         if ledger is not None:
             ledger.spend(entry, cost)
+        rows = _partitioned(groups, declaration, shards)
         if named:
-            released = _one_task(groups).mapInArrow(partial(_release_named, job), SCHEMA)
+            released = rows.sortWithinPartitions("place").mapInArrow(partial(_release_named, job), SCHEMA)
         else:
-            released = _sharded(groups, declaration, shards).mapInArrow(partial(_release_shards, job), SCHEMA)
+            released = rows.mapInArrow(partial(_release_shards, job), SCHEMA)
         marked = released.withMetadata("value", {"evercount.guarantee": guarantee, "evercount.run": run})
-        table = None
-        if out is None:
-            # once and for all: a plan that ran again over other events would give the same noise to other counts
-            table = marked.localCheckpoint()
-        else:
+        # once and for all: a plan that ran again over other events would give the same noise to other counts
+        table = marked.localCheckpoint() if out is None else None
+        if out is not None:
             marked.write.format(format).mode(mode).options(**(options or {})).save(out)
     except AnalysisException as error:
         raise StoreError(f"{out or 'the table'} cannot be written: {first_line(error)}") from None
@@ -197,31 +200,22 @@ def _refuse_existing(session: SparkSession, out: str) -> None:
 def _shards(declaration: StreamDeclaration, shards: int | None) -> int:
     """The number of shards: at most one per cell, and one where cells are published together."""
     query = declaration.query
-    if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
-        raise ParameterError(f"shards must be a whole number of at least 1, got {shards!r}")
+    if shards is not None:
+        check_count("shards", shards)
     return min(query.cells, shards or -(-query.cells // CELLS_OF_A_SHARD)) if can_be_cut(query) else 1
 
 
-def _sharded(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> DataFrame:
-    """The groups with their shard, one partition for each shard; every shard has at least one row."""
-    cells = declaration.query.cells
+def _partitioned(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> DataFrame:
+    """The groups with their shard, one partition for each shard; every shard has at least one row, of no tick."""
     # the inverse of `cut_cells`: the largest number whose range begins at or before the cell
-    shard = fn.expr(f"CAST(((cell + 1) * {shards} - 1) div {cells} AS INT)") if shards > 1 else fn.lit(0)
-    counted = groups.where("place > 0").select(shard.alias("shard"), *counting.GROUP_COLUMNS)
+    shard = fn.expr(f"CAST(((cell + 1) * {shards} - 1) div {declaration.query.cells} AS INT)")
+    counted = groups.where("place > 0").withColumn("shard", shard if shards > 1 else fn.lit(0))
     silent = groups.sparkSession.range(shards).select(
         fn.col("id").cast("int").alias("shard"),
-        *(fn.lit(None).cast("long").alias(name) for name in counting.GROUP_COLUMNS),
-    )
-    return counted.union(silent).repartitionById(shards, "shard")
-
-
-def _one_task(groups: DataFrame) -> DataFrame:
-    """The groups in the order of ticks, all for one task, which has at least one row."""
-    silent = groups.sparkSession.range(1).select(
         fn.lit(0).cast("long").alias("place"),
         *(fn.lit(None).cast(kind).alias(name) for name, kind in groups.dtypes if name != "place"),
     )
-    return groups.where("place > 0").unionByName(silent).repartition(1).sortWithinPartitions("place")
+    return counted.unionByName(silent).repartitionById(shards, "shard")
 
 
 # -- on an executor ---------------------------------------------------------------------------------------------------
@@ -229,8 +223,7 @@ def _one_task(groups: DataFrame) -> DataFrame:
 
 def _release_named(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     """The released rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or some more."""
-    declaration, secret = _of(job)
-    return _released(job, declaration, secret, _blocks(_ticks_of(declaration, batches, job.ticks)))
+    return _released(job, _blocks(_ticks_of(job.declaration, batches, job.ticks)))
 
 
 def _ticks_of(declaration: StreamDeclaration, batches: Iterable[Any], last: int) -> Iterator[Any]:
@@ -260,22 +253,11 @@ def _blocks(ticks: Iterable[Any]) -> Iterator[TickEvents]:
         yield TickEvents(first, block)
 
 
-def _of(job: ShardJob) -> tuple[StreamDeclaration, Secret]:
-    """The declaration, and the secret of the run, which must be that of the driver."""
-    secret = run_secret(job.run)
+def _released(job: ShardJob, blocks: Iterable[TickTotals | TickEvents], part: range | None = None) -> Iterator[Any]:
+    """What a stream of these cells shows when it has released the blocks, in tables of a bounded size, as Arrow."""
+    declaration, secret = job.declaration, run_secret(job.run)
     if proof_of(secret) != job.proof:
         raise ParameterError("this executor has another secret than the driver: give both the same")
-    return StreamDeclaration.from_dict(json.loads(job.declaration)), secret
-
-
-def _released(
-    job: ShardJob,
-    declaration: StreamDeclaration,
-    secret: Secret,
-    blocks: Iterable[TickTotals | TickEvents],
-    part: range | None = None,
-) -> Iterator[Any]:
-    """What a stream of these cells shows when it has released the blocks, in tables of a bounded size, as Arrow."""
     stream, schedule = declaration.build(secret=secret, part=part), declaration.schedule
     before, made = np.empty((0, len(stream.labels))), declaration.view_postprocess
     try:
@@ -291,16 +273,10 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     received = list(batches)
     if not received:
         return
-    rows = dict(zip(("shard", *counting.GROUP_COLUMNS), pa.Table.from_batches(received).columns, strict=True))
-    shard = rows["shard"].to_numpy()
-    counted = np.asarray(rows["place"].is_valid().to_numpy(), bool)
-    groups = [np.asarray(rows[name].fill_null(0).to_numpy(), np.int64) for name in counting.GROUP_COLUMNS]
-    declaration, secret = _of(job)
+    shard, *groups = counting.numbers(pa.Table.from_batches(received), "shard", *counting.GROUP_COLUMNS)
+    every = job.declaration.query.cells
     for number in np.unique(shard).tolist():
-        chosen = np.flatnonzero(counted & (shard == number))
-        chosen = chosen[np.lexsort((groups[1][chosen], groups[0][chosen]))]
-        tick, cell, total = rows_of(declaration.query).totals(*(column[chosen] for column in groups))
-        part = cut_cells(declaration.query.cells, job.shards)[number] if job.shards > 1 else None
-        cells, first = (declaration.query.cells, 0) if part is None else (len(part), part.start)
-        totals = TickTotals(1, job.ticks, cells, tick, cell - first, total)
-        yield from _released(job, declaration, secret, [totals], part)
+        tick, cell, total = counting.sums(job.declaration, [column[shard == number] for column in groups])
+        part = cut_cells(every, job.shards)[number] if job.shards > 1 else None
+        cells, first = (every, 0) if part is None else (len(part), part.start)
+        yield from _released(job, [TickTotals(1, job.ticks, cells, tick, cell - first, total)], part)

@@ -24,21 +24,8 @@ from evercount.declarations.unit_periods import sql_period
 from evercount.engine.close_ticks import TickTotals
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError
-from evercount.files.event_sql import (
-    FARTHEST,
-    LONGEST_UNLISTED,
-    NO_ORDER,
-    ORDER_PATTERN,
-    REASONS,
-    cell_sql,
-    columns_of,
-    epoch_sql,
-    is_keyed,
-    is_valued,
-    key_sql,
-    reason_sql,
-    units_sql,
-)
+from evercount.files import event_sql
+from evercount.files.event_sql import NO_ORDER, columns_of, is_keyed
 from evercount.queries.sensitivities import rows_of
 from evercount.spark.session import check_columns
 from evercount.store.accept_totals import Counted, brings
@@ -47,14 +34,14 @@ from evercount.store.named_events import NamedEvents, UserEvents
 GROUP_COLUMNS = ("place", "cell", "events", "units")
 NAMES_AT_A_TIME = 1_000_000  # rows with names that the driver reads together; at least one tick
 TOO_FAR = NO_ORDER + 1
-BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
+BAD = {**event_sql.REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
 VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
 USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"  # keys that are legal by their looks: `queries.discovered_keys`
 WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
 NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
 VALUES = ("double", VALUE_TEXT, [types.NumericType], "a value is a number")
-ORDERS = ("long", ORDER_PATTERN, KEY_TYPES, "an order is a whole number")
+ORDERS = ("long", event_sql.ORDER_PATTERN, KEY_TYPES, "an order is a whole number")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,14 +69,19 @@ def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
         return _count_named(named_groups(rows, declaration), declaration)
     if users:
         return _count_users(with_legal_keys(rows, declaration), declaration)
-    groups = group_placed(rows, declaration).toArrow()
-    place, cell, events, units = (_numbers(groups, name) for name in GROUP_COLUMNS)
+    groups = numbers(group_placed(rows).toArrow(), *GROUP_COLUMNS)
+    place, _, events, _ = groups
     bad = {BAD[-int(reason)]: int(events[place == reason].sum()) for reason in np.unique(place[place < 0])}
+    totals = TickTotals.of(declaration.query.cells, *sums(declaration, groups))
+    return CountedEvents(totals, bad=bad, rows=int(events.sum()))
+
+
+def sums(declaration: StreamDeclaration, groups: Sequence[IntArray]) -> tuple[IntArray, IntArray, IntArray]:
+    """Ticks, cells and totals of the groups that are events, in order."""
+    place, cell, _, _ = groups
     order = np.lexsort((cell, place))
     order = order[place[order] > 0]
-    tick, cell, total = rows_of(declaration.query).totals(place[order], cell[order], events[order], units[order])
-    totals = TickTotals.of(declaration.query.cells, tick, cell, total)
-    return CountedEvents(totals, bad=bad, rows=int(events.sum()))
+    return rows_of(declaration.query).totals(*(column[order] for column in groups))
 
 
 def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
@@ -97,8 +89,6 @@ def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     sizes, place = Observation(), fn.col("place")
     reasons = [fn.count_if(place == -reason).alias(str(reason)) for reason in BAD]
     rows = rows.observe(sizes, fn.count(fn.lit(1)).alias("rows"), *reasons)
-    if not is_valued(declaration):
-        rows = rows.drop("units")
     events = rows.where(place > 0).toArrow()
     found = sizes.get
     names, at = _distinct(events, "who")
@@ -106,9 +96,8 @@ def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     if "k" in rows.columns:
         keys, cell = _distinct(events, "k")
     else:
-        cell = _numbers(events, "cell")
-    units = _numbers(events, "units") if "units" in rows.columns else np.zeros(len(events), np.int64)
-    tick, time, order = (_numbers(events, name) for name in ("place", "us", "o"))
+        (cell,) = numbers(events, "cell")
+    tick, time, order, units = numbers(events, "place", "us", "o", "units")
     users = UserEvents(tick, names, time, order, cell, units, at, keys)
     bad = {text: int(found[str(reason)]) for reason, text in BAD.items() if found[str(reason)]}
     return CountedEvents(TickTotals.none(declaration.query.cells), users, bad=bad, rows=int(found["rows"]))
@@ -136,9 +125,9 @@ def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedEve
 
 
 def named_rows(part: Any) -> NamedEvents:
-    columns = [name for name in part.schema.names if name not in ("place", "name", "events")]
-    numbers = np.stack([_numbers(part, name) for name in columns], axis=1)
-    return NamedEvents(_numbers(part, "place"), part.column("name").to_pylist(), numbers)
+    columns = [name for name in part.schema.names if name not in ("shard", "place", "name", "events")]
+    place, *more = numbers(part, "place", *columns)
+    return NamedEvents(place, part.column("name").to_pylist(), np.stack(more, axis=1))
 
 
 def _distinct(table: Any, name: str) -> tuple[list[str], IntArray]:
@@ -147,8 +136,9 @@ def _distinct(table: Any, name: str) -> tuple[list[str], IntArray]:
     return column.dictionary.to_pylist(), np.asarray(column.indices, np.int64)
 
 
-def _numbers(table: Any, name: str) -> IntArray:
-    return np.asarray(table.column(name).fill_null(0).to_numpy(), np.int64)
+def numbers(table: Any, *names: str) -> list[IntArray]:
+    """Columns of whole numbers, with 0 where there is none."""
+    return [np.asarray(table.column(name).fill_null(0).to_numpy(), np.int64) for name in names]
 
 
 def refuse_bad(bad: dict[str, int]) -> None:
@@ -165,12 +155,11 @@ def refuse_bad(bad: dict[str, int]) -> None:
 
 def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
     """One row for each (place, cell) with the number of its events and the sum of their values in grid units."""
-    return group_placed(place_events(events, declaration, last, horizon), declaration)
+    return group_placed(place_events(events, declaration, last, horizon))
 
 
-def group_placed(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    valued = is_valued(declaration)
-    units = fn.coalesce(fn.sum("units"), fn.lit(0)) if valued else fn.lit(0)
+def group_placed(rows: DataFrame) -> DataFrame:
+    units = fn.coalesce(fn.sum("units"), fn.lit(0))
     return rows.groupBy("place", "cell").agg(fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units"))
 
 
@@ -262,21 +251,25 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     rows = events.select(
         time.alias("t"),
         *instants(time, kind, columns.time),
-        fn.expr(key_sql(columns, keys, "octet_length") or "CAST(NULL AS STRING)").alias("k"),
+        fn.expr(event_sql.key_sql(columns, keys, "octet_length") or "CAST(NULL AS STRING)").alias("k"),
         (_number(events, columns.value, *VALUES) if columns.value else fn.lit(None).cast("double")).alias("v"),
         fn.expr(_key(events, columns.user) if columns.user else "CAST(NULL AS STRING)").alias("who"),
         (_number(events, columns.order, *ORDERS) if columns.order else fn.lit(None).cast("long")).alias("o"),
     )
     unlisted = query.discovery is not None
     if is_keyed(declaration) and not unlisted:
-        rows = rows.join(fn.broadcast(_listed(rows, rows_of(query).keys[0])), "k", "left")
-    rows = rows.withColumn("cell", fn.expr("0" if unlisted else cell_sql(declaration, "listed")).cast("long"))
+        pa, _ = parquet_modules()
+        listed = list(rows_of(query).keys[0])
+        table = pa.table({"k": listed, "listed": np.arange(len(listed))})
+        rows = rows.join(fn.broadcast(rows.sparkSession.createDataFrame(table)), "k", "left")
+    rows = rows.withColumn("cell", fn.expr("0" if unlisted else event_sql.cell_sql(declaration, "listed")).cast("long"))
     # step by step, so that Spark works each out once for each row and not for each use
     rows = rows.withColumns({name: within(fn.col(name)) for name in ("wall", "exact")})
     # the zone's clock changes are a long expression: it is left out where no time can be a wall time
     us = f"coalesce(exact, {schedule.sql_instant('wall', until)})" if isinstance(kind, WALL_TYPES) else "exact"
-    rows = rows.withColumns({"us": fn.expr(us), "units": fn.expr(units_sql(declaration, "rint({})")).cast("long")})
-    rows = rows.withColumn("reason", fn.expr(reason_sql(declaration, "false", "NOT is_valid_utf8(who)")))
+    units = event_sql.units_sql(declaration, "rint({})")
+    rows = rows.withColumns({"us": fn.expr(us), "units": fn.expr(units).cast("long")})
+    rows = rows.withColumn("reason", fn.expr(event_sql.reason_sql(declaration, "false", "NOT is_valid_utf8(who)")))
     place = fn.when(fn.col("reason") > 0, -fn.col("reason"))
     if horizon is not None:
         place = place.when(fn.col("us") >= schedule.start_of(horizon + 1), None)
@@ -285,12 +278,6 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
     more = ["k" if unlisted else "cell", "units", *(["who", "us", "o"] * bool(columns.user))]
     return rows.select(place.cast("long").alias("place"), *more)
-
-
-def _listed(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    pa, _ = parquet_modules()
-    table = pa.table({"k": pa.array(list(keys), pa.string()), "listed": np.arange(len(keys))})
-    return rows.sparkSession.createDataFrame(table)
 
 
 def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
@@ -307,7 +294,7 @@ def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFram
 
     legal.__annotations__ = dict.fromkeys(("keys", "return"), pa.Array)  # Spark reads them as types
     check = arrow_udf(legal, "string")  # type: ignore[call-overload]
-    short = fn.octet_length(k).between(1, LONGEST_UNLISTED) & fn.is_valid_utf8(k)
+    short = fn.octet_length(k).between(1, event_sql.LONGEST_UNLISTED) & fn.is_valid_utf8(k)
     rows = rows.withColumn("k", fn.when(short, k)).withColumn("usual", matches(k, USUAL_KEY))
     other = check(fn.when(~fn.col("usual"), k))
     rows = rows.withColumn("k", fn.when(fn.col("usual"), k).otherwise(other))
@@ -352,7 +339,7 @@ def _number(events: DataFrame, name: str, kind: str, pattern: str, legal: Any, w
 def instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Column]:
     """`wall` for a time without an offset, `exact` for one with it, in microseconds; NULL for what is not a time."""
     wall = exact = fn.lit(None).cast("long")
-    seconds = fn.expr(epoch_sql(_quoted(name), "rint({})"))
+    seconds = fn.expr(event_sql.epoch_sql(_quoted(name), "rint({})"))
     if isinstance(kind, types.StringType):
         wall = fn.when(matches(time, times.WALL_PATTERN), _wall(time.try_cast("timestamp_ntz")))
         exact = fn.when(matches(time, times.INSTANT_PATTERN), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
@@ -379,7 +366,7 @@ def matches(text: Column, pattern: str) -> Column:
 
 def within(instant: Column) -> Column:
     """The instant, or NULL where it is farther away than any tick may be."""
-    return fn.when(instant.between(-FARTHEST, FARTHEST), instant)
+    return fn.when(instant.between(-event_sql.FARTHEST, event_sql.FARTHEST), instant)
 
 
 def _spelled_out(time: Column) -> Column:

@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -88,27 +89,20 @@ def open_session(master: str | None = None, name: str = "evercount") -> SparkSes
         raise EvercountError(f"Spark does not start: {str(error).strip().splitlines()[0][:200]}") from None
 
 
-def java_version(java: Path) -> int | None:
-    """The major version from the file `release` next to a Java, or None where it has none."""
-    try:
-        text = (java.resolve().parents[1] / "release").read_text(encoding="utf-8")
-    except (OSError, IndexError):
-        return None
-    match = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
-    return int(match[1]) if match else None
-
-
 def check_java() -> None:
-    """Refuse with a clear message before Spark fails with an unclear one."""
+    """Refuse with a clear message before Spark fails with an unclear one. Most Javas have a file `release` with their
+    version."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
     remedy = f"install Java {OLDEST_JAVA} or newer (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
     if java is None or not Path(java).exists():
         where = f"JAVA_HOME={home} has no bin/java" if home else "no java is on the PATH"
         raise ParameterError(f"Spark needs Java, and {where}: {remedy}")
-    major = java_version(Path(java))
-    if major is not None and major < OLDEST_JAVA:
-        raise ParameterError(f"Spark needs Java {OLDEST_JAVA}, and {java} is Java {major}: {remedy}")
+    with suppress(OSError, IndexError):
+        text = (Path(java).resolve().parents[1] / "release").read_text(encoding="utf-8")
+        major = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+        if major is not None and int(major[1]) < OLDEST_JAVA:
+            raise ParameterError(f"Spark needs Java {OLDEST_JAVA}, and {java} is Java {major[1]}: {remedy}")
 
 
 def check_pandas() -> None:

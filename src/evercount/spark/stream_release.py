@@ -9,6 +9,7 @@ closed or late is decided by the declaration alone.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
@@ -26,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import inheritable_thread_target
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import SECOND
+from evercount.declarations.schedule import instant_of
 from evercount.errors import Conflict, EvercountError, InputError, ParameterError, StoreError
 from evercount.files.published import append_new, open_lake
 from evercount.spark.count_events import count_placed, place_events, refuse_bad
@@ -64,17 +65,13 @@ def append_released(store: Store, name: str, lake: str) -> int:
     return append_new(lake, name, tables, stored.declaration.schedule, store.streams[name].guarantee)
 
 
-def wall_clock() -> int:
-    return round(time() * SECOND)
-
-
 def release_stream(
     events: DataFrame,
     declaration: StreamDeclaration,
     store: Store | str | Path,
     checkpoint: str,
     *,
-    clock: Clock = wall_clock,
+    clock: Clock = lambda: instant_of(time()),
     shards: int | None = None,
     skip_bad: bool = False,
     new_checkpoint: bool = False,
@@ -142,7 +139,7 @@ def release_stream(
             append_released(opened, declaration.name, lake)
         what = f"ticks {ticks[0]} to {ticks[-1]} released" if ticks else "no tick had ended"
         say(f"{what}; {fed.due(clock())} behind the clock")
-        return StreamOutcome(ticks, round_.batches, fed.finished, round_.bad)
+        return StreamOutcome(ticks, round_.batches, fed.finished, dict(round_.bad))
 
 
 class _Round:
@@ -154,7 +151,7 @@ class _Round:
         self.fed, self.checkpoint = fed, checkpoint.rstrip("/")
         self.skip_bad, self.new_checkpoint, self.say = skip_bad, new_checkpoint, say
         self.batches = 0
-        self.bad: dict[str, int] = {}
+        self.bad: Counter[str] = Counter()
         self.query: Future[str] = Future()  # the id that the checkpoint gives its query
         self.failure: BaseException | None = None
         self.over = False
@@ -231,8 +228,7 @@ class _Round:
                     raise InputError("the round was interrupted")
                 if self.fed.accept(self.query.result(), number, counted, self.new_checkpoint):
                     self.batches += 1
-                    for reason, rows in counted.bad.items():
-                        self.bad[reason] = self.bad.get(reason, 0) + rows
+                    self.bad.update(counted.bad)
         finally:
             counted.forget()
         speed = counted.rows / (perf_counter() - begin)
@@ -257,11 +253,8 @@ def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int
         metadata = jvm.org.apache.hadoop.fs.Path(root, "metadata")
         query = None
         if files.exists(metadata):
-            stream = files.open(metadata)
-            try:
+            with closing(files.open(metadata)) as stream:
                 query = str(json.loads(stream.readAllBytes())["id"])
-            finally:
-                stream.close()
         return query, max(newest("commits") + 1, newest("offsets"))
     except (ValueError, KeyError, TypeError, Py4JError) as error:
         raise StoreError(f"the checkpoint {folder} cannot be read: {first_line(error)}") from None
