@@ -185,6 +185,8 @@ def test_defaults_are_in_the_help():
         (("plan", "-t", "none", "--ticks", "-5"), "ticks must be a whole number from 1"),
         (("plan", "-t", "100", "--ticks", "50"), "ticks=50 is for streams without a horizon"),
         (("plan", "--ticks", "50"), "without a horizon"),
+        (("plan", "--view", "per-tick", "-m", "balanced"), "--mechanism is for running totals"),
+        (("plan", "--view", "per-tick", "--plot", "x.png"), "--plot is for running totals"),
         (("plan", "--rho", "0.1", "--epsilon", "0.5"), "--epsilon 0.5 next to --rho"),
         (("plan", "-q", "average", "-p", "per=event"), "ratio"),
         (("plan", "-t", "64", "--plot", "/nonexistent/x.png"), "'/nonexistent/x.png': No such file or directory"),

@@ -131,6 +131,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[EvercountError]
     "a column of Polars": (lambda: pl.Series([1]), {}, InputError, "got Series"),
     "frames": (lambda: [FRAME, FRAME], {}, InputError, r"pd\.concat\(frames\)"),
     "no such file": (lambda: "absent.csv", {}, InputError, "absent.csv cannot be read"),
+    "a folder of files": (lambda: os.path.curdir, {}, InputError, "is a directory: name the files in it"),
     "late rows": (lambda: FRAME, {"late": "next"}, ParameterError, "data frames"),
     "no start": (lambda: FRAME, {"start": None}, ParameterError, "`start` is missing"),
     "no epsilon": (lambda: FRAME, {"epsilon": None}, ParameterError, "missing: `epsilon`"),

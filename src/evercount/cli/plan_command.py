@@ -95,6 +95,9 @@ def plan(
         show(sparse)
         return
     if view:
+        for option, given in {"--mechanism": mechanism, "--ticks": ticks, "--plot": plot}.items():
+            if given is not None:
+                raise ParameterError(f"{option} is for running totals: omit it, or omit --view")
         views = {name: noise_views([name], schedule)[0] for name in view}
         _print_views(budget, length, views, asked, json_output, count)
         if optimal:

@@ -238,6 +238,8 @@ def open_source(
                 shutil.copyfileobj(pipe, spool, COPY_BYTES)
         with link.open("rb") as file:
             head = file.read(4)
+    except IsADirectoryError as error:
+        raise InputError(f"{shown} is a directory: name the files in it") from error
     except OSError as error:
         raise InputError(f"{shown} cannot be read: {error.strerror}") from error
     if not head:
