@@ -175,4 +175,8 @@ def _cost_of(what: Budget | Costed, name: str) -> Cost:
     cost = Cost(what, 0.0) if isinstance(what, Budget) else getattr(what, "cost", None)
     if not isinstance(cost, Cost):
         raise ParameterError(f"{name} is that of a Budget or a Stream, not of {type(what).__name__}")
+    if cost.leak is None:
+        raise ParameterError(
+            f"{name} is that of known noise, and of this cost only the promise is known: {cost.budget!r}"
+        )
     return cost
