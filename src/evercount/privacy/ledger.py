@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn, SupportsIndex
 
 from evercount._validate import stated
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
@@ -144,14 +144,11 @@ class Ledger:
         if getattr(self, "_file", None) is not None:
             self.close()
 
-    def __copy__(self) -> NoReturn:
-        raise ParameterError("a ledger is not copied: two copies would spend one budget twice; pass the ledger itself")
-
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        self.__copy__()
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise ParameterError("a ledger is not pickled: keep it in a file (path=…), and open that where it is needed")
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:  # what `copy` and `pickle` both ask
+        raise ParameterError(
+            "a ledger is not copied or pickled: two copies would spend one budget twice. Pass the ledger itself, or "
+            "keep it in a file (path=…), and open that where it is needed"
+        )
 
     def _check_may_spend(self) -> None:
         if self._process != os.getpid():

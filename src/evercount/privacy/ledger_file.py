@@ -32,7 +32,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from evercount._safe_files import lock_exclusively, open_private, refuse_link, replaced, sync_folder
+from evercount._safe_files import disk_errors, lock_exclusively, open_private, refuse_link, replaced, sync_folder
 from evercount.errors import ParameterError, StoreError
 from evercount.noise.secret import random_bytes
 
@@ -62,10 +62,8 @@ class LedgerFile:
         refuse_link("the ledger", self.path)
         refuse_link("the ledger's head", self.head)
         try:
-            self._open(adopt, wait)
-        except OSError as error:
-            self.close()
-            raise StoreError(f"the ledger {self.path} cannot be used: {error.strerror}") from None
+            with disk_errors(f"the ledger {self.path} cannot be used"):
+                self._open(adopt, wait)
         except BaseException:
             self.close()
             raise
@@ -215,21 +213,17 @@ class LedgerFile:
     def append(self, record: dict[str, Any]) -> None:
         """One more line, on the disk when this returns."""
         link = self._hash(self._link, _canonical(record))
-        try:
-            self._write(_canonical({**record, "link": link.hex()}) + b"\n")
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self._cut()
-            raise StoreError(f"the ledger {self.path} cannot be written: {error.strerror}; nothing is spent") from None
+        with disk_errors(f"nothing is spent, because the ledger {self.path} cannot be written"):
+            try:
+                self._write(_canonical({**record, "link": link.hex()}) + b"\n")
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._cut()
+                raise
         self._link = link
         self.records.append(record)
-        try:
+        with disk_errors(f"the entry is recorded and its budget is spent, but the head {self.head} cannot be written"):
             self._write_head()
-        except OSError as error:
-            raise StoreError(
-                f"the ledger's head {self.head} cannot be written: {error.strerror}; the entry is recorded and its "
-                "budget is spent"
-            ) from None
 
     def _write(self, content: bytes) -> None:
         os.lseek(self._handle, self._length, os.SEEK_SET)
