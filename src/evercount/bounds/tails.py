@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray, check_count, check_probability
-from evercount.errors import ParameterError
 from evercount.factorizations.laplace_choice import EndlessBridge, WindowTree
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, PureFactorization
 
@@ -105,8 +104,7 @@ def laplace_tail(weight: int, x: npt.ArrayLike) -> FloatArray:
 @lru_cache(maxsize=4096)
 def laplace_quantile(weight: int, beta: float) -> float:
     """a with P(|S| > a·std) = beta for a sum of `weight` independent Laplace numbers; rounded up."""
-    if not 0 < beta < 1:
-        raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+    check_probability("beta", beta)
     if weight == 1:
         return -math.log(beta) / math.sqrt(2) * (1 + 1e-12)
     weight = min(weight, _NORMAL)
@@ -177,8 +175,7 @@ def simultaneous_radius(tree: PureFactorization, rate: float, beta: float, ticks
     an endless bridge, given the totals that its ticks share (`endless_tails.py`). `rate` is that of a node that has all
     of ε.
     """
-    if not 0 < beta < 1:
-        raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+    check_probability("beta", beta)
     if isinstance(tree, EndlessBridge) and ticks <= ALL_TICKS and beta / outputs >= ticks * RARE:
         from evercount.bounds.endless_tails import endless_radius  # it needs the tails of this module
 

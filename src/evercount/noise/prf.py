@@ -95,6 +95,11 @@ class Prf:
         """The key-stream blocks of counter blocks."""
         return self._cipher.encryptor().update(blocks)
 
+    def number(self, draw: int, cell: int, attempt: int, index: int) -> int:
+        """The 128 bits of one block, its first word leading."""
+        block = self.encrypt(counter(draw, cell, attempt, index))
+        return int.from_bytes(block[:8], "little") << 64 | int.from_bytes(block[8:], "little")
+
     def words(self, blocks: UIntArray) -> UIntArray:
         """The key stream of an array that `counters` returned: one row of four words (index 0 and 1) per counter."""
         stream = np.empty(blocks.nbytes + BLOCK_BYTES, dtype=np.uint8)
@@ -145,23 +150,17 @@ class Expansion:
     """The infinite binary expansions of x, u and v in one attempt. Blocks are read when a comparison needs them."""
 
     def __init__(self, prf: Prf, draw: int, cell: int, attempt: int) -> None:
-        self._prf = prf
-        self._place = (draw, cell, attempt)
-        head = self._block(0) + self._block(1)
-        words = [int.from_bytes(head[8 * i : 8 * i + 8], "little") for i in range(4)]
-        self._known = {"x": (words[0] << 64 | words[1], 128), "u": (words[2], 64), "v": (words[3] >> 1, 63)}
-
-    def _block(self, index: int) -> bytes:
-        return self._prf.encrypt(counter(*self._place, index))
+        self._prf, self._place = prf, (draw, cell, attempt)
+        u, v = divmod(prf.number(*self._place, 1), 2**64)
+        self._known = {"x": (prf.number(*self._place, 0), 128), "u": (u, 64), "v": (v >> 1, 63)}
 
     def prefix(self, name: str, bits: int) -> int:
         """The first `bits` bits of the expansion of "x", "u" or "v", as an integer below 2^bits."""
         value, length = self._known[name]
         while length < bits:
             rounds = length // 128 - (name == "x")
-            block = self._block(2 + "xuv".index(name) + 3 * rounds)
-            first, second = (int.from_bytes(block[i : i + 8], "little") for i in (0, 8))
-            value, length = value << 128 | first << 64 | second, length + 128
+            more = self._prf.number(*self._place, 2 + "xuv".index(name) + 3 * rounds)
+            value, length = value << 128 | more, length + 128
         self._known[name] = (value, length)
         return value >> (length - bits)
 
