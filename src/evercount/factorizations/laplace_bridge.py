@@ -84,18 +84,14 @@ def branching(horizon: int, levels: int, top: int) -> tuple[int, ...]:
 Coefficients = tuple[tuple[float, ...], ...]
 
 
-def _coefficients(levels: list[list[float]]) -> Coefficients:
-    return tuple(tuple(level) for level in levels)
-
-
 _NUMBERS = json.loads(Path(__file__).with_name("bridge_table.json").read_text(encoding="utf-8"))
 
 TABLE: tuple[tuple[int, int, Coefficients], ...] = tuple(
-    (longest, top, _coefficients(levels)) for longest, top, levels in _NUMBERS["horizons"]
+    (longest, top, tuple(map(tuple, levels))) for longest, top, levels in _NUMBERS["horizons"]
 )
 """(longest horizon, branching at the top, coefficients of each level but the last)."""
 
-ENDLESS: tuple[Coefficients, ...] = tuple(_coefficients(levels) for levels in _NUMBERS["endless"])
+ENDLESS: tuple[Coefficients, ...] = tuple(tuple(map(tuple, levels)) for levels in _NUMBERS["endless"])
 """Coefficients of the epochs of the endless bridge, as in `Design`; printed by `fit_bridge.py endless`. Frozen too."""
 
 

@@ -7,7 +7,7 @@ family and `square-root` have them as sums of exponentials. `participation.proof
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -181,7 +181,7 @@ def _exact_sum(
             shift = period - 1 - lag
             interval[: T - shift] += forms[0, shift:]
     falling = rows or columns
-    candidates = [_by_distance(largest, 0.0 if falling else _later(diagonal, over, largest, T))]
+    candidates = [_by_distance(np.arange(q), largest, 0.0 if falling else _later(diagonal, over, largest, T), q)]
     candidates += [float(form) for form, holds in zip(sums, (rows, columns), strict=True) if holds]
     if period is not None:
         candidates.append(float(interval.max()))
@@ -200,12 +200,16 @@ def _later(
     return max(seen, rest)
 
 
-def _by_distance(largest: FloatArray, later: float) -> float:
-    """q·g(0) + 2·Σ(q−d)·g(d), with g(d) the largest entry at distance d or more."""
-    g = np.maximum.accumulate(np.append(largest, later)[::-1])[::-1][:-1]
-    weights = 2.0 * np.arange(len(g), 0, -1)
-    weights[0] /= 2
-    return float(weights @ g)
+def _by_distance(
+    starts: Sequence[int] | IntArray, largest: Sequence[float] | FloatArray, later: float, q: int
+) -> float:
+    """q·g(0) + 2·Σ(q−d)·g(d), with g(d) the largest entry at distance d or more; `largest` are those from each start to
+    before the next one, `later` of those from q on."""
+    g = np.maximum.accumulate(np.append(largest, later)[::-1])[::-1]
+    d = np.asarray([*starts, q], dtype=np.float64)
+    counts = np.diff(d) * (2 * q - d[:-1] - d[1:] + 1)  # twice the sum of q − d over a range of distances
+    counts[0] = q
+    return float(counts @ g[:-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,11 +376,7 @@ def _bounded_sum(over: Callable[[int, int | None], float], q: int, falling: bool
         stop = at + max(1, at // 4)
         largest[-1] = max(largest[-1], over(at, stop - 1))
         at, later = stop, over(stop, None)
-    g = np.maximum.accumulate(np.append(largest, later)[::-1])[::-1]
-    d = np.asarray([*starts, q], dtype=np.float64)
-    counts = np.diff(d) * (2 * q - d[:-1] - d[1:] + 1)  # twice the sum of q − d over a range of distances
-    counts[0] = q
-    return float(counts @ g[:-1])
+    return _by_distance(starts, largest, later, q)
 
 
 def _toeplitz_lag(f: Exponentials, T: int, lag: int) -> float:
