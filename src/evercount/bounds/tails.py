@@ -193,7 +193,7 @@ def _radius(tree: PureFactorization, beta: float, ticks: int, outputs: int) -> f
 def _groups(tree: PureFactorization, ticks: int) -> tuple[FloatArray, IntArray, FloatArray]:
     """(std at rate 1, equal numbers, number of ticks) of groups of ticks that together are all of them."""
     if isinstance(tree, DigitTree) and not isinstance(tree, WindowTree):
-        part = tree if tree.horizon == ticks else DigitTree(ticks, tree.base, tree.balanced)
+        part = tree if tree.horizon == ticks else DigitTree(ticks, tree.base)
         counts = part.weight_counts()
         weight = np.flatnonzero(counts)
         return math.sqrt(2) * tree.levels * np.sqrt(weight), weight, counts[weight].astype(np.float64)

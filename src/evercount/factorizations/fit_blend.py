@@ -334,15 +334,9 @@ class _Model:
             values = losses(self.log_stds(x + steps, views))
             return float(values[0]), (values[1:] - values[0]) / DIFFERENCE
 
+        limits = [(-LARGEST_SHARE, LARGEST_SHARE)] * size
         found = [
-            minimize(
-                loss,
-                start,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=[(-LARGEST_SHARE, LARGEST_SHARE)] * size,
-                options={"maxiter": STEPS},
-            )
+            minimize(loss, start, jac=True, method="L-BFGS-B", bounds=limits, options={"maxiter": STEPS})
             for start in (starts or [np.full(size, logit) for logit in STARTS])
         ]
         best = min(found, key=lambda result: float(result.fun))
@@ -371,11 +365,8 @@ class _Model:
 @lru_cache(maxsize=256)
 def _lags(count: int) -> tuple[FloatArray, FloatArray]:
     """Lags that stand for 0 … count − 1, and how many each stands for."""
-    lags, counts, at = (
-        [float(lag) for lag in range(min(count, SINGLE_LAGS))],
-        [1.0] * min(count, SINGLE_LAGS),
-        SINGLE_LAGS,
-    )
+    single, at = min(count, SINGLE_LAGS), SINGLE_LAGS
+    lags, counts = [float(lag) for lag in range(single)], [1.0] * single
     while at < count:
         step = min(at // 8, count - at)
         lags.append(at + (step - 1) / 2)

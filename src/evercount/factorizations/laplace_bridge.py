@@ -31,8 +31,7 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
-from evercount.factorizations.base import check_known_horizon
-from evercount.factorizations.laplace_trees import LARGEST_TICKS, PureFactorization, Rows, node_variance
+from evercount.factorizations.laplace_trees import PureFactorization, Rows, check_pure_horizon, node_variance
 
 UNITS = 1 << 24  # shares are whole multiples of ε/UNITS
 FINE, COARSE, DEEP = 6, 4, 6
@@ -169,9 +168,7 @@ class Bridge(BridgeFactorization):
     name = "bridge"
 
     def __init__(self, horizon: int, design: Design | None = None, integers: bool = False) -> None:
-        T = check_known_horizon(horizon)
-        if T > LARGEST_TICKS:
-            raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {T}")
+        T = check_pure_horizon(horizon)
         self.horizon: int = T
         self._design = design_for(T) if design is None else design
         self.branching = self._design.branching
