@@ -33,6 +33,7 @@ from evercount.mechanisms.calibrate import Noise, noise_key
 from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
+from evercount.privacy.gaussian import round_down
 
 
 def grid_units(l1: float, grid: float) -> int:
@@ -49,10 +50,7 @@ def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> 
     **Guarantee.** The inequality holds in exact arithmetic. Test:
     tests/mechanisms/test_laplace_stream.py::test_rates_round_down.
     """
-    exact = Fraction(epsilon) / (grid_units(l1, grid) * share)
-    rate = float(exact)
-    if Fraction(rate) > exact:
-        rate = math.nextafter(rate, 0.0)
+    rate = round_down(Fraction(epsilon) / (grid_units(l1, grid) * share))
     return min(check_rate(rate, epsilon), LARGEST_RATE)
 
 

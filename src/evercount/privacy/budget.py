@@ -6,7 +6,6 @@ and the calibration that turns the promise into noise. It holds numbers only and
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -232,9 +231,7 @@ class Budget:
         >>> round(Budget.from_rho(0.5, 1e-6).epsilon, 3)
         4.887
         """
-        mu = math.sqrt(2 * check_positive("rho", rho))
-        while Fraction(mu) ** 2 > 2 * Fraction(float(rho)):
-            mu = math.nextafter(mu, 0.0)
+        mu = gaussian.root_down(2 * Fraction(check_positive("rho", rho)))
         return cls.from_mu(mu, delta, adjacency, unit, **caps)
 
     @property
@@ -286,10 +283,7 @@ class Budget:
                 f"the numerical error needs delta {reserved!r} and the budget has {self.delta!r}: nothing is left for "
                 "the noise. Choose a larger delta or compute with more bits."
             )
-        left = self.delta - reserved
-        if Fraction(left) + Fraction(reserved) > Fraction(self.delta):
-            left = math.nextafter(left, 0.0)
-        return replace(self, delta=left)
+        return replace(self, delta=gaussian.round_down(Fraction(self.delta) - Fraction(reserved)))
 
     # -- words and data --------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from evercount._validate import check_delta, check_number
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
+from evercount.privacy.gaussian import round_down, round_up
 from evercount.privacy.guarantee_text import MANUAL
 from evercount.privacy.time_range import TimeRange, lies_in_one_range, met_at_once
 
@@ -346,17 +347,6 @@ def epsilon_of(mu: float, pure: Fraction, delta: float) -> float:
     while low < (middle := low + 0.5 * (high - low)) < high:
         low, high = (low, middle) if mixed_delta_upper(mu, pure, middle) <= delta else (middle, high)
     return high
-
-
-def round_down(exact: Fraction) -> float:
-    """The largest double that is not above."""
-    near = float(exact)
-    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
-
-
-def round_up(exact: Fraction) -> float:
-    """The least double that is not below."""
-    return -round_down(-exact)
 
 
 def check_one_unit(costs: Sequence[Cost]) -> None:

@@ -174,8 +174,7 @@ def multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:
     """
     mu = mu_of(epsilon, delta)
     if calibration == "tight":
-        tight = 1.0 / mu
-        return tight if Fraction(tight) * Fraction(mu) >= 1 else math.nextafter(tight, math.inf)
+        return round_up(1 / Fraction(mu))
     if epsilon >= 1:
         raise ParameterError(
             f"calibration {calibration!r} is proved for epsilon < 1 only, and epsilon is {epsilon!r}. Use "
@@ -191,6 +190,25 @@ def multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:
             "calibration='tight'."
         )
     return found
+
+
+def round_down(exact: Fraction) -> float:
+    """The largest double that is not above."""
+    near = float(exact)
+    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
+
+
+def round_up(exact: Fraction) -> float:
+    """The least double that is not below."""
+    return -round_down(-exact)
+
+
+def root_down(square: Fraction) -> float:
+    """The largest double whose square is not above, but for one or two units in the last place."""
+    root = math.sqrt(round_down(square))
+    while Fraction(root) ** 2 > square:
+        root = math.nextafter(root, 0.0)
+    return root
 
 
 def _at_least_zero(epsilon: float) -> float:

@@ -88,7 +88,7 @@ class ExactStream(NoiseStream):
         self.limit = check_whole("limit", limit, 1, factorization.horizon or MOST_TICKS)
         self._secret = secret
         self.names = names
-        self._noise = ExactNoise(secret) if names is None else ExactNoise(secret, names)
+        self._noise = ExactNoise(secret, names)
         # twice the error of the integers: lemma 11
         self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits
         self._state: FloatArray = np.zeros((2, self.kernel.rows, self.cells))
