@@ -191,11 +191,6 @@ def most_ones(T: int) -> int:
     return max([T.bit_count(), *((T >> (i + 1)).bit_count() + i for i in range(T.bit_length()) if T >> i & 1)])
 
 
-def binary_levels(T: int) -> int:
-    """⌊log₂T⌋ + 1: to how many nodes of the binary mechanism one event of a stream of T ticks belongs."""
-    return check_count("T", T).bit_length()
-
-
 @_of_horizons
 def binary_norm(t: IntArray) -> FloatArray:
     """The exact norm of the binary mechanism: √(largest popcount of a t ≤ T)·√(⌊log₂T⌋ + 1).
@@ -203,7 +198,7 @@ def binary_norm(t: IntArray) -> FloatArray:
     >>> round(binary_norm(65536), 4)
     16.4924
     """
-    return np.sqrt([float(most_ones(n) * binary_levels(n)) for n in t.tolist()])
+    return np.sqrt([float(most_ones(n) * n.bit_length()) for n in t.tolist()])
 
 
 def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
@@ -223,6 +218,6 @@ def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
     >>> binary_std(8, [7, 8]).round(4).tolist()
     [3.4641, 2.0]
     """
-    factor = check_positive("multiplier", multiplier) * math.sqrt(binary_levels(T))
+    factor = check_positive("multiplier", multiplier) * math.sqrt(check_count("T", T).bit_length())
     # popcounts come as 8-bit numbers, whose square root would be a half-precision float
     return over_ticks(t, lambda n: factor * np.sqrt(np.bitwise_count(n).astype(np.float64)), "t", T)

@@ -98,11 +98,7 @@ def _largest_sum(factorization: Factorization, q: int, period: int | None) -> fl
 
 def _tree_sum(q: int, levels: int) -> float:
     """Σ_nodes |node ∩ J|² of a binary tree: on each level largest where the nodes are full, one after the other."""
-    total = 0
-    for level in range(levels):
-        whole, rest = divmod(q, 1 << level)
-        total += (whole << 2 * level) + rest**2
-    return float(total)
+    return float(sum((q >> level << 2 * level) + (q % (1 << level)) ** 2 for level in range(levels)))
 
 
 def gram_sum(gram: FloatArray, q: int, period: int | None = None) -> float:

@@ -215,8 +215,7 @@ class EndlessBridgeNoise(EpochNoise):
         return bridge_noise(self.tree.tree(epoch), *self._calibration, self.cells, self._secret, self.first_cell)
 
     def total(self, epoch: int) -> IntArray:
-        drawn: IntArray = self.inside(epoch).draw(np.zeros(1, np.int64), self.tree.tree(epoch).top_shares)[0]
-        return drawn
+        return np.asarray(self.inside(epoch).draw(np.zeros(1, np.int64), self.tree.tree(epoch).top_shares)[0])
 
 
 class HybridNoise(EpochNoise):
@@ -232,8 +231,7 @@ class HybridNoise(EpochNoise):
     def total(self, epoch: int) -> IntArray:
         rate = node_rate(*self._calibration, self.tree.total_share)
         source = ExactLaplace(self._secret.derive("pure epochs"))
-        drawn: IntArray = source.draw([epoch], rate, self.cells, self.first_cell)[0]
-        return drawn
+        return np.asarray(source.draw([epoch], rate, self.cells, self.first_cell)[0])
 
 
 def round_to_grid(noise: AnyArray, bits: int) -> AnyArray:

@@ -44,17 +44,16 @@ class NoiseStream(ABC):
         It reaches back to the first tick of the last block that was asked for, so that a step that failed after its
         noise was drawn can be tried again. The array must not be changed.
         """
-        start, block = self._last_block if self._last_block is not None else (self.tick + 1, None)
+        start, block = self._last_block or (self.tick + 1, self.take(0))
         if not start <= first <= self.tick + 1:
             raise ParameterError(f"noise of tick {first} is gone: the next tick is {self.tick + 1}")
-        drawn = None if block is None else block[first - start :]
-        missing = ticks if drawn is None else ticks - len(drawn)
-        if missing > 0 or drawn is None:
+        drawn = block[first - start :]
+        if len(drawn) < ticks:
             if self._taking:
                 raise EvercountError("the noise was interrupted in the middle of a tick; restore the newest snapshot")
             self._taking = True
-            fresh = self.take(missing)
-            drawn = np.concatenate([drawn, fresh]) if drawn is not None and len(drawn) else fresh
+            fresh = self.take(ticks - len(drawn))
+            drawn = np.concatenate([drawn, fresh]) if len(drawn) else fresh
             self._last_block = (first, drawn)
             self._taking = False
         return drawn[:ticks]

@@ -134,14 +134,9 @@ class ExactNoise:
             for cell in range(0, cells, width):
                 here = slice(draw, draw + rows), slice(cell, cell + width)
                 words, k = self._kept(counters(draws[here[0]], which[here[1]]))
-                part = out[here]
-                for array, numbers in (
-                    (part.sign, 1 - 2 * (words.view(np.int8)[:, 24] & 1)),  # the lowest byte of the last word
-                    (part.integer, k),
-                    (part.fraction_hi, words[:, 0]),
-                    (part.fraction_lo, words[:, 1]),
-                ):
-                    array[:] = numbers.reshape(part.shape)
+                sign = 1 - 2 * (words.view(np.int8)[:, 24] & 1)  # the lowest byte of the last word
+                for part, numbers in zip(vars(out[here]).values(), (sign, k, words[:, 0], words[:, 1]), strict=True):
+                    part[:] = numbers.reshape(part.shape)
         for array in vars(out).values():
             array.flags.writeable = False
         return out

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, SupportsIndex
 
-from evercount._validate import stated
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
 from evercount.privacy.accounts import Filter
 from evercount.privacy.budget import Budget
 from evercount.privacy.composition import Cost, as_cost, check_one_unit, compose
+from evercount.privacy.guarantee_text import stated_promise
 from evercount.privacy.ledger_file import LedgerFile
 from evercount.privacy.time_range import TimeRange
 
@@ -180,12 +180,10 @@ class Ledger:
         '1 stream, together epsilon=0.5, delta=0, of a total of epsilon=1, delta=1e-06.'
         """
         costs = [*(entry.cost for entry in self._entries), *more]
-        total = f"epsilon={stated(self.total.epsilon)}, delta={stated(self.total.delta)}"
         if not costs:
-            return f"no stream yet, of a total of {total}."
-        spent = compose(costs)
+            return f"no stream yet, of a total of {stated_promise(self.total)}."
         count = f"{len(costs)} stream{'s' * (len(costs) > 1)}"
-        return f"{count}, together epsilon={stated(spent.epsilon)}, delta={stated(spent.delta)}, of a total of {total}."
+        return f"{count}, together {stated_promise(compose(costs))}, of a total of {stated_promise(self.total)}."
 
     @property
     def entries(self) -> tuple[Entry, ...]:
