@@ -118,9 +118,8 @@ class Growth:
                 f"{self.name} needs exactly {', '.join(self.parameters)}, not {', '.join(sorted(params)) or 'nothing'}."
             )
         values = {key: check_positive(key, value) for key, value in params.items()}
-        formula: Callable[..., float] = self._formula
         try:
-            value = formula(**values)
+            value = self._formula(**values)
         except (ValueError, ZeroDivisionError, OverflowError):
             value = math.nan
         if not 0 < value < math.inf:

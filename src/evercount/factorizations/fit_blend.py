@@ -171,10 +171,7 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
         n = np.sqrt(columns) / c
         R, inverse = e[:, None] * F / n, n[:, None] * H / e
         noise = np.cumsum(inverse, axis=0)
-        views = []
-        for width in model.widths:
-            views.append(noise.copy())
-            views[-1][width:] -= noise[:-width]
+        views = [np.concatenate([noise[:width], noise[width:] - noise[:-width]]) for width in model.widths]
         variances = np.concatenate(
             [np.square(view).sum(axis=1) / to**2 for view, to in zip(views, targets, strict=True)]
         )

@@ -23,6 +23,9 @@ from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
 from evercount.factorizations.row_weighted import EVALUATION_ERROR, SquareRoot, Weighted, Weights, bow_terms, knot_sums
 from evercount.factorizations.trees import BinaryTree, Honaker, HonakerFull
 
+Diagonals = Callable[[int], FloatArray]
+Bounds = Callable[[int, int | None], float]
+
 ROUNDING_MARGIN = 1e-8
 """B is raised by this fraction: far more than the relative rounding error of its positive sums."""
 MOST_TICKS, MOST_ENTRIES = 2**16, 2**25
@@ -150,13 +153,7 @@ def dense_sum(
 
 
 def _exact_sum(
-    diagonal: Callable[[int], FloatArray],
-    over: Callable[[int, int | None], float],
-    T: int,
-    q: int,
-    period: int | None,
-    rows: bool,
-    columns: bool,
+    diagonal: Diagonals, over: Bounds, T: int, q: int, period: int | None, rows: bool, columns: bool
 ) -> float:
     """The least of U_q for rows, U_q for columns, the bound by distances and the largest sum over an interval.
 
@@ -184,9 +181,7 @@ def _exact_sum(
     return min(candidates)
 
 
-def _later(
-    diagonal: Callable[[int], FloatArray], over: Callable[[int, int | None], float], largest: FloatArray, T: int
-) -> float:
+def _later(diagonal: Diagonals, over: Bounds, largest: FloatArray, T: int) -> float:
     """A bound of all entries at distance q or more, from bounds and, where these are large, from diagonals."""
     lag, seen, rest = len(largest), 0.0, 0.0
     while lag < T and (rest := over(lag, None)) > max(seen, float(largest[-1])):
@@ -236,7 +231,7 @@ class Family:
             return _endless_family(member.weights, head, falls)
         return cls(filter_.forward(), head, eta, n, member.horizon, falls)
 
-    def diagonals(self) -> Callable[[int], FloatArray]:
+    def diagonals(self) -> Diagonals:
         """From d to all G(i, i+d), in O(T·order) each."""
         assert self.horizon is not None
         T = self.horizon
@@ -259,7 +254,7 @@ class Family:
         return diagonal
 
     @cached_property
-    def over(self) -> Callable[[int, int | None], float]:
+    def over(self) -> Bounds:
         """A bound of all entries at distances from a first to a last one (None: and beyond)."""
         if self.head or self.horizon is None:
             return _Blocks.of(self).over
@@ -360,7 +355,7 @@ def _split(knots: IntArray) -> IntArray:
     )
 
 
-def _bounded_sum(over: Callable[[int, int | None], float], q: int, falling: bool) -> float:
+def _bounded_sum(over: Bounds, q: int, falling: bool) -> float:
     """The bound by distances from bounds over ranges of distances: for long or endless streams."""
     starts = [*range(min(q, SINGLE_LAGS))]
     while (at := starts[-1] + max(1, starts[-1] // SINGLE_LAGS)) < q:

@@ -131,8 +131,7 @@ def build_noise(
         raise ParameterError("a part of the cells has no noise of periods")
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
     most = 2 * budget.noise_multiplier() * norm / grid
-    cap = min(NUMERIC_DELTA, budget.delta / 16)
-    reserved, limit = _numeric_price(factorization, most, cells, budget.epsilon, horizon, touched, cap)
+    reserved, limit = _numeric_price(factorization, most, cells, budget, horizon, touched)
     if reserved > budget.delta / 2:
         raise ParameterError(
             f"delta={budget.delta:g} is too small for exact arithmetic here, which needs {reserved:.3g} of it; "
@@ -185,13 +184,7 @@ def _continued(sigma: float, dumped: Mapping[str, Any] | None) -> float:
 
 
 def _numeric_price(
-    factorization: Factorization,
-    scale: float,
-    cells: int,
-    epsilon: float,
-    horizon: int | None,
-    touched: int | None,
-    cap: float,
+    factorization: Factorization, scale: float, cells: int, budget: Budget, horizon: int | None, touched: int | None
 ) -> tuple[float, int]:
     """(numeric δ, last tick that it covers).
 
@@ -200,6 +193,7 @@ def _numeric_price(
     tests/mechanisms/test_fresh_noise.py::test_only_touched_ticks_cost_anything and
     tests/factorizations/test_periods.py::test_only_the_periods_that_a_unit_touches_cost_anything.
     """
+    epsilon, cap = budget.epsilon, min(NUMERIC_DELTA, budget.delta / 16)
     if not isinstance(factorization, Fresh | Periods):
         limit = numeric_horizon(factorization, scale, cells, epsilon, cap) if horizon is None else horizon
         return numeric_delta(factorization, scale, cells, epsilon, limit), limit
