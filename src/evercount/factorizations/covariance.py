@@ -124,8 +124,7 @@ class Covariance:
         B, c = P[:, :d, :d], P[:, :d, d]
         D = decay[:, :, np.newaxis] * decay[:, np.newaxis]
         for k in range(len(blocks)):
-            np.multiply(D[k], B[k], out=B[k + 1])
-            B[k + 1] += fresh[k, :d, :d]
+            B[k + 1] = D[k] * B[k] + fresh[k, :d, :d]
         mixed = np.matmul(B[:-1], from_buffers[:, :, np.newaxis])[:, :, 0]
         fresh[:, :d, d] += decay * mixed
         for k in range(len(blocks)):

@@ -138,18 +138,7 @@ def largest_scales(scale: FloatArray, alpha: FloatArray, start: FloatArray, end:
     return np.maximum(old, np.maximum(alpha * passed, (1 - alpha) * ahead))
 
 
-class BridgeFactorization(PureFactorization):
-    """What bridges with and without a horizon share: norms of differences come for many pairs at once."""
-
-    column_norm = math.inf
-    units = UNITS
-
-    def difference_norm(self, earlier: int, later: int) -> float:
-        earlier, later = self._check_pair(earlier, later)
-        return float(self.difference_norms(np.asarray([earlier]), np.asarray([later]))[0])
-
-
-class Bridge(BridgeFactorization):
+class Bridge(PureFactorization):
     """The bridge for one horizon; the least error of the pure mechanisms.
 
     **Guarantee.** For every path from the top to a leaf the shares add up to UNITS exactly, and L·R = M in exact
@@ -166,6 +155,8 @@ class Bridge(BridgeFactorization):
     """
 
     name = "bridge"
+    column_norm = math.inf
+    units = UNITS
 
     def __init__(self, horizon: int, design: Design | None = None, integers: bool = False) -> None:
         T = check_pure_horizon(horizon)
@@ -278,12 +269,10 @@ class Bridge(BridgeFactorization):
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         at = self._check_ticks(ticks)
-        out = np.empty(at.size)
-        flat = at.ravel()
+        out, flat = np.empty(at.size), at.ravel()
         for start in range(0, at.size, _TICKS_AT_ONCE):
-            for level, _, split, row, child in self._descend(flat[start : start + _TICKS_AT_ONCE]):
-                if level == self.levels - 1:
-                    out[start : start + _TICKS_AT_ONCE] = split.variance[row, child + 1]
+            *_, (_, _, split, row, child) = self._descend(flat[start : start + _TICKS_AT_ONCE])
+            out[start : start + _TICKS_AT_ONCE] = split.variance[row, child + 1]
         return np.sqrt(out / 2).reshape(at.shape)
 
     def worst_row(self) -> tuple[int, float]:

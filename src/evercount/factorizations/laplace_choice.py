@@ -26,7 +26,6 @@ from evercount.factorizations.laplace_bridge import (
     NARROW,
     UNITS,
     Bridge,
-    BridgeFactorization,
     Design,
     largest_scales,
 )
@@ -78,7 +77,7 @@ def epoch_bridge(epoch: int, integers: bool, ticks: int | None = None) -> EpochB
     return EpochBridge(math.prod(shape) if ticks is None else ticks, Design(shape, coefficients), integers)
 
 
-class EndlessBridge(BridgeFactorization, EndlessTree):
+class EndlessBridge(EndlessTree):
     """The bridge without a horizon; the least error of the pure mechanisms that need none. It serves 2^40 ticks.
 
     **Guarantee.** A tick lies in the tree of one epoch, and the shares on its path, the epoch's total included, add up

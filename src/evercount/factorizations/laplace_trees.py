@@ -76,6 +76,10 @@ class PureFactorization(Factorization):
         single number: tails follow from the last two (`bounds/tails.py`).
         """
 
+    def difference_norm(self, earlier: int, later: int) -> float:
+        earlier, later = self._check_pair(earlier, later)
+        return float(self.difference_norms(np.asarray([earlier]), np.asarray([later]))[0])
+
     def suspects(self, ticks: int) -> list[int]:
         """Ticks, none above `ticks`, one of which has the largest std of the first `ticks`."""
         # Empty where none are known; with a horizon, `ticks` must be that.
@@ -211,10 +215,9 @@ class DigitTree(PureFactorization):
             ticks += [head + d * self.base**place + tail for d in (digit - 1, -self.low) if -self.low <= d < digit]
         return self._worst_of([t for t in ticks if t >= 1])
 
-    def difference_norm(self, earlier: int, later: int) -> float:
+    def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
         """The nodes that only one of the two prefixes uses."""
-        earlier, later = self._check_pair(earlier, later)
-        return math.sqrt(int(self.apart([earlier], [later])[0]))
+        return np.sqrt(self.apart(earlier, later).astype(np.float64))
 
     def apart(self, earlier: npt.ArrayLike, later: npt.ArrayLike) -> IntArray:
         """How many nodes make up the difference of two prefixes."""
@@ -384,8 +387,5 @@ def _epoch_tree(epoch: int, binary: bool) -> DigitTree:
 def best_base(horizon: int) -> int:
     """The odd base whose balanced tree has the least mean squared error over the horizon."""
 
-    def cost(base: int) -> int:
-        tree = DigitTree(horizon, base)
-        return tree.total_weight() * tree.levels**2
-
-    return min(BASES, key=cost)
+    trees = (DigitTree(horizon, base) for base in BASES)
+    return min(trees, key=lambda tree: tree.total_weight() * tree.levels**2).base

@@ -257,7 +257,7 @@ class Family:
     def over(self) -> Bounds:
         """A bound of all entries at distances from a first to a last one (None: and beyond)."""
         if self.head or self.horizon is None:
-            return _Blocks.of(self).over
+            return _Blocks(self).over
         horizon = self.horizon  # `square-root`
         return lambda start, _: _toeplitz_lag(self.f, horizon, start)
 
@@ -268,7 +268,6 @@ def _endless_family(weights: Weights, head: float, falls: tuple[bool, bool]) -> 
     return Family(weights.filter.forward(), head, weights.eta, weights.n, None, falls)
 
 
-@dataclass(frozen=True, eq=False)
 class _Blocks:
     """Bounds of V (upper) and of n (lower) on blocks between knots; the last one is the time from the last knot on.
 
@@ -276,21 +275,10 @@ class _Blocks:
     factorization is ignored here.
     """
 
-    knots: IntArray
-    rates: FloatArray
-    V: FloatArray
-    """(blocks, order): the largest V_a over the smallest n."""
-    diagonal: FloatArray
-    """(blocks,): the largest Σ_a V_a + head·φ over the smallest n."""
-    n: tuple[FloatArray, ...]
-    """Level k has the least n of 2^k knots from each one on."""
-    endless: bool
-
-    @classmethod
-    def of(cls, family: Family) -> _Blocks:
-        endless = family.horizon != int(family.eta.knots[-1]) + 1
-        knots, f = family.eta.knots if endless else _split(family.eta.knots), family.f
-        lengths = np.diff(knots)
+    def __init__(self, family: Family) -> None:
+        endless = self.endless = family.horizon != int(family.eta.knots[-1]) + 1
+        knots = self.knots = family.eta.knots if endless else _split(family.eta.knots)
+        f, self.rates, lengths = family.f, family.f.rates, np.diff(knots)
         wide = np.append(lengths > 1, False)
         eta, n = (np.interp(knots, line.knots, line.values) for line in (family.eta, family.n))
         phi = eta**-2.0
@@ -308,12 +296,14 @@ class _Blocks:
         np.add.at(V.T, a, (S * f.weights[b]).T)
         np.add.at(V.T, b, (S * np.where(a == b, 0.0, f.weights[a])).T)
         V *= f.weights
-        levels = [n]
-        while (step := 1 << len(levels) - 1) * 2 <= len(n):
-            levels.append(np.minimum(levels[-1][:-step], levels[-1][step:]))
-        return cls(
-            knots, f.rates, V / low[:, None], (V.sum(axis=1) + family.head * phi) / low**2, tuple(levels), endless
-        )
+        self.V = V / low[:, None]
+        """(blocks, order): the largest V_a over the smallest n."""
+        self.diagonal = (V.sum(axis=1) + family.head * phi) / low**2
+        """(blocks,): the largest Σ_a V_a + head·φ over the smallest n."""
+        self.n = [n]
+        """Level k has the least n of 2^k knots from each one on."""
+        while (step := 1 << len(self.n) - 1) * 2 <= len(n):
+            self.n.append(np.minimum(self.n[-1][:-step], self.n[-1][step:]))
 
     def over(self, start: int, stop: int | None) -> float:
         """A bound of all entries at distances from `start` to `stop` (None: and beyond)."""

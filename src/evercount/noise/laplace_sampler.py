@@ -108,13 +108,10 @@ class ExactLaplace:
     def _search(u: int, read: int, guess: int, rate: float) -> int | None:
         """The k with t_{k+1} ≤ u < t_k for every continuation of the bits read, or None."""
         k = max(guess, 0)
-        below = reaches(u, read, k, rate)
-        while below is False:
+        while (below := reaches(u, read, k, rate)) is False:
             k -= 1
-            below = reaches(u, read, k, rate)
         while below:
-            below = reaches(u, read, k + 1, rate)
-            if below is False:
+            if (below := reaches(u, read, k + 1, rate)) is False:
                 return k
             k += 1
         return None

@@ -306,11 +306,8 @@ class Normals:
         Returns:
             An array of the same shape.
         """
-        magnitude = self.fraction_lo * 2.0**-128
-        magnitude += self.fraction_hi * 2.0**-64
-        magnitude += self.integer
-        magnitude *= self.sign
-        return np.asarray(magnitude, dtype=np.float64)
+        magnitude = self.fraction_lo * 2.0**-128 + self.fraction_hi * 2.0**-64 + self.integer
+        return np.asarray(magnitude * self.sign, dtype=np.float64)
 
     def to_ints(self) -> npt.NDArray[np.object_]:
         """The exact values z · 2^128 as Python integers.
@@ -318,9 +315,8 @@ class Normals:
         Returns:
             An array of the same shape.
         """
-        magnitude = (self.integer.astype(object) << 64) + self.fraction_hi.astype(object)
-        magnitude = (magnitude << 64) + self.fraction_lo.astype(object)
-        return np.asarray(magnitude * self.sign.astype(object), dtype=object)
+        sign, integer, high, low = (part.astype(object) for part in vars(self).values())
+        return np.asarray(sign * ((integer << 128) + (high << 64) + low), dtype=object)
 
     def slices(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Three doubles each: multiples of 2^−20, multiples of 2^−40 below 2^−20, and the rest below 2^−40.

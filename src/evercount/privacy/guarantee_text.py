@@ -267,9 +267,8 @@ def _cap(budget: Budget, enforced: Enforced, tick: str) -> str:
     if not counted:
         return "however many events that is"
     anew = ", and anew in the next period" if budget.period is not None else ""
-    if enforced == "caller":
-        return f"the caller promised to count at most {counted}{anew}"
-    return f"evercount counts at most {counted}{anew}"
+    who = "the caller promised to count" if enforced == "caller" else "evercount counts"
+    return f"{who} at most {counted}{anew}"
 
 
 def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = MANUAL) -> str:

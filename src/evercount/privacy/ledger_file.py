@@ -226,10 +226,9 @@ class LedgerFile:
             self._write_head()
 
     def _write(self, content: bytes) -> None:
-        os.lseek(self._handle, self._length, os.SEEK_SET)
         done = 0
         while done < len(content):
-            done += os.write(self._handle, content[done:])
+            done += os.pwrite(self._handle, content[done:], self._length + done)
         os.fsync(self._handle)
         self._length += len(content)
 
