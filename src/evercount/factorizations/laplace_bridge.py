@@ -215,13 +215,9 @@ class Bridge(PureFactorization):
     @staticmethod
     def _inside(blocks: Blocks, split: Split, row: IntArray, child: IntArray, index: IntArray) -> Blocks:
         """Children of these blocks, as blocks of the next level."""
-        return Blocks(
-            index,
-            blocks.left[row] - split.shares[row, child],
-            split.variance[row, child],
-            split.variance[row, child + 1],
-            split.cov[row, child],
-        )
+        left = blocks.left[row] - split.shares[row, child]
+        start, end = split.variance[row, child], split.variance[row, child + 1]
+        return Blocks(index, left, start, end, split.cov[row, child])
 
     def _descend(self, ticks: IntArray) -> Iterator[tuple[int, Blocks, Split, IntArray, IntArray]]:
         """Per level: the distinct blocks that hold these ticks, their children, and each tick's (block, child)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,12 +22,12 @@ from evercount.mechanisms.composed_noise import ONE_BY_ONE, FreshStream, NamedNo
 from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
-from evercount.mechanisms.noise_stream import NoiseStream
+from evercount.mechanisms.noise_stream import Facts, NoiseStream
 from evercount.noise import Secret
 from evercount.privacy import Budget
 
 
-def declaration_fingerprint(declaration: Mapping[str, Any], engine: Factorization, sigma: float) -> str:
+def declaration_fingerprint(declaration: Facts, engine: Factorization, sigma: float) -> str:
     """A digest of a whole declaration: what is asked, how noise is correlated, and how much of it there is.
 
     σ and the numbers of the factorization belong to it: the same normals at two scales would reveal each other.
@@ -42,11 +42,7 @@ def declaration_fingerprint(declaration: Mapping[str, Any], engine: Factorizatio
 
 
 def noise_key(
-    secret: Secret | None,
-    dumped: Mapping[str, Any] | None,
-    declaration: Mapping[str, Any] | None,
-    engine: Factorization,
-    sigma: float,
+    secret: Secret | None, dumped: Facts | None, declaration: Facts | None, engine: Factorization, sigma: float
 ) -> tuple[Secret, str | None]:
     """(key, fingerprint) of noise that goes on from its dumped state, or begins with the secret.
 
@@ -106,7 +102,7 @@ def build_noise(
     horizon: int | None,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
-    declaration: Mapping[str, Any] | None = None,
+    declaration: Facts | None = None,
     names: Sequence[str] | None = None,
     part: range | None = None,
     touched: int | None = None,
@@ -169,7 +165,7 @@ def build_noise(
     return Noise(stream, sigma, reserved, limit, key, fingerprint)
 
 
-def _continued(sigma: float, dumped: Mapping[str, Any] | None) -> float:
+def _continued(sigma: float, dumped: Facts | None) -> float:
     """The σ that is needed, or that of the dumped stream: another special function may differ in the last digits.
 
     **Guarantee.** The result is at least `sigma`·(1 − SIGMA_TOLERANCE). Test:
@@ -259,7 +255,7 @@ def build_revisions(
     cells: int,
     horizon: int | None,
     make: MakeDay,
-    declaration: Mapping[str, Any],
+    declaration: Facts,
     *,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,

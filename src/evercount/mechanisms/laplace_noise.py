@@ -10,7 +10,6 @@ import json
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -30,7 +29,7 @@ from evercount.factorizations.laplace_trees import (
     Rows,
 )
 from evercount.mechanisms.calibrate import Noise, noise_key
-from evercount.mechanisms.noise_stream import NoiseStream
+from evercount.mechanisms.noise_stream import Facts, NoiseStream
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
 from evercount.privacy.gaussian import round_down
@@ -354,7 +353,7 @@ def build_pure(
     epsilon: float,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
-    declaration: Mapping[str, Any] | None = None,
+    declaration: Facts | None = None,
     part: range | None = None,
 ) -> Noise:
     """Noise that makes the whole stream ε-DP with δ = 0; what `build_noise` returns for a pure budget.

@@ -14,6 +14,8 @@ import numpy as np
 from evercount._validate import FloatArray
 from evercount.errors import EvercountError, ParameterError, SnapshotError
 
+Facts = Mapping[str, Any]  # plain data: JSON values and arrays, such as a dump or a declaration
+
 
 class NoiseStream(ABC):
     """Noise of one stream: row t is scale·(L z)_t for one z that is drawn once and never again.
@@ -137,7 +139,7 @@ def join_cells(noise: NoiseStream, old: int, new: int) -> dict[str, Any]:
     return JoinedNoise([*before, Cohort(joining, new, base)]).dump()
 
 
-def cohort_states(state: Mapping[str, Any]) -> list[tuple[range, FloatArray, dict[str, Any]]]:
+def cohort_states(state: Facts) -> list[tuple[range, FloatArray, dict[str, Any]]]:
     """(cells, base, state) of each cohort of a dump of `JoinedNoise`; SnapshotError where it is damaged."""
     found, first = [], 0
     for one in state["joined"]:

@@ -17,7 +17,7 @@ from typing import ClassVar, NoReturn, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import BoolArray, FloatArray, UIntArray, check_count
+from evercount._validate import AnyArray, BoolArray, FloatArray, UIntArray, check_count
 from evercount.errors import ParameterError, TooLarge
 from evercount.noise.prf import (
     ATTEMPTS,
@@ -135,7 +135,8 @@ class ExactNoise:
                 here = slice(draw, draw + rows), slice(cell, cell + width)
                 words, k = self._kept(counters(draws[here[0]], which[here[1]]))
                 sign = 1 - 2 * (words.view(np.int8)[:, 24] & 1)  # the lowest byte of the last word
-                for part, numbers in zip(vars(out[here]).values(), (sign, k, words[:, 0], words[:, 1]), strict=True):
+                found: list[AnyArray] = [sign, k, words[:, 0], words[:, 1]]
+                for part, numbers in zip(vars(out[here]).values(), found, strict=True):
                     part[:] = numbers.reshape(part.shape)
         for array in vars(out).values():
             array.flags.writeable = False

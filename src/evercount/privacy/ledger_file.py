@@ -76,9 +76,7 @@ class LedgerFile:
         self._handle = open_private(self.path, os.O_RDWR | os.O_CREAT)
         _OPEN.add(self)
         self._lock(wait)
-        os.lseek(self._handle, 0, os.SEEK_SET)
-        with os.fdopen(os.dup(self._handle), "rb") as file:
-            content = file.read()
+        content = os.pread(self._handle, os.fstat(self._handle).st_size, 0)
         if not content:
             if self.head.exists():
                 raise StoreError(

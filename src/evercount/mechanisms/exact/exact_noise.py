@@ -32,7 +32,7 @@ from evercount.mechanisms.exact.filter_numbers import (
     product,
     two_sum,
 )
-from evercount.mechanisms.noise_stream import NoiseStream
+from evercount.mechanisms.noise_stream import Facts, NoiseStream
 from evercount.noise import ExactNoise, Normals, Secret
 from evercount.noise.prf import CELLS
 
@@ -257,12 +257,7 @@ class ExactStream(NoiseStream):
 
     @classmethod
     def load(
-        cls,
-        factorization: Factorization,
-        scale: float,
-        cells: int,
-        dumped: dict[str, Any],
-        names: Sequence[str] | None = None,
+        cls, factorization: Factorization, scale: float, cells: int, dumped: Facts, names: Sequence[str] | None = None
     ) -> ExactStream:
         """The stream that `dump` described, or a SnapshotError where anything public differs."""
         try:
