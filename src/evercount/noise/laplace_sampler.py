@@ -61,7 +61,7 @@ class ExactLaplace:
         `rates` is one for each draw, or one for all.
         """
         rows = np.atleast_1d(np.asarray(draws, dtype=np.int64))
-        cells, first_cell = check_cells(cells, first_cell, 1)
+        cells, first_cell = check_cells(len(rows), cells, first_cell, 1)
         if rows.ndim != 1 or (rows.size and not 0 <= rows.min() <= rows.max() < DRAWS):
             raise ParameterError("draws must be numbers from 0 to 2^48 − 1")
         rate = np.broadcast_to(np.asarray(rates, dtype=np.float64), rows.shape)

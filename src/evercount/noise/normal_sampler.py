@@ -121,11 +121,12 @@ class ExactNoise:
 
         Raises:
             ParameterError: The draws or the cells are not a legal range.
+            TooLarge: They are more than 2^31 numbers.
         """
         start, stop = check_count("start", start, 0), check_count("stop", stop, 0)
-        cells, first_cell = check_cells(cells, first_cell, 0)
         if not start <= stop <= DRAWS:
             raise ParameterError(f"draws {start} to {stop} are not a range between 0 and 2^48")
+        cells, first_cell = check_cells(stop - start, cells, first_cell, 0)
         out = Normals(*(np.empty((stop - start, cells), kind) for kind in (np.int8, np.int64, np.uint64, np.uint64)))
         draws, which = range(start, stop), range(first_cell, first_cell + cells)
         width = min(max(cells, 1), _NUMBERS_AT_A_TIME)

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from evercount._validate import FloatArray, IntArray, UIntArray, check_count
-from evercount.errors import ParameterError
+from evercount.errors import ParameterError, TooLarge
 from evercount.noise.secret import Secret, check_secret
 
 EXACT_NOISE_LABEL = "evercount/noise/exact/1"
@@ -263,11 +263,18 @@ def thresholds() -> tuple[int, ...]:
 FRACTION_BITS = 128  # every exact normal is an integer multiple of 2^−FRACTION_BITS
 
 
-def check_cells(cells: int, first_cell: int, least: int) -> tuple[int, int]:
-    """(number of cells, number of the first one), or a ParameterError."""
+MOST_NUMBERS = 2**31  # a request for more numbers at once is refused: about 50 GB would be written
+
+
+def check_cells(draws: int, cells: int, first_cell: int, least: int) -> tuple[int, int]:
+    """(number of cells, number of the first one), or a ParameterError; so many draws of them must fit at once."""
     cells, first_cell = check_count("cells", cells, least), check_count("first_cell", first_cell, 0)
     if first_cell + cells > CELLS:
         raise ParameterError(f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32")
+    if draws * cells > MOST_NUMBERS:
+        raise TooLarge(
+            f"{draws} draws × {cells} cells are more than 2^31 numbers: ask for fewer draws or cells at once"
+        )
     return cells, first_cell
 
 
