@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
@@ -105,7 +104,7 @@ def test_planted_loss_of_40_bits_is_caught(f: Factorization, where: str) -> None
         field = where if where in ("feed", "decay") else "output"
         new = getattr(made.constants, field).copy()
         new[part] = np.vectorize(cut, otypes=[object])(new[part])
-        made.constants = replace(made.constants, **{field: new})
+        made.constants = made.constants._replace(**{field: new})
     assert measured(f, made) > made.error(TICKS)
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -245,8 +245,7 @@ def _width(view: View, horizon: int) -> int:
     return min(check_count("width", view), horizon)
 
 
-@dataclass(frozen=True, eq=False)
-class _Fit:
+class _Fit(NamedTuple):
     x: FloatArray
     loss: float
     filter: BlendFilter

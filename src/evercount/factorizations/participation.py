@@ -340,9 +340,8 @@ def _split(knots: IntArray) -> IntArray:
     lengths = np.diff(knots)
     parts = np.minimum(lengths, SPLIT)
     inside = np.arange(int(parts.sum())) - np.repeat(np.cumsum(parts) - parts, parts)
-    return np.append(
-        np.repeat(knots[:-1], parts) + inside * np.repeat(lengths // np.maximum(parts, 1), parts), knots[-1]
-    )
+    starts = np.repeat(knots[:-1], parts) + inside * np.repeat(lengths // np.maximum(parts, 1), parts)
+    return np.append(starts, knots[-1])
 
 
 def _bounded_sum(over: Bounds, q: int, falling: bool) -> float:

@@ -101,7 +101,6 @@ class ExactNoise:
     (3, 2)
     """
 
-    name = "exact"
     _margin: ClassVar[float] = DECISION_MARGIN  # tests make it larger: every decision then goes the exact way
 
     def __init__(self, secret: Secret, names: Sequence[str] | None = None) -> None:
