@@ -240,7 +240,7 @@ class RevisionNoise(NoiseStream):
                 row[lag] = self._day(tick - lag)[lag]
             self._days.pop(tick - self._lags + 1, None)  # the last time that it was asked for
             self.tick = tick
-        return rows.reshape(len(rows), -1)
+        return rows.reshape(ticks, self._lags * self._cells)
 
     def prepare(self) -> None:
         self._day(self.tick + 1)
