@@ -214,7 +214,7 @@ def main() -> None:
         worst = math.sqrt(2) * bridge.worst_row()[1]
         some = np.unique(np.linspace(1, horizon, 1 << 16).astype(np.int64))
         mean = math.sqrt(2 * float(np.mean(bridge.row_norms(some) ** 2)))
-        tree = DigitTree(horizon, best_base(horizon), True)
+        tree = DigitTree(horizon, best_base(horizon))
         other = math.sqrt(2) * tree.levels * tree.worst_row()[1]
         print(f"    ({horizon}, {top}, {numbers!r}),")
         print(f"    # worst {worst:.3f}, rms {mean:.3f}; {worst / other:.3f} of the worst of {tree.name}", end="")

@@ -120,7 +120,7 @@ def literature_vectors() -> dict[str, Any]:
     powers, size = (14, 16, 18, 20), 2**20
     root, rest = factorization("square-root", size), math.log(size) / math.pi
     largest, mean = zip(*(_normalized_constants(2**power) for power in powers), strict=True)
-    tree = DigitTree(1024, 13, balanced=True)
+    tree = DigitTree(1024, 13)
     rows = [
         _row("(gamma + 4 ln 2)/pi", 1.0663, root.worst_row()[1] * root.column_norm - rest, 1e-4,
              "square root, max error, norm - ln T/pi at T = 2^20; Fichtenberger, Henzinger, Upadhyay 2023"),

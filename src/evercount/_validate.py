@@ -203,11 +203,9 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 0, gap: int = 2) -> list[
     ['noise  std', 'fresh  1.4']
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [str.ljust if place < left else str.rjust for place in range(len(widths))]
     return [
-        (" " * gap).join(
-            text.ljust(width) if place < left else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
+        (" " * gap).join(side(text, width) for side, text, width in zip(sides, row, widths, strict=True))
         for row in rows
     ]
 

@@ -50,16 +50,16 @@ def test_the_solver_of_optimal_has_its_threads_while_others_draw(monkeypatch: py
             inside.set()
             leave.wait()
 
-    solve_now = optimal._solve_now
+    maximiser = optimal.dual_maximiser
 
     def solve(ticks: int) -> object:
         seen.append(threads())
         leave.set()
         drawing.join()  # it leaves while the solver works
         seen.append(threads())
-        return solve_now(ticks)
+        return maximiser(ticks)
 
-    monkeypatch.setattr(optimal, "_solve_now", solve)
+    monkeypatch.setattr(optimal, "dual_maximiser", solve)
     before = threads()
     drawing = threading.Thread(target=draw)
     drawing.start()

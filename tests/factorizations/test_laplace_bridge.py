@@ -138,7 +138,7 @@ def test_stated_bars(horizon: int, worst: float, mean: float) -> None:
     [(24, 0.75), (100, 0.72), (365, 0.72), (1000, 0.72), (8760, 0.72), (2**14, 0.72), (2**20, 0.72)],
 )
 def test_worst_error_against_the_digit_tree(horizon: int, part: float) -> None:
-    tree = DigitTree(horizon, best_base(horizon), True)
+    tree = DigitTree(horizon, best_base(horizon))
     bridge = Bridge(horizon)
     tick, norm = bridge.worst_row()
     assert norm <= part * tree.levels * tree.worst_row()[1]
@@ -150,7 +150,7 @@ def test_never_worse_than_the_digit_tree(step: int) -> None:
     """Every horizon up to 40, every one or 49th up to 700, and some up to 2^40."""
     some = np.unique(np.geomspace(700, 2**22, 25).astype(np.int64)).tolist()[::step]
     for horizon in [*range(1, 40), *range(40, 700, step * step), *some, 2**24 + 1, 10**9, 2**34 - 5, 2**40]:
-        tree = DigitTree(horizon, best_base(horizon), True)
+        tree = DigitTree(horizon, best_base(horizon))
         assert Bridge(horizon).worst_row()[1] <= tree.levels * tree.worst_row()[1] * (1 + 1e-9), horizon
 
 

@@ -14,11 +14,7 @@ from evercount.factorizations.laplace_trees import (
     best_base,
 )
 
-TREES = [
-    DigitTree(horizon, base, balanced)
-    for base, balanced in ((2, False), (5, False), (3, True), (5, True), (19, True))
-    for horizon in (1, 2, 7, 13, 64, 97, 100)
-]
+TREES = [DigitTree(horizon, base) for base in (2, 3, 5, 19) for horizon in (1, 2, 7, 13, 64, 97, 100)]
 COUNT = np.tril(np.ones((200, 200)))
 
 
@@ -74,7 +70,7 @@ def test_exact_mean_squared_error_at_full_trees() -> None:
     """T = (k^h − 1)/2: mean weight h·(k² − 1)/(4k)·k^h/(k^h − 1), and the leading constant is least at k = 19."""
     for k, h in ((3, 5), (19, 2), (19, 4)):
         T = (k**h - 1) // 2
-        tree = DigitTree(T, k, True)
+        tree = DigitTree(T, k)
         assert tree.levels == h
         mean = h * (k**2 - 1) / (4 * k) * k**h / (k**h - 1)
         assert tree.total_weight() / T == pytest.approx(mean, rel=1e-12)
@@ -90,7 +86,7 @@ def test_exact_mean_squared_error_at_full_trees() -> None:
 
 def test_best_base_beats_binary_by_seven_at_a_million_ticks() -> None:
     T = 2**20
-    best, binary = DigitTree(T, best_base(T), True), DigitTree(T, 2)
+    best, binary = DigitTree(T, best_base(T)), DigitTree(T, 2)
     ratio = (binary.total_weight() * binary.levels**2) / (best.total_weight() * best.levels**2)
     assert best.base == 19
     assert ratio == pytest.approx(7.69, abs=0.01)
@@ -109,11 +105,9 @@ def test_hybrid_budget(binary: bool) -> None:
         assert tree.difference_norm(a, b) == pytest.approx(np.linalg.norm(left[b - 1] - first))
 
 
-@pytest.mark.parametrize(
-    ("horizon", "base", "balanced"), [(1, 3, True), (50, 3, True), (100, 2, False), (777, 13, True)]
-)
-def test_weights_are_counted_without_listing_ticks(horizon: int, base: int, balanced: bool) -> None:
-    tree = DigitTree(horizon, base, balanced)
+@pytest.mark.parametrize(("horizon", "base"), [(1, 3), (50, 3), (100, 2), (777, 13)])
+def test_weights_are_counted_without_listing_ticks(horizon: int, base: int) -> None:
+    tree = DigitTree(horizon, base)
     counts = tree.weight_counts()
     assert (counts == np.bincount(tree.weight(np.arange(1, horizon + 1)), minlength=len(counts))).all()
 
@@ -130,8 +124,11 @@ def test_names() -> None:
         pure_factorization("pure-tree", None)
     with pytest.raises(ParameterError):
         pure_factorization("pure-hybrid", 10)
-    for horizon, base, balanced in ((0, 2, False), (9, 1, False), (9, 4, True), (2**41, 2, False)):
+    for horizon, base in ((0, 2), (9, 1), (9, True), (9, 3.0), (9, 4), (9, 1001), (2**41, 2)):
         with pytest.raises(ParameterError):
-            DigitTree(horizon, base, balanced)
+            DigitTree(horizon, base)
+    for name in ("pure-tree-2", "pure-tree-4"):
+        with pytest.raises(ParameterError):
+            pure_factorization(name, 9)
     with pytest.raises(ParameterError, match="Laplace"):
         DigitTree(9).initial()

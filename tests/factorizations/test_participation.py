@@ -205,7 +205,7 @@ def test_members_that_do_not_fall_are_not_taken_for_falling():
 def test_laplace_nodes_of_several_ticks():
     """ε of all nodes together, for every way in which a unit of q ticks can change them; one tick more is caught."""
     q, m, l1, epsilon = 3, 2, 1.0, 0.7
-    tree = DigitTree(13, 3, True)
+    tree = DigitTree(13, 3)
     R = np.abs(tree.dense()[1])
     rate = node_rate(epsilon, q * m * l1, 1.0, tree.levels)
     worst = [

@@ -64,3 +64,19 @@ def test_a_search_that_is_kept_is_that_of_the_same_tree(width):
     assert found == [view_norms._search(kind, width, 31) for kind in kinds]
     assert len({norm for _, norm in found}) >= 10
     assert worst_view(Bridge(32), width, 30) == view_norms._search(Bridge(32), width, 30)
+
+
+def test_a_search_survives_that_others_are_forgotten(monkeypatch):
+    """Another thread may forget all searches between two lines of this one."""
+
+    class Forgotten(dict):
+        def __contains__(self, known):
+            found = super().__contains__(known)
+            self.clear()
+            return found
+
+        def __setitem__(self, known, found):
+            pass
+
+    monkeypatch.setattr(view_norms, "_found", Forgotten())
+    assert worst_view(Balanced(32), 1) == view_norms._search(Balanced(32), 1, None)

@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import product as product_of
@@ -253,7 +252,7 @@ class Given:
 
 @pytest.mark.parametrize("cells", [1, 30])
 def test_ties_round_upwards(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret: Given([Fraction(t % 60) for t in range(1024)]))
+    monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret, names: Given([Fraction(t % 60) for t in range(1024)]))
     for scale in (0.5, 2.5):
         got = ExactStream(Direct(70), scale, cells, SECRET).take(70)
         want = [int((Fraction(scale) * (t % 60) + Fraction(1, 2)) // 1) for t in range(70)]
@@ -417,7 +416,7 @@ def test_planted_loss_of_what_is_carried_is_caught(
 
         def lossy_tables(*arguments: Any) -> Any:
             table = tables(*arguments)
-            return replace(table, feed=without_third(table.feed), output=without_third(table.output))
+            return table._replace(feed=without_third(table.feed), output=without_third(table.output))
 
         monkeypatch.setattr(filter_kernel, "tables", lossy_tables)
         made._public = made._public_numbers  # none of the tables that lost nothing
@@ -580,7 +579,7 @@ def test_numbers_that_doubles_cannot_hold_are_refused(monkeypatch: pytest.Monkey
         for tick, number in enumerate(numbers, 1):
             totals.append(totals[tick & tick - 1] + number)  # the nodes of a prefix
         wanted = [(total * Fraction(scale) + Fraction(1, 2)) // 1 for total in totals[1:]]
-        monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret, given=numbers: Given(given))
+        monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret, names, given=numbers: Given(given))
         try:
             got = ExactStream(BinaryTree(64), scale, 1, SECRET).take(64)[:, 0]
         except TooLarge:

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 import evercount.noise.normal_sampler as exact
-from evercount.errors import ParameterError
+from evercount.errors import ParameterError, TooLarge
 from evercount.noise import FRACTION_BITS, ExactNoise, Normals, Secret
 from evercount.noise.prf import (
     CELLS,
@@ -175,6 +175,11 @@ def test_arguments_must_be_integers(bad: object) -> None:
         with pytest.raises(ParameterError, match="whole number"):
             make().normals(*request_)  # type: ignore[arg-type]
     assert make().normals(np.int64(0), np.uint8(1), np.int32(1)).shape == (1, 1)  # type: ignore[arg-type]
+
+
+def test_a_request_that_would_not_fit_is_refused() -> None:
+    with pytest.raises(TooLarge, match="fewer draws"):
+        make().normals(0, 2**20, 2**20)
 
 
 # -- exact arithmetic -----------------------------------------------------------------------------------------

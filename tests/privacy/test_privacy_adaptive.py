@@ -21,8 +21,9 @@ from scipy.stats import norm
 
 from evercount.errors import BudgetExceeded
 from evercount.privacy import Budget, Cost, Ledger, compose, gaussian
-from evercount.privacy.accounts import Filter, _root_down
+from evercount.privacy.accounts import Filter
 from evercount.privacy.composition import mixed_delta_upper
+from evercount.privacy.gaussian import root_down
 from tiers import soak_but
 
 Array = NDArray[np.float64]
@@ -93,7 +94,7 @@ def ledger_offers(total: Budget, whole: bool) -> Offer:
         ledger, wished = opened(), []
         if not spent:
             wished += [Cost(total, 0.0), Cost(total)] if whole else []
-            start = _root_down(fixed.noise.most)
+            start = root_down(fixed.noise.most)
             parts = (0.35, 0.6, 1)
             wished += [Cost(Budget.from_mu(start * math.sqrt(part), total.delta / 100), 0.0) for part in parts]
         elif (rest := ledger.remaining()) is not None:

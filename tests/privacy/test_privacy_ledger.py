@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from evercount import Count, Stream
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Budget, Cost, Ledger, gaussian
-from evercount.privacy.accounts import Filter, _root_down
+from evercount.privacy.accounts import Filter
 from evercount.privacy.composition import mixed_delta_upper, numeric_at
+from evercount.privacy.gaussian import root_down
 from evercount.sparse import SparseCount
 
 TOTAL = Budget(1.0, 1e-8)
@@ -51,7 +52,7 @@ def test_one_entry_may_take_everything() -> None:
 @pytest.mark.parametrize("k", [2, 3, 7, 50])
 def test_equal_parts_fill_the_account_of_noise(k: int) -> None:
     ledger = Ledger(TOTAL)
-    part = Cost(Budget.from_mu(_root_down(Filter(TOTAL).noise.most) / math.sqrt(k), TOTAL.delta), 0.0)
+    part = Cost(Budget.from_mu(root_down(Filter(TOTAL).noise.most) / math.sqrt(k), TOTAL.delta), 0.0)
     for number in range(k):
         ledger.spend(f"part {number}", part)
     with pytest.raises(BudgetExceeded):
@@ -62,7 +63,7 @@ def test_noise_of_one_kind_costs_little_more_than_alone() -> None:
     """docs/ledger.md: what half of δ for promises, and a quarter of the rest for leaks, cost in noise."""
     for delta, most in ((1e-9, 0.03), (1e-6, 0.05)):
         total = Budget(1.0, delta)
-        assert 1 - most < _root_down(Filter(total).noise.most) / total.mu < 1
+        assert 1 - most < root_down(Filter(total).noise.most) / total.mu < 1
 
 
 wishes = st.tuples(
@@ -188,7 +189,7 @@ def test_bad_entries_are_refused_and_nothing_is_recorded(name: Any, cost: Any) -
 
 def test_threads_cannot_overspend_together() -> None:
     ledger = Ledger(TOTAL)
-    part = Cost(Budget.from_mu(_root_down(Filter(TOTAL).noise.most) / math.sqrt(5), TOTAL.delta), 0.0)
+    part = Cost(Budget.from_mu(root_down(Filter(TOTAL).noise.most) / math.sqrt(5), TOTAL.delta), 0.0)
 
     def attempt(number: int) -> bool:
         try:

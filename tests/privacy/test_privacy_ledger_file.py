@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from evercount.errors import BudgetExceeded, ParameterError, StoreError
+from evercount.errors import BudgetExceeded, ParameterError, SnapshotError, StoreError
 from evercount.privacy import Budget, Cost, Ledger
+from evercount.privacy.ledger_file import LedgerFile
 
 TOTAL = Budget(1.0, 1e-8)
 PART = Cost(Budget(0.2, 1e-9), leak=1e-12)
@@ -298,7 +299,8 @@ except StoreError as error:
     print(error, len(ledger.entries))
 """
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("nothing is spent 3")
+    assert done.stdout.startswith(f"nothing is spent, because the ledger {path} cannot be written: ")
+    assert done.stdout.strip().endswith(" 3")
     assert path.stat().st_size == size
     filled(path, entries=4)
 
@@ -320,3 +322,12 @@ def test_an_entry_that_does_not_fit_is_not_written(tmp_path: Path) -> None:
         with pytest.raises(BudgetExceeded):
             ledger.spend("more", PART)
         assert path.read_bytes() == before
+
+
+def test_a_total_with_a_part_for_pure_streams_is_refused(tmp_path: Path) -> None:
+    """Its entries were admitted by another rule: what both rules together admit is proved nowhere."""
+    file = LedgerFile(tmp_path / "ledger", None, None, False)
+    file.begin({"total": TOTAL.to_dict(), "plain": Budget(0.5, 0.0).to_dict()})
+    file.close()
+    with pytest.raises(SnapshotError, match="pure streams alone"):
+        Ledger(path=tmp_path / "ledger")

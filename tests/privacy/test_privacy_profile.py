@@ -11,7 +11,8 @@ from scipy.stats import norm
 
 from evercount import Budget, Count, Stream
 from evercount.errors import ParameterError
-from evercount.privacy import exact_privacy_profile
+from evercount.privacy import Ledger, exact_privacy_profile
+from evercount.privacy.accounting import dp_event
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 2.5])
@@ -77,3 +78,13 @@ def test_bad_questions_are_refused(asked):
 
 def test_pure_budgets_have_an_epsilon_at_delta_zero():
     assert exact_privacy_profile(Budget(1.0, 0.0), delta=0.0) == pytest.approx(1.0, rel=1e-12)
+
+
+def test_a_promise_alone_has_no_profile():
+    """An entry of a ledger looks like a stream, and no noise is known of it: it must not look like no cost at all."""
+    entry = Ledger(Budget(1.0, 1e-6)).spend("by another program", Budget(0.5, 1e-10))
+    for asked in ({"delta": 1e-6}, {"epsilon": 0.1}):
+        with pytest.raises(ParameterError, match="only the promise is known"):
+            exact_privacy_profile(entry, **asked)
+    with pytest.raises(ParameterError, match="only the promise is known"):
+        dp_event(entry)

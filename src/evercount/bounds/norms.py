@@ -137,12 +137,6 @@ def gamma_hat(t: IntArray) -> FloatArray:
 
 
 @_of_horizons
-def gamma_hat_integral_paper(t: IntArray) -> FloatArray:
-    """The paper's (2/π)·ln cot(π/4T), said to bound γ̂(T) from above: false for every T, γ̂ is about 0.81 larger."""
-    return np.asarray(-2 / math.pi * np.log(np.tan(math.pi / (4.0 * t))))
-
-
-@_of_horizons
 def mathias_lower(t: IntArray) -> FloatArray:
     """(½ + 1/2T)·γ̂(T): no factorization of the counting matrix has a smaller norm (Mathias 1993, Corollary 3.5).
 
@@ -190,22 +184,11 @@ def nuclear_lower(t: IntArray) -> FloatArray:
     return ((2.0 * t + 1) * _gamma_hat(2 * t + 1) - 1) / (4.0 * t)
 
 
-@_of_horizons
-def binary_norm_paper(t: IntArray) -> FloatArray:
-    """The paper's norm of the binary mechanism, log₂T·(log₂T + 1): the square root is missing."""
-    return np.asarray(np.log2(t) * (np.log2(t) + 1))
-
-
 def most_ones(T: int) -> int:
     """The largest number of ones in the binary form of any t ≤ T."""
     T = check_count("T", T)
     # Either t = T, or t agrees with T above one of the set bits of T, has a zero there and ones below it.
     return max([T.bit_count(), *((T >> (i + 1)).bit_count() + i for i in range(T.bit_length()) if T >> i & 1)])
-
-
-def binary_levels(T: int) -> int:
-    """⌊log₂T⌋ + 1: to how many nodes of the binary mechanism one event of a stream of T ticks belongs."""
-    return check_count("T", T).bit_length()
 
 
 @_of_horizons
@@ -215,7 +198,7 @@ def binary_norm(t: IntArray) -> FloatArray:
     >>> round(binary_norm(65536), 4)
     16.4924
     """
-    return np.sqrt([float(most_ones(n) * binary_levels(n)) for n in t.tolist()])
+    return np.sqrt([float(most_ones(n) * n.bit_length()) for n in t.tolist()])
 
 
 def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
@@ -235,6 +218,6 @@ def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
     >>> binary_std(8, [7, 8]).round(4).tolist()
     [3.4641, 2.0]
     """
-    factor = check_positive("multiplier", multiplier) * math.sqrt(binary_levels(T))
+    factor = check_positive("multiplier", multiplier) * math.sqrt(check_count("T", T).bit_length())
     # popcounts come as 8-bit numbers, whose square root would be a half-precision float
     return over_ticks(t, lambda n: factor * np.sqrt(np.bitwise_count(n).astype(np.float64)), "t", T)

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray, check_count, check_probability
-from evercount.errors import ParameterError
 from evercount.factorizations.laplace_choice import EndlessBridge, WindowTree
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, PureFactorization
 
@@ -76,27 +75,9 @@ def simultaneous_quantile(ticks: int, beta: float) -> float:
     return _quantile(math.log(check_count("ticks", ticks)), check_probability("beta", beta))
 
 
-def simultaneous_closed_form(ticks: int, beta: float) -> float:
-    """√(2 ln(ticks/β)), an upper bound of `simultaneous_quantile`, because 2·(1−Φ(a)) ≤ exp(−a²/2)."""
-    return math.sqrt(2 * (math.log(check_count("ticks", ticks)) - math.log(check_probability("beta", beta))))
-
-
-def simultaneous_paper_proof(ticks: int, beta: float) -> float:
-    """√2·ln(2·ticks/β), the factor in the paper's proof of Theorem 2."""
-    # The square root around the logarithm is missing.
-    return math.sqrt(2) * math.log(2 * check_count("ticks", ticks) / check_probability("beta", beta))
-
-
 def simultaneous_paper_two_thirds(ticks: int) -> float:
     """√ln(6·ticks), the paper's factor for probability 2/3. Its tail bound with β = 1/3 gives √(2 ln(6·ticks))."""
     return math.sqrt(math.log(6 * check_count("ticks", ticks)))
-
-
-def simultaneous_quantile_of_log(log_count: float, beta: float) -> float:
-    """`simultaneous_quantile` for a number of errors too large to write down, given by its natural logarithm."""
-    if not 0 <= log_count < math.inf:
-        raise ParameterError(f"log_count must be a finite number of at least 0, not {log_count!r}.")
-    return _quantile(float(log_count), check_probability("beta", beta))
 
 
 ALL_TICKS = 1 << 20
@@ -123,8 +104,7 @@ def laplace_tail(weight: int, x: npt.ArrayLike) -> FloatArray:
 @lru_cache(maxsize=4096)
 def laplace_quantile(weight: int, beta: float) -> float:
     """a with P(|S| > a·std) = beta for a sum of `weight` independent Laplace numbers; rounded up."""
-    if not 0 < beta < 1:
-        raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+    check_probability("beta", beta)
     if weight == 1:
         return -math.log(beta) / math.sqrt(2) * (1 + 1e-12)
     weight = min(weight, _NORMAL)
@@ -195,8 +175,7 @@ def simultaneous_radius(tree: PureFactorization, rate: float, beta: float, ticks
     an endless bridge, given the totals that its ticks share (`endless_tails.py`). `rate` is that of a node that has all
     of ε.
     """
-    if not 0 < beta < 1:
-        raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+    check_probability("beta", beta)
     if isinstance(tree, EndlessBridge) and ticks <= ALL_TICKS and beta / outputs >= ticks * RARE:
         from evercount.bounds.endless_tails import endless_radius  # it needs the tails of this module
 
@@ -214,7 +193,7 @@ def _radius(tree: PureFactorization, beta: float, ticks: int, outputs: int) -> f
 def _groups(tree: PureFactorization, ticks: int) -> tuple[FloatArray, IntArray, FloatArray]:
     """(std at rate 1, equal numbers, number of ticks) of groups of ticks that together are all of them."""
     if isinstance(tree, DigitTree) and not isinstance(tree, WindowTree):
-        part = tree if tree.horizon == ticks else DigitTree(ticks, tree.base, tree.balanced)
+        part = tree if tree.horizon == ticks else DigitTree(ticks, tree.base)
         counts = part.weight_counts()
         weight = np.flatnonzero(counts)
         return math.sqrt(2) * tree.levels * np.sqrt(weight), weight, counts[weight].astype(np.float64)

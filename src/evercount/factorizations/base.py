@@ -315,13 +315,12 @@ class Factorization(ABC):
         return size
 
     def _check_block(self, state: State, z: FloatArray, ticks: int) -> FloatArray:
-        if self.horizon is not None and state.tick + ticks > self.horizon:
+        stop = state.tick + ticks
+        if self.horizon is not None and stop > self.horizon:
             raise HorizonReached(self.horizon)
-        if z.ndim != 2 or z.shape[0] != self.draws(state.tick, state.tick + ticks):
-            raise ParameterError(
-                f"ticks {state.tick + 1}..{state.tick + ticks} need z of shape "
-                f"({self.draws(state.tick, state.tick + ticks)}, cells), got {z.shape}"
-            )
+        draws = self.draws(state.tick, stop)
+        if z.ndim != 2 or len(z) != draws:
+            raise ParameterError(f"ticks {state.tick + 1}..{stop} need z of shape ({draws}, cells), got {z.shape}")
         return z
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -208,8 +209,7 @@ class _Weighted:
         return cls(rows, np.asarray(np.bincount(places.ravel(), u, len(rows)), np.float64), signs)
 
 
-@dataclass(frozen=True, eq=False)
-class _Solved:
+class _Solved(NamedTuple):
     errors: tuple[float, ...]
     least: float
     gram: FloatArray

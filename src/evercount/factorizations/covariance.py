@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ RUN = 128  # blocks whose moments are computed together
 KEPT_RUNS = 4  # runs whose moments are kept; of all others, those at their first knot
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
+class _Step(NamedTuple):
     """What ℓ ticks do to the buffers and to two sums of the filter's outputs w_k, before weights are applied."""
 
     # The weights are η = η_0 + η'k and n = n_0 + n'k. Γ(j) is what the normal of tick j adds to (buffers, Σ w_k, Σ
@@ -124,8 +123,7 @@ class Covariance:
         B, c = P[:, :d, :d], P[:, :d, d]
         D = decay[:, :, np.newaxis] * decay[:, np.newaxis]
         for k in range(len(blocks)):
-            np.multiply(D[k], B[k], out=B[k + 1])
-            B[k + 1] += fresh[k, :d, :d]
+            B[k + 1] = D[k] * B[k] + fresh[k, :d, :d]
         mixed = np.matmul(B[:-1], from_buffers[:, :, np.newaxis])[:, :, 0]
         fresh[:, :d, d] += decay * mixed
         for k in range(len(blocks)):

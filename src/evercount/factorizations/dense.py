@@ -212,12 +212,8 @@ class Dense(Matrices):
 
         from evercount.factorizations.best_dense import best_gram, check_workloads
 
-        found = best_gram(
-            check_workloads(workload),
-            check_count("unit", unit),
-            None if period is None else check_count("period", period),
-            worst,
-        )
+        span = None if period is None else check_count("period", period)
+        found = best_gram(check_workloads(workload), check_count("unit", unit), span, worst)
         # RᵀR = G with R lower triangular: Cholesky of the matrix read backwards
         right = np.tril(np.linalg.cholesky(found.gram[::-1, ::-1])[::-1, ::-1].T)
         left = solve_triangular(right, counting_matrix(len(right)).T, lower=True, trans="T").T

@@ -47,8 +47,7 @@ class Exponentials:
         """h(0) … h(count−1)."""
         k = np.arange(count)
         h = np.exp(-np.multiply.outer(k, self.rates)) @ self.weights
-        if count:
-            h[0] = self.head
+        h[:1] = self.head
         return h
 
     def squared_sums(self, counts: FloatArray) -> FloatArray:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,7 +99,7 @@ def fit_blend(views: Sequence[View], horizon: int, q: int = 1, period: int | Non
         raise ParameterError("name at least one view, such as 1 (per tick) or 'running'")
     if T == 1:
         return BlendFilter((), ())
-    model, weighted = _Model.of(T, widths, min(q, T)), T in WEIGHTED_TICKS and T in widths and 1 < q < T
+    model, weighted = _Model(T, widths, min(q, T)), T in WEIGHTED_TICKS and T in widths and 1 < q < T
     alone = np.asarray([_least(model, i, q, weighted) for i in range(len(widths))])
     best = model.fit(range(len(widths)), alone)
     if weighted and best.filter.poles:
@@ -171,10 +171,7 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
         n = np.sqrt(columns) / c
         R, inverse = e[:, None] * F / n, n[:, None] * H / e
         noise = np.cumsum(inverse, axis=0)
-        views = []
-        for width in model.widths:
-            views.append(noise.copy())
-            views[-1][width:] -= noise[:-width]
+        views = [np.concatenate([noise[:width], noise[width:] - noise[:-width]]) for width in model.widths]
         variances = np.concatenate(
             [np.square(view).sum(axis=1) / to**2 for view, to in zip(views, targets, strict=True)]
         )
@@ -248,44 +245,32 @@ def _width(view: View, horizon: int) -> int:
     return min(check_count("width", view), horizon)
 
 
-@dataclass(frozen=True, eq=False)
-class _Fit:
+class _Fit(NamedTuple):
     x: FloatArray
     loss: float
     filter: BlendFilter
 
 
-@dataclass(frozen=True, eq=False)
 class _Model:
     """Stds of views under Toeplitz factors, for many sets of zeros at once."""
 
-    horizon: int
-    widths: tuple[int, ...]
-    poles: FloatArray
-    forward: FloatArray
-    """Powers of the poles at a grid of lags, and how many lags each stands for."""
-    counts: FloatArray
-    lags: tuple[tuple[FloatArray, FloatArray, FloatArray, FloatArray], ...]
-    """Of each view the lags of a window that fills, their numbers, the lags after it, their numbers."""
-    q: int
-    sums: FloatArray
-    """Σ_k (λ_a·λ_b)^k over the horizon."""
-    lagged: FloatArray
-    """Powers of the poles at the distances below q, each times twice the number of pairs of ticks it stands for."""
-
-    @classmethod
-    def of(cls, T: int, widths: tuple[int, ...], q: int) -> _Model:
+    def __init__(self, T: int, widths: tuple[int, ...], q: int) -> None:
+        self.horizon, self.widths, self.q = T, widths, q
         order = 8 if T <= 10**4 else 10
         poles = np.geomspace(LONGEST_POLE / T, SHORTEST_POLE, 2 * order)[0::2]
         poles = np.asarray([round_root(u / (1 + u)) for u in poles])
-        poles = poles / (1 - poles)
-        rates = np.log1p(poles)
-        lags, counts = _lags(T)
-        d, pairs = _lags(q - 1) if q > 1 else (np.empty(0), np.empty(0))
-        lagged = (2 * pairs * (q - 1 - d)) @ np.exp(-np.multiply.outer(d + 1, rates))
-        views = tuple((*_lags(width), *_lags(T - width)) for width in widths)
-        sums = geometric(np.add.outer(rates, rates), np.asarray(float(T)))
-        return cls(T, widths, poles, np.exp(-np.multiply.outer(lags, rates)), counts, views, q, sums, lagged)
+        self.poles = poles / (1 - poles)
+        rates = np.log1p(self.poles)
+        lags, self.counts = _lags(T)
+        self.forward = np.exp(-np.multiply.outer(lags, rates))
+        """Powers of the poles at a grid of lags; `counts` is how many lags each stands for."""
+        self.lags = [(*_lags(width), *_lags(T - width)) for width in widths]
+        """Of each view the lags of a window that fills, their numbers, the lags after it, their numbers."""
+        self.sums = geometric(np.add.outer(rates, rates), np.asarray(float(T)))
+        """Σ_k (λ_a·λ_b)^k over the horizon."""
+        d, pairs = _lags(q - 1)
+        self.lagged = (2 * pairs * (q - 1 - d)) @ np.exp(-np.multiply.outer(d + 1, rates))
+        """Powers of the poles at the distances below q, each times twice the number of pairs of ticks it stands for."""
 
     def zeros(self, x: FloatArray) -> FloatArray:
         """u-values of zeros: logits `x` of where they lie between the poles, on a scale of logarithms."""
@@ -334,15 +319,9 @@ class _Model:
             values = losses(self.log_stds(x + steps, views))
             return float(values[0]), (values[1:] - values[0]) / DIFFERENCE
 
+        limits = [(-LARGEST_SHARE, LARGEST_SHARE)] * size
         found = [
-            minimize(
-                loss,
-                start,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=[(-LARGEST_SHARE, LARGEST_SHARE)] * size,
-                options={"maxiter": STEPS},
-            )
+            minimize(loss, start, jac=True, method="L-BFGS-B", bounds=limits, options={"maxiter": STEPS})
             for start in (starts or [np.full(size, logit) for logit in STARTS])
         ]
         best = min(found, key=lambda result: float(result.fun))
@@ -371,11 +350,8 @@ class _Model:
 @lru_cache(maxsize=256)
 def _lags(count: int) -> tuple[FloatArray, FloatArray]:
     """Lags that stand for 0 … count − 1, and how many each stands for."""
-    lags, counts, at = (
-        [float(lag) for lag in range(min(count, SINGLE_LAGS))],
-        [1.0] * min(count, SINGLE_LAGS),
-        SINGLE_LAGS,
-    )
+    single, at = min(count, SINGLE_LAGS), SINGLE_LAGS
+    lags, counts = [float(lag) for lag in range(single)], [1.0] * single
     while at < count:
         step = min(at // 8, count - at)
         lags.append(at + (step - 1) / 2)

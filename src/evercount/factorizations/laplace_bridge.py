@@ -25,14 +25,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
-from evercount.factorizations.base import check_known_horizon
-from evercount.factorizations.laplace_trees import LARGEST_TICKS, PureFactorization, Rows, node_variance
+from evercount.factorizations.laplace_trees import PureFactorization, Rows, check_pure_horizon, node_variance
 
 UNITS = 1 << 24  # shares are whole multiples of ε/UNITS
 FINE, COARSE, DEEP = 6, 4, 6
@@ -84,18 +84,14 @@ def branching(horizon: int, levels: int, top: int) -> tuple[int, ...]:
 Coefficients = tuple[tuple[float, ...], ...]
 
 
-def _coefficients(levels: list[list[float]]) -> Coefficients:
-    return tuple(tuple(level) for level in levels)
-
-
 _NUMBERS = json.loads(Path(__file__).with_name("bridge_table.json").read_text(encoding="utf-8"))
 
 TABLE: tuple[tuple[int, int, Coefficients], ...] = tuple(
-    (longest, top, _coefficients(levels)) for longest, top, levels in _NUMBERS["horizons"]
+    (longest, top, tuple(map(tuple, levels))) for longest, top, levels in _NUMBERS["horizons"]
 )
 """(longest horizon, branching at the top, coefficients of each level but the last)."""
 
-ENDLESS: tuple[Coefficients, ...] = tuple(_coefficients(levels) for levels in _NUMBERS["endless"])
+ENDLESS: tuple[Coefficients, ...] = tuple(tuple(map(tuple, levels)) for levels in _NUMBERS["endless"])
 """Coefficients of the epochs of the endless bridge, as in `Design`; printed by `fit_bridge.py endless`. Frozen too."""
 
 
@@ -110,8 +106,7 @@ class Blocks:
     both: FloatArray
 
 
-@dataclass(frozen=True, eq=False)
-class Split:
+class Split(NamedTuple):
     """Children of n blocks: shares (n, k); α, variances (n, k+1) and covariances (n, k) of neighbouring boundaries."""
 
     shares: IntArray
@@ -143,18 +138,7 @@ def largest_scales(scale: FloatArray, alpha: FloatArray, start: FloatArray, end:
     return np.maximum(old, np.maximum(alpha * passed, (1 - alpha) * ahead))
 
 
-class BridgeFactorization(PureFactorization):
-    """What bridges with and without a horizon share: norms of differences come for many pairs at once."""
-
-    column_norm = math.inf
-    units = UNITS
-
-    def difference_norm(self, earlier: int, later: int) -> float:
-        earlier, later = self._check_pair(earlier, later)
-        return float(self.difference_norms(np.asarray([earlier]), np.asarray([later]))[0])
-
-
-class Bridge(BridgeFactorization):
+class Bridge(PureFactorization):
     """The bridge for one horizon; the least error of the pure mechanisms.
 
     **Guarantee.** For every path from the top to a leaf the shares add up to UNITS exactly, and L·R = M in exact
@@ -171,11 +155,11 @@ class Bridge(BridgeFactorization):
     """
 
     name = "bridge"
+    column_norm = math.inf
+    units = UNITS
 
     def __init__(self, horizon: int, design: Design | None = None, integers: bool = False) -> None:
-        T = check_known_horizon(horizon)
-        if T > LARGEST_TICKS:
-            raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {T}")
+        T = check_pure_horizon(horizon)
         self.horizon: int = T
         self._design = design_for(T) if design is None else design
         self.branching = self._design.branching
@@ -231,13 +215,9 @@ class Bridge(BridgeFactorization):
     @staticmethod
     def _inside(blocks: Blocks, split: Split, row: IntArray, child: IntArray, index: IntArray) -> Blocks:
         """Children of these blocks, as blocks of the next level."""
-        return Blocks(
-            index,
-            blocks.left[row] - split.shares[row, child],
-            split.variance[row, child],
-            split.variance[row, child + 1],
-            split.cov[row, child],
-        )
+        left = blocks.left[row] - split.shares[row, child]
+        start, end = split.variance[row, child], split.variance[row, child + 1]
+        return Blocks(index, left, start, end, split.cov[row, child])
 
     def _descend(self, ticks: IntArray) -> Iterator[tuple[int, Blocks, Split, IntArray, IntArray]]:
         """Per level: the distinct blocks that hold these ticks, their children, and each tick's (block, child)."""
@@ -285,12 +265,10 @@ class Bridge(BridgeFactorization):
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         at = self._check_ticks(ticks)
-        out = np.empty(at.size)
-        flat = at.ravel()
+        out, flat = np.empty(at.size), at.ravel()
         for start in range(0, at.size, _TICKS_AT_ONCE):
-            for level, _, split, row, child in self._descend(flat[start : start + _TICKS_AT_ONCE]):
-                if level == self.levels - 1:
-                    out[start : start + _TICKS_AT_ONCE] = split.variance[row, child + 1]
+            *_, (_, _, split, row, child) = self._descend(flat[start : start + _TICKS_AT_ONCE])
+            out[start : start + _TICKS_AT_ONCE] = split.variance[row, child + 1]
         return np.sqrt(out / 2).reshape(at.shape)
 
     def worst_row(self) -> tuple[int, float]:

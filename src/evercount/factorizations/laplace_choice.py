@@ -21,23 +21,21 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError, UnknownName
-from evercount.factorizations.base import check_horizon, check_known_horizon
 from evercount.factorizations.laplace_bridge import (
     ENDLESS,
     NARROW,
     UNITS,
     Bridge,
-    BridgeFactorization,
     Design,
     largest_scales,
 )
 from evercount.factorizations.laplace_trees import (
-    LARGEST_TICKS,
     DigitTree,
     EndlessTree,
     HybridTree,
     PureFactorization,
     best_base,
+    check_pure_horizon,
     node_variance,
 )
 
@@ -79,7 +77,7 @@ def epoch_bridge(epoch: int, integers: bool, ticks: int | None = None) -> EpochB
     return EpochBridge(math.prod(shape) if ticks is None else ticks, Design(shape, coefficients), integers)
 
 
-class EndlessBridge(BridgeFactorization, EndlessTree):
+class EndlessBridge(EndlessTree):
     """The bridge without a horizon; the least error of the pure mechanisms that need none. It serves 2^40 ticks.
 
     **Guarantee.** A tick lies in the tree of one epoch, and the shares on its path, the epoch's total included, add up
@@ -168,10 +166,8 @@ class WindowTree(DigitTree):
     """
 
     def __init__(self, width: int, horizon: int | None, base: int, levels: int, name: str = "") -> None:
-        super().__init__(1, base, balanced=levels > 1)
-        self.horizon = check_horizon(horizon)
-        if self.horizon is not None and self.horizon > LARGEST_TICKS:
-            raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {horizon}")
+        super().__init__(1, base)
+        self.horizon = None if horizon is None else check_pure_horizon(horizon)
         self.width, self.levels = width, levels
         self.size = base ** (levels - 1)
         """Ticks of a node of the highest level; after the first window errors repeat with this period."""
@@ -228,7 +224,7 @@ def window_tree(width: int, horizon: int | None) -> WindowTree:
 PURE = ("bridge", "pure-tree", "pure-tree-19", "pure-binary")  # mechanisms for a known horizon, best first
 PURE_ENDLESS = ("endless-bridge", "pure-hybrid", "pure-hybrid-binary")
 """Mechanisms for a stream without a horizon, best first."""
-_NAME = re.compile(r"pure-tree-(\d+)")
+_NAME = re.compile(r"pure-tree-(?!2$)(\d+)")  # base 2 is pure-binary
 _WINDOW = re.compile(r"pure-window-([1-9][0-9]{0,7})")
 
 
@@ -250,7 +246,7 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
         raise UnknownName("factorization for delta=0", name, known)
     if horizon is None:
         raise ParameterError(f"{name!r} needs a known horizon; without one use 'endless-bridge' (or give a horizon)")
-    return _tree(name, check_known_horizon(horizon))
+    return _tree(name, check_pure_horizon(horizon))
 
 
 _hybrid = lru_cache(maxsize=2)(HybridTree)
@@ -262,9 +258,9 @@ def _tree(name: str, horizon: int) -> PureFactorization:
     if name == "bridge":
         return Bridge(horizon)
     if name == "pure-binary":
-        return DigitTree(horizon, 2)
+        return DigitTree(horizon)
     match = _NAME.fullmatch(name)
-    return DigitTree(horizon, int(match[1]) if match else best_base(horizon), True)
+    return DigitTree(horizon, int(match[1]) if match else best_base(horizon))
 
 
 def is_pure_name(name: str | None) -> bool:

@@ -3,11 +3,11 @@
 Nodes have Laplace noise, each with a share of ε, and a prefix is a sum of few nodes with whole coefficients. In a digit
 tree these are 1 and −1, and each tick lies in at most `levels` nodes.
 
-Write a tick t in base k, with digits 0 … k−1 (`balanced=False`) or −(k−1)/2 … (k−1)/2 (`balanced=True`, k odd). Walking
-from t to 0 by moving its lowest digit that is not 0 one step towards 0 visits |d_0| + |d_1| + … numbers; each step
-v → parent(v) spans an interval of k^i ticks, the node v. The prefix of t is the sum of the nodes on its walk, those of
-negative digits subtracted. Nodes may reach into the future: their true values cancel, and their noise does not depend
-on data. So noise is added to the true prefix, tick by tick, with nodes as random numbers with an index.
+Write a tick t in base k, with digits −(k−1)/2 … (k−1)/2 for an odd k, and 0 and 1 for k = 2. Walking from t to 0 by
+moving its lowest digit that is not 0 one step towards 0 visits |d_0| + |d_1| + … numbers; each step v → parent(v) spans
+an interval of k^i ticks, the node v. The prefix of t is the sum of the nodes on its walk, those of negative digits
+subtracted. Nodes may reach into the future: their true values cancel, and their noise does not depend on data. So noise
+is added to the true prefix, tick by tick, with nodes as random numbers with an index.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 from abc import abstractmethod
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,13 @@ from evercount.errors import ParameterError
 from evercount.factorizations.base import Factorization, check_known_horizon
 
 LARGEST_TICKS = 2**40
+
+
+def check_pure_horizon(horizon: Any) -> int:
+    """`check_known_horizon` for noise whose nodes are numbered."""
+    if (ticks := check_known_horizon(horizon)) > LARGEST_TICKS:
+        raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {ticks}")
+    return ticks
 
 
 class Rows(NamedTuple):
@@ -68,6 +75,10 @@ class PureFactorization(Factorization):
         continuous Laplace numbers of the same rates, and the third is a bound on |coefficient|·(1/rate) of every
         single number: tails follow from the last two (`bounds/tails.py`).
         """
+
+    def difference_norm(self, earlier: int, later: int) -> float:
+        earlier, later = self._check_pair(earlier, later)
+        return float(self.difference_norms(np.asarray([earlier]), np.asarray([later]))[0])
 
     def suspects(self, ticks: int) -> list[int]:
         """Ticks, none above `ticks`, one of which has the largest std of the first `ticks`."""
@@ -117,24 +128,18 @@ class DigitTree(PureFactorization):
     1. Test: tests/factorizations/test_laplace_trees.py::test_every_tick_lies_in_at_most_levels_nodes.
     """
 
-    def __init__(self, horizon: int, base: int = 2, balanced: bool = False) -> None:
-        T = check_known_horizon(horizon)
-        if T > LARGEST_TICKS:
-            raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {T}")
-        if isinstance(base, bool) or not isinstance(base, int) or not 2 <= base <= 1000:
-            raise ParameterError(f"the base of a tree must be a whole number from 2 to 1000, got {base!r}")
-        if balanced and base % 2 == 0:
-            raise ParameterError(f"balanced digits need an odd base, got {base}")
-        self.horizon = T
-        self.base, self.balanced = base, balanced
-        self.low = (base - 1) // 2 if balanced else 0  # digits go from −low to base − 1 − low
+    def __init__(self, horizon: int, base: int = 2) -> None:
+        T = self.horizon = check_pure_horizon(horizon)
+        if not isinstance(base, int) or base not in (2, *range(3, 1000, 2)):
+            raise ParameterError(f"the base of a tree must be 2 or an odd number from 3 to 999, got {base!r}")
+        self.base, self.low = base, (base - 1) // 2  # digits go from −low to base − 1 − low
         levels, largest = 0, 0
         while largest < T:
             largest += (base - 1 - self.low) * base**levels
             levels += 1
         self.levels = levels
         self.column_norm = math.sqrt(levels) * (1 + 1e-9)
-        self.name = f"pure-tree-{base}" if balanced else ("pure-binary" if base == 2 else f"pure-plain-{base}")
+        self.name = "pure-binary" if base == 2 else f"pure-tree-{base}"
 
     def _index(self, ticks: IntArray, level: int) -> IntArray:
         """t / k^level with its lower digits cut off."""
@@ -210,10 +215,9 @@ class DigitTree(PureFactorization):
             ticks += [head + d * self.base**place + tail for d in (digit - 1, -self.low) if -self.low <= d < digit]
         return self._worst_of([t for t in ticks if t >= 1])
 
-    def difference_norm(self, earlier: int, later: int) -> float:
+    def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
         """The nodes that only one of the two prefixes uses."""
-        earlier, later = self._check_pair(earlier, later)
-        return math.sqrt(int(self.apart([earlier], [later])[0]))
+        return np.sqrt(self.apart(earlier, later).astype(np.float64))
 
     def apart(self, earlier: npt.ArrayLike, later: npt.ArrayLike) -> IntArray:
         """How many nodes make up the difference of two prefixes."""
@@ -336,7 +340,7 @@ class HybridTree(EndlessTree):
 
     def tree(self, epoch: int, ticks: int | None = None) -> DigitTree:
         whole = _epoch_tree(epoch, self.binary)
-        return whole if ticks is None else DigitTree(ticks, whole.base, whole.balanced)
+        return whole if ticks is None else DigitTree(ticks, whole.base)
 
     def node_share(self, epoch: int) -> Fraction:
         """ε over the part of ε that one node of an epoch's tree has."""
@@ -376,15 +380,12 @@ class HybridTree(EndlessTree):
 
 @lru_cache(maxsize=128)
 def _epoch_tree(epoch: int, binary: bool) -> DigitTree:
-    return DigitTree(1 << epoch, 2) if binary else DigitTree(1 << epoch, best_base(1 << epoch), True)
+    return DigitTree(1 << epoch, 2 if binary else best_base(1 << epoch))
 
 
 @lru_cache(maxsize=256)
 def best_base(horizon: int) -> int:
     """The odd base whose balanced tree has the least mean squared error over the horizon."""
 
-    def cost(base: int) -> int:
-        tree = DigitTree(horizon, base, True)
-        return tree.total_weight() * tree.levels**2
-
-    return min(BASES, key=cost)
+    trees = (DigitTree(horizon, base) for base in BASES)
+    return min(trees, key=lambda tree: tree.total_weight() * tree.levels**2).base

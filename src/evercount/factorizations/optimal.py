@@ -53,6 +53,7 @@ class Optimal(Matrices):
     """
 
     name = "optimal"
+    falling_gram = False
 
     def __init__(self, horizon: int) -> None:
         T = check_known_horizon(horizon)
@@ -69,21 +70,12 @@ class Optimal(Matrices):
         self.column_norm = float(np.linalg.norm(self._right, axis=0).max()) * (1 + NORM_ROUNDING_MARGIN)
         falls = (gram[:, :-1] - gram[:, 1:])[np.triu_indices(T, 0, T - 1)]
         # checked along all rows, not proved in general; the margin is far above the rounding error of an entry
-        self._rows_fall = bool(np.all(falls > NORM_ROUNDING_MARGIN))
-
-    @property
-    def falling_gram(self) -> bool:
-        return self._rows_fall
+        self.falling_gram = bool(np.all(falls > NORM_ROUNDING_MARGIN))
 
 
 @lru_cache(maxsize=8)
+@blas_threads(BLAS_THREADS)  # its last digits depend on their number, and snapshots on these
 def _solve(T: int) -> tuple[FloatArray, FloatArray, float]:
-    """The solution with a fixed number of BLAS threads, on which its last digits depend, and snapshots on those."""
-    with blas_threads(BLAS_THREADS):
-        return _solve_now(T)
-
-
-def _solve_now(T: int) -> tuple[FloatArray, FloatArray, float]:
     """(L, R, lower bound), both lower triangular."""
     from scipy.linalg import solve_triangular
 

@@ -7,7 +7,7 @@ family and `square-root` have them as sums of exponentials. `participation.proof
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -22,6 +22,9 @@ from evercount.factorizations.independent import Direct, Fresh
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
 from evercount.factorizations.row_weighted import EVALUATION_ERROR, SquareRoot, Weighted, Weights, bow_terms, knot_sums
 from evercount.factorizations.trees import BinaryTree, Honaker, HonakerFull
+
+Diagonals = Callable[[int], FloatArray]
+Bounds = Callable[[int, int | None], float]
 
 ROUNDING_MARGIN = 1e-8
 """B is raised by this fraction: far more than the relative rounding error of its positive sums."""
@@ -98,11 +101,7 @@ def _largest_sum(factorization: Factorization, q: int, period: int | None) -> fl
 
 def _tree_sum(q: int, levels: int) -> float:
     """Σ_nodes |node ∩ J|² of a binary tree: on each level largest where the nodes are full, one after the other."""
-    total = 0
-    for level in range(levels):
-        whole, rest = divmod(q, 1 << level)
-        total += (whole << 2 * level) + rest**2
-    return float(total)
+    return float(sum((q >> level << 2 * level) + (q % (1 << level)) ** 2 for level in range(levels)))
 
 
 def gram_sum(gram: FloatArray, q: int, period: int | None = None) -> float:
@@ -154,13 +153,7 @@ def dense_sum(
 
 
 def _exact_sum(
-    diagonal: Callable[[int], FloatArray],
-    over: Callable[[int, int | None], float],
-    T: int,
-    q: int,
-    period: int | None,
-    rows: bool,
-    columns: bool,
+    diagonal: Diagonals, over: Bounds, T: int, q: int, period: int | None, rows: bool, columns: bool
 ) -> float:
     """The least of U_q for rows, U_q for columns, the bound by distances and the largest sum over an interval.
 
@@ -181,16 +174,14 @@ def _exact_sum(
             shift = period - 1 - lag
             interval[: T - shift] += forms[0, shift:]
     falling = rows or columns
-    candidates = [_by_distance(largest, 0.0 if falling else _later(diagonal, over, largest, T))]
+    candidates = [_by_distance(np.arange(q), largest, 0.0 if falling else _later(diagonal, over, largest, T), q)]
     candidates += [float(form) for form, holds in zip(sums, (rows, columns), strict=True) if holds]
     if period is not None:
         candidates.append(float(interval.max()))
     return min(candidates)
 
 
-def _later(
-    diagonal: Callable[[int], FloatArray], over: Callable[[int, int | None], float], largest: FloatArray, T: int
-) -> float:
+def _later(diagonal: Diagonals, over: Bounds, largest: FloatArray, T: int) -> float:
     """A bound of all entries at distance q or more, from bounds and, where these are large, from diagonals."""
     lag, seen, rest = len(largest), 0.0, 0.0
     while lag < T and (rest := over(lag, None)) > max(seen, float(largest[-1])):
@@ -200,12 +191,16 @@ def _later(
     return max(seen, rest)
 
 
-def _by_distance(largest: FloatArray, later: float) -> float:
-    """q·g(0) + 2·Σ(q−d)·g(d), with g(d) the largest entry at distance d or more."""
-    g = np.maximum.accumulate(np.append(largest, later)[::-1])[::-1][:-1]
-    weights = 2.0 * np.arange(len(g), 0, -1)
-    weights[0] /= 2
-    return float(weights @ g)
+def _by_distance(
+    starts: Sequence[int] | IntArray, largest: Sequence[float] | FloatArray, later: float, q: int
+) -> float:
+    """q·g(0) + 2·Σ(q−d)·g(d), with g(d) the largest entry at distance d or more; `largest` are those from each start to
+    before the next one, `later` of those from q on."""
+    g = np.maximum.accumulate(np.append(largest, later)[::-1])[::-1]
+    d = np.asarray([*starts, q], dtype=np.float64)
+    counts = np.diff(d) * (2 * q - d[:-1] - d[1:] + 1)  # twice the sum of q − d over a range of distances
+    counts[0] = q
+    return float(counts @ g[:-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +231,7 @@ class Family:
             return _endless_family(member.weights, head, falls)
         return cls(filter_.forward(), head, eta, n, member.horizon, falls)
 
-    def diagonals(self) -> Callable[[int], FloatArray]:
+    def diagonals(self) -> Diagonals:
         """From d to all G(i, i+d), in O(T·order) each."""
         assert self.horizon is not None
         T = self.horizon
@@ -259,10 +254,10 @@ class Family:
         return diagonal
 
     @cached_property
-    def over(self) -> Callable[[int, int | None], float]:
+    def over(self) -> Bounds:
         """A bound of all entries at distances from a first to a last one (None: and beyond)."""
         if self.head or self.horizon is None:
-            return _Blocks.of(self).over
+            return _Blocks(self).over
         horizon = self.horizon  # `square-root`
         return lambda start, _: _toeplitz_lag(self.f, horizon, start)
 
@@ -273,7 +268,6 @@ def _endless_family(weights: Weights, head: float, falls: tuple[bool, bool]) -> 
     return Family(weights.filter.forward(), head, weights.eta, weights.n, None, falls)
 
 
-@dataclass(frozen=True, eq=False)
 class _Blocks:
     """Bounds of V (upper) and of n (lower) on blocks between knots; the last one is the time from the last knot on.
 
@@ -281,21 +275,10 @@ class _Blocks:
     factorization is ignored here.
     """
 
-    knots: IntArray
-    rates: FloatArray
-    V: FloatArray
-    """(blocks, order): the largest V_a over the smallest n."""
-    diagonal: FloatArray
-    """(blocks,): the largest Σ_a V_a + head·φ over the smallest n."""
-    n: tuple[FloatArray, ...]
-    """Level k has the least n of 2^k knots from each one on."""
-    endless: bool
-
-    @classmethod
-    def of(cls, family: Family) -> _Blocks:
-        endless = family.horizon != int(family.eta.knots[-1]) + 1
-        knots, f = family.eta.knots if endless else _split(family.eta.knots), family.f
-        lengths = np.diff(knots)
+    def __init__(self, family: Family) -> None:
+        endless = self.endless = family.horizon != int(family.eta.knots[-1]) + 1
+        knots = self.knots = family.eta.knots if endless else _split(family.eta.knots)
+        f, self.rates, lengths = family.f, family.f.rates, np.diff(knots)
         wide = np.append(lengths > 1, False)
         eta, n = (np.interp(knots, line.knots, line.values) for line in (family.eta, family.n))
         phi = eta**-2.0
@@ -313,12 +296,14 @@ class _Blocks:
         np.add.at(V.T, a, (S * f.weights[b]).T)
         np.add.at(V.T, b, (S * np.where(a == b, 0.0, f.weights[a])).T)
         V *= f.weights
-        levels = [n]
-        while (step := 1 << len(levels) - 1) * 2 <= len(n):
-            levels.append(np.minimum(levels[-1][:-step], levels[-1][step:]))
-        return cls(
-            knots, f.rates, V / low[:, None], (V.sum(axis=1) + family.head * phi) / low**2, tuple(levels), endless
-        )
+        self.V = V / low[:, None]
+        """(blocks, order): the largest V_a over the smallest n."""
+        self.diagonal = (V.sum(axis=1) + family.head * phi) / low**2
+        """(blocks,): the largest Σ_a V_a + head·φ over the smallest n."""
+        self.n = [n]
+        """Level k has the least n of 2^k knots from each one on."""
+        while (step := 1 << len(self.n) - 1) * 2 <= len(n):
+            self.n.append(np.minimum(self.n[-1][:-step], self.n[-1][step:]))
 
     def over(self, start: int, stop: int | None) -> float:
         """A bound of all entries at distances from `start` to `stop` (None: and beyond)."""
@@ -355,12 +340,11 @@ def _split(knots: IntArray) -> IntArray:
     lengths = np.diff(knots)
     parts = np.minimum(lengths, SPLIT)
     inside = np.arange(int(parts.sum())) - np.repeat(np.cumsum(parts) - parts, parts)
-    return np.append(
-        np.repeat(knots[:-1], parts) + inside * np.repeat(lengths // np.maximum(parts, 1), parts), knots[-1]
-    )
+    starts = np.repeat(knots[:-1], parts) + inside * np.repeat(lengths // np.maximum(parts, 1), parts)
+    return np.append(starts, knots[-1])
 
 
-def _bounded_sum(over: Callable[[int, int | None], float], q: int, falling: bool) -> float:
+def _bounded_sum(over: Bounds, q: int, falling: bool) -> float:
     """The bound by distances from bounds over ranges of distances: for long or endless streams."""
     starts = [*range(min(q, SINGLE_LAGS))]
     while (at := starts[-1] + max(1, starts[-1] // SINGLE_LAGS)) < q:
@@ -372,11 +356,7 @@ def _bounded_sum(over: Callable[[int, int | None], float], q: int, falling: bool
         stop = at + max(1, at // 4)
         largest[-1] = max(largest[-1], over(at, stop - 1))
         at, later = stop, over(stop, None)
-    g = np.maximum.accumulate(np.append(largest, later)[::-1])[::-1]
-    d = np.asarray([*starts, q], dtype=np.float64)
-    counts = np.diff(d) * (2 * q - d[:-1] - d[1:] + 1)  # twice the sum of q − d over a range of distances
-    counts[0] = q
-    return float(counts @ g[:-1])
+    return _by_distance(starts, largest, later, q)
 
 
 def _toeplitz_lag(f: Exponentials, T: int, lag: int) -> float:

@@ -92,13 +92,10 @@ class BinaryTree(_DyadicTree):
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         size = self._check_dense(ticks)
-        left, right = np.zeros((size, size)), np.zeros((size, size))
+        left, _ = self.block(self.initial(size), np.eye(size), size)
+        right = np.zeros((size, size))
         for t in range(1, size + 1):
             right[t - 1, t - (t & -t) : t] = 1.0
-            chain = t
-            while chain:
-                left[t - 1, chain - 1] = 1.0
-                chain &= chain - 1
         return left, right
 
     def initial(self, cells: int = 1) -> State:

@@ -27,10 +27,11 @@ def worst_view(factorization: Factorization, width: int | None, last: int | None
     parameters = (hashlib.sha256(array.tobytes()).digest() for array in factorization.public_parameters())
     known = type(factorization), factorization.horizon, tuple(parameters), width, last
     if len(_found) > MOST_FOUND:
-        _found.clear()
-    if known not in _found:  # a search takes up to a second; streams of one declaration have the same numbers
-        _found[known] = _search(factorization, width, last)
-    return _found[known]
+        _found.clear()  # perhaps while another thread is between the next two lines
+    found = _found.get(known)
+    if found is None:  # a search takes up to a second; streams of one declaration have the same numbers
+        found = _found[known] = _search(factorization, width, last)
+    return found
 
 
 MOST_FOUND = 256

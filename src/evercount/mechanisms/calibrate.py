@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,12 +22,12 @@ from evercount.mechanisms.composed_noise import ONE_BY_ONE, FreshStream, NamedNo
 from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
-from evercount.mechanisms.noise_stream import NoiseStream
+from evercount.mechanisms.noise_stream import Facts, NoiseStream
 from evercount.noise import Secret
 from evercount.privacy import Budget
 
 
-def declaration_fingerprint(declaration: Mapping[str, Any], engine: Factorization, sigma: float) -> str:
+def declaration_fingerprint(declaration: Facts, engine: Factorization, sigma: float) -> str:
     """A digest of a whole declaration: what is asked, how noise is correlated, and how much of it there is.
 
     σ and the numbers of the factorization belong to it: the same normals at two scales would reveal each other.
@@ -42,11 +42,7 @@ def declaration_fingerprint(declaration: Mapping[str, Any], engine: Factorizatio
 
 
 def noise_key(
-    secret: Secret | None,
-    dumped: Mapping[str, Any] | None,
-    declaration: Mapping[str, Any] | None,
-    engine: Factorization,
-    sigma: float,
+    secret: Secret | None, dumped: Facts | None, declaration: Facts | None, engine: Factorization, sigma: float
 ) -> tuple[Secret, str | None]:
     """(key, fingerprint) of noise that goes on from its dumped state, or begins with the secret.
 
@@ -106,7 +102,7 @@ def build_noise(
     horizon: int | None,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
-    declaration: Mapping[str, Any] | None = None,
+    declaration: Facts | None = None,
     names: Sequence[str] | None = None,
     part: range | None = None,
     touched: int | None = None,
@@ -131,8 +127,7 @@ def build_noise(
         raise ParameterError("a part of the cells has no noise of periods")
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
     most = 2 * budget.noise_multiplier() * norm / grid
-    cap = min(NUMERIC_DELTA, budget.delta / 16)
-    reserved, limit = _numeric_price(factorization, most, cells, budget.epsilon, horizon, touched, cap)
+    reserved, limit = _numeric_price(factorization, most, cells, budget, horizon, touched)
     if reserved > budget.delta / 2:
         raise ParameterError(
             f"delta={budget.delta:g} is too small for exact arithmetic here, which needs {reserved:.3g} of it; "
@@ -170,7 +165,7 @@ def build_noise(
     return Noise(stream, sigma, reserved, limit, key, fingerprint)
 
 
-def _continued(sigma: float, dumped: Mapping[str, Any] | None) -> float:
+def _continued(sigma: float, dumped: Facts | None) -> float:
     """The σ that is needed, or that of the dumped stream: another special function may differ in the last digits.
 
     **Guarantee.** The result is at least `sigma`·(1 − SIGMA_TOLERANCE). Test:
@@ -185,13 +180,7 @@ def _continued(sigma: float, dumped: Mapping[str, Any] | None) -> float:
 
 
 def _numeric_price(
-    factorization: Factorization,
-    scale: float,
-    cells: int,
-    epsilon: float,
-    horizon: int | None,
-    touched: int | None,
-    cap: float,
+    factorization: Factorization, scale: float, cells: int, budget: Budget, horizon: int | None, touched: int | None
 ) -> tuple[float, int]:
     """(numeric δ, last tick that it covers).
 
@@ -200,6 +189,7 @@ def _numeric_price(
     tests/mechanisms/test_fresh_noise.py::test_only_touched_ticks_cost_anything and
     tests/factorizations/test_periods.py::test_only_the_periods_that_a_unit_touches_cost_anything.
     """
+    epsilon, cap = budget.epsilon, min(NUMERIC_DELTA, budget.delta / 16)
     if not isinstance(factorization, Fresh | Periods):
         limit = numeric_horizon(factorization, scale, cells, epsilon, cap) if horizon is None else horizon
         return numeric_delta(factorization, scale, cells, epsilon, limit), limit
@@ -250,7 +240,7 @@ class RevisionNoise(NoiseStream):
                 row[lag] = self._day(tick - lag)[lag]
             self._days.pop(tick - self._lags + 1, None)  # the last time that it was asked for
             self.tick = tick
-        return rows.reshape(len(rows), -1)
+        return rows.reshape(ticks, self._lags * self._cells)
 
     def prepare(self) -> None:
         self._day(self.tick + 1)
@@ -265,7 +255,7 @@ def build_revisions(
     cells: int,
     horizon: int | None,
     make: MakeDay,
-    declaration: Mapping[str, Any],
+    declaration: Facts,
     *,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,

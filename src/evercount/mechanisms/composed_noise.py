@@ -7,7 +7,7 @@ function of (secret, name, tick). So it does not tell when a name joined, after 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from evercount.errors import SnapshotError
 from evercount.factorizations import Direct, Factorization, Periods
 from evercount.mechanisms.exact.exact_noise import ExactStream, pack, unpack
 from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
-from evercount.mechanisms.noise_stream import NoiseStream
+from evercount.mechanisms.noise_stream import Facts, NoiseStream
 from evercount.noise import Secret
 
 ONE_BY_ONE = Direct(MOST_TICKS)
@@ -217,7 +217,7 @@ class NamedNoise(NoiseStream):
             joined.append(cohort)
         self._cohorts = joined
 
-    def _together(self, left: Mapping[str, Any], right: Mapping[str, Any], names: list[str]) -> ExactStream:
+    def _together(self, left: Facts, right: Facts, names: list[str]) -> ExactStream:
         kernel = self._cohorts[0].kernel
         states = [unpack(one["state"], (kernel.rows, one["cells"]), kernel.narrow) for one in (left, right)]
         state = pack(np.concatenate(states, axis=2), kernel.narrow)
@@ -225,17 +225,13 @@ class NamedNoise(NoiseStream):
         return ExactStream.load(*self._parameters, len(names), joined, names)
 
     def dump(self) -> dict[str, Any]:
-        names = "\n".join(name for cohort in self._cohorts for name in cohort.names or ())
+        text = "\n".join(name for cohort in self._cohorts for name in cohort.names or ())
+        names = np.frombuffer(text.encode(), np.uint8)
         cohorts = [{**cohort.dump(), "secret": ""} for cohort in self._cohorts]
-        return {
-            "secret": self._secret.hex(),
-            "limit": self.limit,
-            "names": np.frombuffer(names.encode(), np.uint8),
-            "cohorts": cohorts,
-        }
+        return {"secret": self._secret.hex(), "limit": self.limit, "names": names, "cohorts": cohorts}
 
     @classmethod
-    def load(cls, factorization: Factorization, scale: float, dumped: Mapping[str, Any]) -> NamedNoise:
+    def load(cls, factorization: Factorization, scale: float, dumped: Facts) -> NamedNoise:
         """The noise that `dump` described, or a SnapshotError where anything public differs."""
         try:
             noise = cls(factorization, scale, Secret.from_hex(dumped["secret"]), (), int(dumped["limit"]))

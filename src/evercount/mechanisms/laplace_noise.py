@@ -10,7 +10,6 @@ import json
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -30,9 +29,10 @@ from evercount.factorizations.laplace_trees import (
     Rows,
 )
 from evercount.mechanisms.calibrate import Noise, noise_key
-from evercount.mechanisms.noise_stream import NoiseStream
+from evercount.mechanisms.noise_stream import Facts, NoiseStream
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
+from evercount.privacy.gaussian import round_down
 
 
 def grid_units(l1: float, grid: float) -> int:
@@ -49,10 +49,7 @@ def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> 
     **Guarantee.** The inequality holds in exact arithmetic. Test:
     tests/mechanisms/test_laplace_stream.py::test_rates_round_down.
     """
-    exact = Fraction(epsilon) / (grid_units(l1, grid) * share)
-    rate = float(exact)
-    if Fraction(rate) > exact:
-        rate = math.nextafter(rate, 0.0)
+    rate = round_down(Fraction(epsilon) / (grid_units(l1, grid) * share))
     return min(check_rate(rate, epsilon), LARGEST_RATE)
 
 
@@ -217,8 +214,7 @@ class EndlessBridgeNoise(EpochNoise):
         return bridge_noise(self.tree.tree(epoch), *self._calibration, self.cells, self._secret, self.first_cell)
 
     def total(self, epoch: int) -> IntArray:
-        drawn: IntArray = self.inside(epoch).draw(np.zeros(1, np.int64), self.tree.tree(epoch).top_shares)[0]
-        return drawn
+        return np.asarray(self.inside(epoch).draw(np.zeros(1, np.int64), self.tree.tree(epoch).top_shares)[0])
 
 
 class HybridNoise(EpochNoise):
@@ -234,8 +230,7 @@ class HybridNoise(EpochNoise):
     def total(self, epoch: int) -> IntArray:
         rate = node_rate(*self._calibration, self.tree.total_share)
         source = ExactLaplace(self._secret.derive("pure epochs"))
-        drawn: IntArray = source.draw([epoch], rate, self.cells, self.first_cell)[0]
-        return drawn
+        return np.asarray(source.draw([epoch], rate, self.cells, self.first_cell)[0])
 
 
 def round_to_grid(noise: AnyArray, bits: int) -> AnyArray:
@@ -358,7 +353,7 @@ def build_pure(
     epsilon: float,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
-    declaration: Mapping[str, Any] | None = None,
+    declaration: Facts | None = None,
     part: range | None = None,
 ) -> Noise:
     """Noise that makes the whole stream ε-DP with δ = 0; what `build_noise` returns for a pure budget.

@@ -14,6 +14,8 @@ import numpy as np
 from evercount._validate import FloatArray
 from evercount.errors import EvercountError, ParameterError, SnapshotError
 
+Facts = Mapping[str, Any]  # plain data: JSON values and arrays, such as a dump or a declaration
+
 
 class NoiseStream(ABC):
     """Noise of one stream: row t is scale·(L z)_t for one z that is drawn once and never again.
@@ -44,17 +46,16 @@ class NoiseStream(ABC):
         It reaches back to the first tick of the last block that was asked for, so that a step that failed after its
         noise was drawn can be tried again. The array must not be changed.
         """
-        start, block = self._last_block if self._last_block is not None else (self.tick + 1, None)
+        start, block = self._last_block or (self.tick + 1, self.take(0))
         if not start <= first <= self.tick + 1:
             raise ParameterError(f"noise of tick {first} is gone: the next tick is {self.tick + 1}")
-        drawn = None if block is None else block[first - start :]
-        missing = ticks if drawn is None else ticks - len(drawn)
-        if missing > 0 or drawn is None:
+        drawn = block[first - start :]
+        if len(drawn) < ticks:
             if self._taking:
                 raise EvercountError("the noise was interrupted in the middle of a tick; restore the newest snapshot")
             self._taking = True
-            fresh = self.take(missing)
-            drawn = np.concatenate([drawn, fresh]) if drawn is not None and len(drawn) else fresh
+            fresh = self.take(ticks - len(drawn))
+            drawn = np.concatenate([drawn, fresh]) if len(drawn) else fresh
             self._last_block = (first, drawn)
             self._taking = False
         return drawn[:ticks]
@@ -138,7 +139,7 @@ def join_cells(noise: NoiseStream, old: int, new: int) -> dict[str, Any]:
     return JoinedNoise([*before, Cohort(joining, new, base)]).dump()
 
 
-def cohort_states(state: Mapping[str, Any]) -> list[tuple[range, FloatArray, dict[str, Any]]]:
+def cohort_states(state: Facts) -> list[tuple[range, FloatArray, dict[str, Any]]]:
     """(cells, base, state) of each cohort of a dump of `JoinedNoise`; SnapshotError where it is damaged."""
     found, first = [], 0
     for one in state["joined"]:

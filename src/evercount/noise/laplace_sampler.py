@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import FloatArray, IntArray, UIntArray
+from evercount._validate import FloatArray, IntArray, UIntArray, check_probability
 from evercount.errors import ParameterError
 from evercount.noise.prf import (
     BITS_PER_READ,
@@ -25,7 +25,6 @@ from evercount.noise.prf import (
     GUARD,
     Prf,
     check_cells,
-    counter,
     counters,
     exp_minus,
     read_counter,
@@ -62,7 +61,7 @@ class ExactLaplace:
         `rates` is one for each draw, or one for all.
         """
         rows = np.atleast_1d(np.asarray(draws, dtype=np.int64))
-        cells, first_cell = check_cells(cells, first_cell, 1)
+        cells, first_cell = check_cells(len(rows), cells, first_cell, 1)
         if rows.ndim != 1 or (rows.size and not 0 <= rows.min() <= rows.max() < DRAWS):
             raise ParameterError("draws must be numbers from 0 to 2^48 − 1")
         rate = np.broadcast_to(np.asarray(rates, dtype=np.float64), rows.shape)
@@ -97,12 +96,9 @@ class ExactLaplace:
 
     def _exactly(self, draw: int, cell: int, guess: int, rate: float) -> int:
         """|X| in exact arithmetic, on as many bits of u as it takes."""
-        u, read = 0, 0
-        index = 0
+        u = read = index = 0
         while True:
-            block = self._prf.encrypt(counter(draw, cell, 0, index))
-            first, second = (int.from_bytes(block[i : i + 8], "little") for i in (0, 8))
-            u, read = u << BITS_PER_READ | first << 64 | second, read + BITS_PER_READ
+            u, read = u << BITS_PER_READ | self._prf.number(draw, cell, 0, index), read + BITS_PER_READ
             index = max(2, index + 1)
             number = self._search(u, read, guess, rate)
             if number is not None:
@@ -112,13 +108,10 @@ class ExactLaplace:
     def _search(u: int, read: int, guess: int, rate: float) -> int | None:
         """The k with t_{k+1} ≤ u < t_k for every continuation of the bits read, or None."""
         k = max(guess, 0)
-        below = reaches(u, read, k, rate)
-        while below is False:
+        while (below := reaches(u, read, k, rate)) is False:
             k -= 1
-            below = reaches(u, read, k, rate)
         while below:
-            below = reaches(u, read, k + 1, rate)
-            if below is False:
+            if (below := reaches(u, read, k + 1, rate)) is False:
                 return k
             k += 1
         return None
@@ -154,7 +147,6 @@ def tail(rate: float, k: int) -> float:
 
 def quantile(rate: float, beta: float) -> int:
     """The smallest whole a with P(|X| > a) ≤ beta."""
-    if not 0 < beta < 1:
-        raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+    check_probability("beta", beta)
     a = max(0, math.ceil((math.log(2) - math.log1p(math.exp(-rate)) - math.log(beta)) / rate) - 1)
     return a if tail(rate, a + 1) <= beta else a + 1

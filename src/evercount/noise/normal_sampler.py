@@ -17,7 +17,7 @@ from typing import ClassVar, NoReturn, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import BoolArray, FloatArray, UIntArray, check_count
+from evercount._validate import AnyArray, BoolArray, FloatArray, UIntArray, check_count
 from evercount.errors import ParameterError, TooLarge
 from evercount.noise.prf import (
     ATTEMPTS,
@@ -101,7 +101,6 @@ class ExactNoise:
     (3, 2)
     """
 
-    name = "exact"
     _margin: ClassVar[float] = DECISION_MARGIN  # tests make it larger: every decision then goes the exact way
 
     def __init__(self, secret: Secret, names: Sequence[str] | None = None) -> None:
@@ -121,11 +120,12 @@ class ExactNoise:
 
         Raises:
             ParameterError: The draws or the cells are not a legal range.
+            TooLarge: They are more than 2^31 numbers.
         """
         start, stop = check_count("start", start, 0), check_count("stop", stop, 0)
-        cells, first_cell = check_cells(cells, first_cell, 0)
         if not start <= stop <= DRAWS:
             raise ParameterError(f"draws {start} to {stop} are not a range between 0 and 2^48")
+        cells, first_cell = check_cells(stop - start, cells, first_cell, 0)
         out = Normals(*(np.empty((stop - start, cells), kind) for kind in (np.int8, np.int64, np.uint64, np.uint64)))
         draws, which = range(start, stop), range(first_cell, first_cell + cells)
         width = min(max(cells, 1), _NUMBERS_AT_A_TIME)
@@ -134,14 +134,10 @@ class ExactNoise:
             for cell in range(0, cells, width):
                 here = slice(draw, draw + rows), slice(cell, cell + width)
                 words, k = self._kept(counters(draws[here[0]], which[here[1]]))
-                part = out[here]
-                for array, numbers in (
-                    (part.sign, 1 - 2 * (words.view(np.int8)[:, 24] & 1)),  # the lowest byte of the last word
-                    (part.integer, k),
-                    (part.fraction_hi, words[:, 0]),
-                    (part.fraction_lo, words[:, 1]),
-                ):
-                    array[:] = numbers.reshape(part.shape)
+                sign = 1 - 2 * (words.view(np.int8)[:, 24] & 1)  # the lowest byte of the last word
+                found: list[AnyArray] = [sign, k, words[:, 0], words[:, 1]]
+                for part, numbers in zip(vars(out[here]).values(), found, strict=True):
+                    part[:] = numbers.reshape(part.shape)
         for array in vars(out).values():
             array.flags.writeable = False
         return out

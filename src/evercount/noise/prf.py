@@ -29,7 +29,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from evercount._validate import FloatArray, IntArray, UIntArray, check_count
-from evercount.errors import ParameterError
+from evercount.errors import ParameterError, TooLarge
 from evercount.noise.secret import Secret, check_secret
 
 EXACT_NOISE_LABEL = "evercount/noise/exact/1"
@@ -95,6 +95,11 @@ class Prf:
         """The key-stream blocks of counter blocks."""
         return self._cipher.encryptor().update(blocks)
 
+    def number(self, draw: int, cell: int, attempt: int, index: int) -> int:
+        """The 128 bits of one block, its first word leading."""
+        block = self.encrypt(counter(draw, cell, attempt, index))
+        return int.from_bytes(block[:8], "little") << 64 | int.from_bytes(block[8:], "little")
+
     def words(self, blocks: UIntArray) -> UIntArray:
         """The key stream of an array that `counters` returned: one row of four words (index 0 and 1) per counter."""
         stream = np.empty(blocks.nbytes + BLOCK_BYTES, dtype=np.uint8)
@@ -145,23 +150,17 @@ class Expansion:
     """The infinite binary expansions of x, u and v in one attempt. Blocks are read when a comparison needs them."""
 
     def __init__(self, prf: Prf, draw: int, cell: int, attempt: int) -> None:
-        self._prf = prf
-        self._place = (draw, cell, attempt)
-        head = self._block(0) + self._block(1)
-        words = [int.from_bytes(head[8 * i : 8 * i + 8], "little") for i in range(4)]
-        self._known = {"x": (words[0] << 64 | words[1], 128), "u": (words[2], 64), "v": (words[3] >> 1, 63)}
-
-    def _block(self, index: int) -> bytes:
-        return self._prf.encrypt(counter(*self._place, index))
+        self._prf, self._place = prf, (draw, cell, attempt)
+        u, v = divmod(prf.number(*self._place, 1), 2**64)
+        self._known = {"x": (prf.number(*self._place, 0), 128), "u": (u, 64), "v": (v >> 1, 63)}
 
     def prefix(self, name: str, bits: int) -> int:
         """The first `bits` bits of the expansion of "x", "u" or "v", as an integer below 2^bits."""
         value, length = self._known[name]
         while length < bits:
             rounds = length // 128 - (name == "x")
-            block = self._block(2 + "xuv".index(name) + 3 * rounds)
-            first, second = (int.from_bytes(block[i : i + 8], "little") for i in (0, 8))
-            value, length = value << 128 | first << 64 | second, length + 128
+            more = self._prf.number(*self._place, 2 + "xuv".index(name) + 3 * rounds)
+            value, length = value << 128 | more, length + 128
         self._known[name] = (value, length)
         return value >> (length - bits)
 
@@ -264,11 +263,18 @@ def thresholds() -> tuple[int, ...]:
 FRACTION_BITS = 128  # every exact normal is an integer multiple of 2^−FRACTION_BITS
 
 
-def check_cells(cells: int, first_cell: int, least: int) -> tuple[int, int]:
-    """(number of cells, number of the first one), or a ParameterError."""
+MOST_NUMBERS = 2**31  # a request for more numbers at once is refused: about 50 GB would be written
+
+
+def check_cells(draws: int, cells: int, first_cell: int, least: int) -> tuple[int, int]:
+    """(number of cells, number of the first one), or a ParameterError; so many draws of them must fit at once."""
     cells, first_cell = check_count("cells", cells, least), check_count("first_cell", first_cell, 0)
     if first_cell + cells > CELLS:
         raise ParameterError(f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32")
+    if draws * cells > MOST_NUMBERS:
+        raise TooLarge(
+            f"{draws} draws × {cells} cells are more than 2^31 numbers: ask for fewer draws or cells at once"
+        )
     return cells, first_cell
 
 
@@ -307,11 +313,8 @@ class Normals:
         Returns:
             An array of the same shape.
         """
-        magnitude = self.fraction_lo * 2.0**-128
-        magnitude += self.fraction_hi * 2.0**-64
-        magnitude += self.integer
-        magnitude *= self.sign
-        return np.asarray(magnitude, dtype=np.float64)
+        magnitude = self.fraction_lo * 2.0**-128 + self.fraction_hi * 2.0**-64 + self.integer
+        return np.asarray(magnitude * self.sign, dtype=np.float64)
 
     def to_ints(self) -> npt.NDArray[np.object_]:
         """The exact values z · 2^128 as Python integers.
@@ -319,9 +322,8 @@ class Normals:
         Returns:
             An array of the same shape.
         """
-        magnitude = (self.integer.astype(object) << 64) + self.fraction_hi.astype(object)
-        magnitude = (magnitude << 64) + self.fraction_lo.astype(object)
-        return np.asarray(magnitude * self.sign.astype(object), dtype=object)
+        sign, integer, high, low = (part.astype(object) for part in vars(self).values())
+        return np.asarray(sign * ((integer << 128) + (high << 64) + low), dtype=object)
 
     def slices(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Three doubles each: multiples of 2^−20, multiples of 2^−40 below 2^−20, and the rest below 2^−40.

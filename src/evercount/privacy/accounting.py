@@ -158,7 +158,6 @@ def exact_privacy_profile(what: Budget | Costed, *, epsilon: float | None = None
             return min(1.0, (gaussian.delta_upper(cost.mu, asked) + cost.leak_at(asked)) * (1 + 2.0**-52))
         # (e^ε₀ − e^ε)/(e^ε₀ + 1) without large powers
         return min(1.0, max(0.0, -math.expm1(asked - own) / (1 + math.exp(-own))) * (1 + 2.0**-50))
-    assert delta is not None
     asked = check_number("delta", delta)
     if not (0 <= asked < 1 and (asked > 0 or cost.budget.pure)):
         raise ParameterError(f"delta must lie between 0 and 1, got {delta!r}; 0 is for pure budgets")
@@ -175,4 +174,8 @@ def _cost_of(what: Budget | Costed, name: str) -> Cost:
     cost = Cost(what, 0.0) if isinstance(what, Budget) else getattr(what, "cost", None)
     if not isinstance(cost, Cost):
         raise ParameterError(f"{name} is that of a Budget or a Stream, not of {type(what).__name__}")
+    if cost.leak is None:
+        raise ParameterError(
+            f"{name} is that of known noise, and of this cost only the promise is known: {cost.budget!r}"
+        )
     return cost

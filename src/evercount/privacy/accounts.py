@@ -7,7 +7,6 @@ would reach up to three times the δ (`composition.proof.md`, section 7).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -15,7 +14,8 @@ from typing import NamedTuple
 
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import LEAST_DELTA, Cost, Meeting, meetings_of, round_down
+from evercount.privacy.composition import LEAST_DELTA, Cost, Meeting, meetings_of
+from evercount.privacy.gaussian import root_down, round_down
 from evercount.privacy.time_range import TimeRange
 
 _FOR_NOISE = Fraction(3, 4)
@@ -103,7 +103,7 @@ class Filter:
         if not account.noise:
             epsilon = round_down(most)
             return replace(probe, budget=replace(probe.budget, epsilon=epsilon)) if epsilon > 0 else None
-        mu = _root_down(most)
+        mu = root_down(most)
         # A small rest costs no ε at this δ; it is then stated at the smaller δ where it does.
         delta = min(self._delta, gaussian.delta_of(mu, 0.0) / 2) if mu else 0.0
         if delta < LEAST_DELTA:
@@ -117,11 +117,3 @@ def _least_room(account: Account, meetings: Sequence[Meeting]) -> Account | None
     """What is left of an account at every one of these."""
     rooms = [room for one in meetings if (room := account.room_after(*one)) is not None]
     return Account(*map(min, zip(*rooms, strict=True))) if len(rooms) == len(meetings) else None
-
-
-def _root_down(square: Fraction) -> float:
-    """The largest double whose square is not above, but for one or two units in the last place."""
-    root = math.sqrt(round_down(square))
-    while Fraction(root) ** 2 > square:
-        root = math.nextafter(root, 0.0)
-    return root

@@ -6,7 +6,6 @@ and the calibration that turns the promise into noise. It holds numbers only and
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -169,17 +168,13 @@ class Budget:
     # -- the same promise in other parameters ----------------------------------------------------------------
 
     @classmethod
-    def from_mu(
-        cls, mu: float, delta: float, adjacency: Adjacency = "add-remove", unit: Unit = "event", **caps: Any
-    ) -> Budget:
+    def from_mu(cls, mu: float, delta: float, **promise: Any) -> Budget:
         """The tight budget at `delta` of a mechanism that is μ-Gaussian-DP.
 
         Args:
             mu: The Gaussian-DP parameter Δ/σ.
             delta: The δ of the budget, above 0.
-            adjacency: As for `Budget`.
-            unit: As for `Budget`.
-            caps: `max_events`, `period` and so on, as for `Budget`.
+            promise: `adjacency`, `unit` and caps, as for `Budget`.
 
         Returns:
             The budget.
@@ -205,12 +200,10 @@ class Budget:
                 f"at delta={delta!r} a mechanism with mu={mu!r} costs no epsilon: delta alone covers it. Choose a "
                 f"delta well below {gaussian.delta_of(mu, 0.0):.3g}."
             )
-        return cls(epsilon, delta, adjacency=adjacency, unit=unit, **caps)
+        return cls(epsilon, delta, **promise)
 
     @classmethod
-    def from_rho(
-        cls, rho: float, delta: float, adjacency: Adjacency = "add-remove", unit: Unit = "event", **caps: Any
-    ) -> Budget:
+    def from_rho(cls, rho: float, delta: float, **promise: Any) -> Budget:
         """The tight budget at `delta` of Gaussian noise that is ρ-zCDP, ρ = Δ²/2σ².
 
         ρ fixes σ, and the Gaussian mechanism with that σ is exactly √(2ρ)-Gaussian-DP, so the conversion
@@ -219,9 +212,7 @@ class Budget:
         Args:
             rho: The zCDP parameter Δ²/2σ².
             delta: The δ of the budget, above 0.
-            adjacency: As for `Budget`.
-            unit: As for `Budget`.
-            caps: `max_events`, `period` and so on, as for `Budget`.
+            promise: `adjacency`, `unit` and caps, as for `Budget`.
 
         Returns:
             The budget.
@@ -232,10 +223,7 @@ class Budget:
         >>> round(Budget.from_rho(0.5, 1e-6).epsilon, 3)
         4.887
         """
-        mu = math.sqrt(2 * check_positive("rho", rho))
-        while Fraction(mu) ** 2 > 2 * Fraction(float(rho)):
-            mu = math.nextafter(mu, 0.0)
-        return cls.from_mu(mu, delta, adjacency, unit, **caps)
+        return cls.from_mu(gaussian.root_down(2 * Fraction(check_positive("rho", rho))), delta, **promise)
 
     @property
     def mu(self) -> float:
@@ -286,10 +274,7 @@ class Budget:
                 f"the numerical error needs delta {reserved!r} and the budget has {self.delta!r}: nothing is left for "
                 "the noise. Choose a larger delta or compute with more bits."
             )
-        left = self.delta - reserved
-        if Fraction(left) + Fraction(reserved) > Fraction(self.delta):
-            left = math.nextafter(left, 0.0)
-        return replace(self, delta=left)
+        return replace(self, delta=gaussian.round_down(Fraction(self.delta) - Fraction(reserved)))
 
     # -- words and data --------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from evercount._validate import check_delta, check_number
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
+from evercount.privacy.gaussian import round_down, round_up
 from evercount.privacy.guarantee_text import MANUAL
 from evercount.privacy.time_range import TimeRange, lies_in_one_range, met_at_once
 
@@ -204,12 +205,10 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
     stated = usual if delta is None else check_delta(delta, pure=True)
     sums = [_sums(meeting) for meeting in meetings]
     plain, summed = max(one for one, _ in sums), max(both for _, both in sums)
-    found = []
-    for meeting, (most, both) in zip(meetings, sums, strict=True):
-        known = _exact(meeting, stated, most)
-        if delta is not None and both <= Fraction(stated):  # plain addition holds as well within the asked δ
-            known = most if known is None else min(known, most)
-        found.append(known)
+    found = [
+        _exact(meeting, stated, most, delta is not None and both <= Fraction(stated))
+        for meeting, (most, both) in zip(meetings, sums, strict=True)
+    ]
     exact = None if None in found else max(one for one in found if one is not None)
     if delta is not None:
         if not exact:
@@ -266,13 +265,14 @@ def _sums(meeting: Meeting) -> tuple[float, Fraction]:
     return plain, summed + meeting.price_outside(plain)
 
 
-def _exact(meeting: Meeting, delta: float, plain: float) -> float | None:
-    """The least ε at δ for one meeting, by the profiles."""
+def _exact(meeting: Meeting, delta: float, plain: float, added: bool) -> float | None:
+    """The least ε at δ for one meeting, by the profiles; where plain addition is within δ (`added`), also by that."""
     parts = meeting.inside
     # where a leak would cost more than the stream's δ, it counts as its promise alone (in a chain promises add up)
     promised = tuple(one.leak is None or (one.leak_at(plain) > one.budget.delta and not one.chain) for one in parts)
     ways = {tuple(one.leak is None for one in parts), promised}
-    return min((one for way in ways if (one := _least(meeting, delta, way)) is not None), default=None)
+    known = [plain] if added else []
+    return min([*known, *(one for way in ways if (one := _least(meeting, delta, way)) is not None)], default=None)
 
 
 def _least(meeting: Meeting, delta: float, promised: Sequence[bool]) -> float | None:
@@ -346,17 +346,6 @@ def epsilon_of(mu: float, pure: Fraction, delta: float) -> float:
     while low < (middle := low + 0.5 * (high - low)) < high:
         low, high = (low, middle) if mixed_delta_upper(mu, pure, middle) <= delta else (middle, high)
     return high
-
-
-def round_down(exact: Fraction) -> float:
-    """The largest double that is not above."""
-    near = float(exact)
-    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
-
-
-def round_up(exact: Fraction) -> float:
-    """The least double that is not below."""
-    return -round_down(-exact)
 
 
 def check_one_unit(costs: Sequence[Cost]) -> None:

@@ -84,6 +84,12 @@ def _evaluate(mu: float, epsilon: float) -> _Evaluated:
     return _Evaluated(min(log_delta, 0.0), error)
 
 
+def _surely(mu: float, epsilon: float, log_delta: float, errors: int) -> bool:
+    """Whether δ(μ, ε) is not larger, even if its evaluation errs by so many times its error bound."""
+    evaluated = _evaluate(mu, epsilon)
+    return evaluated.log_delta + errors * evaluated.error <= log_delta
+
+
 def delta_of(mu: float, epsilon: float) -> float:
     """δ(μ, ε), the smallest δ of the Gaussian mechanism with Δ/σ = `mu`; the nearest value. Stable for δ down to the
     smallest normal double (2e-308); below that it returns 0.0. To claim privacy, use `delta_upper`."""
@@ -119,17 +125,13 @@ def mu_of(epsilon: float, delta: float) -> float:
     def excess(log_mu: float) -> float:
         return _evaluate(math.exp(log_mu), epsilon).log_delta - target
 
-    def safe(mu: float) -> bool:
-        evaluated = _evaluate(mu, epsilon)
-        return evaluated.log_delta + 2 * evaluated.error <= target
-
     # δ(μ, ε) ≤ 2Φ(μ/2) − 1 < μ, so μ = δ is private for every ε. The upper end grows until it is not private.
     low, high = target - 1.0, math.log(math.sqrt(2 * epsilon) + 1.0)
     while excess(high) <= 0:
         high += 1.0
     mu = math.exp(_root(excess, low, high))
     step = 4 * _MACHINE_EPSILON
-    while not safe(mu):
+    while not _surely(mu, epsilon, target, 2):
         mu *= 1 - step
         step *= 2
     return mu
@@ -144,11 +146,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     """
     mu, target = check_positive("mu", mu), math.log(check_delta(delta))
 
-    def safe(epsilon: float) -> bool:
-        evaluated = _evaluate(mu, epsilon)
-        return evaluated.log_delta + evaluated.error <= target
-
-    if safe(0.0):
+    if _surely(mu, 0.0, target, 1):
         return 0.0
 
     def excess(epsilon: float) -> float:
@@ -158,7 +156,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     high = mu * (mu / 2 + math.sqrt(-2 * target) + 1.0)
     epsilon = _root(excess, 0.0, high) if excess(0.0) > 0 else math.ulp(0.0)
     step = 4 * _MACHINE_EPSILON
-    while not safe(epsilon):
+    while not _surely(mu, epsilon, target, 1):
         epsilon += max(step * high, math.ulp(epsilon))
         step *= 2
     return epsilon
@@ -174,8 +172,7 @@ def multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:
     """
     mu = mu_of(epsilon, delta)
     if calibration == "tight":
-        tight = 1.0 / mu
-        return tight if Fraction(tight) * Fraction(mu) >= 1 else math.nextafter(tight, math.inf)
+        return round_up(1 / Fraction(mu))
     if epsilon >= 1:
         raise ParameterError(
             f"calibration {calibration!r} is proved for epsilon < 1 only, and epsilon is {epsilon!r}. Use "
@@ -191,6 +188,25 @@ def multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:
             "calibration='tight'."
         )
     return found
+
+
+def round_down(exact: Fraction) -> float:
+    """The largest double that is not above."""
+    near = float(exact)
+    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
+
+
+def round_up(exact: Fraction) -> float:
+    """The least double that is not below."""
+    return -round_down(-exact)
+
+
+def root_down(square: Fraction) -> float:
+    """The largest double whose square is not above, but for one or two units in the last place."""
+    root = math.sqrt(round_down(square))
+    while Fraction(root) ** 2 > square:
+        root = math.nextafter(root, 0.0)
+    return root
 
 
 def _at_least_zero(epsilon: float) -> float:

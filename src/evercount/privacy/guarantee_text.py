@@ -120,19 +120,23 @@ def successor_text(cost: Cost) -> str:
     if cost.span is None or cost.span.end is None:
         both = compose([replace(cost, during=None)] * 2)
         whom = "counts the same persons" if budget.unit == "user" else "may count the same events"
-        kept = f"epsilon={stated(both.epsilon)}, delta={stated(both.delta)}"
-        return f"A new stream {whom} again: both together keep {kept}."
+        return f"A new stream {whom} again: both together keep {stated_promise(both)}."
     if cost.chain:
         return (
             "The stream that is renewed from this one costs nothing more, because it continues with what persons have "
-            f"used of their caps: both together keep epsilon={stated(budget.epsilon)}, delta={stated(budget.delta)}."
+            f"used of their caps: both together keep {stated_promise(budget)}."
         )
     one = "each event is" if budget.unit == "event" else "what a person does in one period is"
     later = "" if budget.unit == "event" else " and a whole number of periods after this start"
     return (
         f"A new stream that starts at this end or later{later} costs nothing more: {one} in only one of the two, and "
-        f"both together keep epsilon={stated(budget.epsilon)}, delta={stated(budget.delta)}."
+        f"both together keep {stated_promise(budget)}."
     )
+
+
+def stated_promise(budget: Budget) -> str:
+    """The numbers of a promise, rounded up."""
+    return f"epsilon={stated(budget.epsilon)}, delta={stated(budget.delta)}"
 
 
 def guess_chance(budget: Budget) -> float:
@@ -264,9 +268,8 @@ def _cap(budget: Budget, enforced: Enforced, tick: str) -> str:
     if not counted:
         return "however many events that is"
     anew = ", and anew in the next period" if budget.period is not None else ""
-    if enforced == "caller":
-        return f"the caller promised to count at most {counted}{anew}"
-    return f"evercount counts at most {counted}{anew}"
+    who = "the caller promised to count" if enforced == "caller" else "evercount counts"
+    return f"{who} at most {counted}{anew}"
 
 
 def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = MANUAL) -> str:
@@ -293,12 +296,12 @@ def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = M
 
 
 def _sentence(budget: Budget, words: _Words) -> str:
-    epsilon, delta = stated(budget.epsilon), stated(budget.delta)
     unit = "person" if budget.unit == "user" else budget.unit
     return (
-        f"All releases together protect {words.protected}: the probability of any outcome is at most e^{epsilon} times "
-        f"what it would be {words.changed}, plus {delta} (epsilon={epsilon}, delta={delta}, adjacency "
-        f"{budget.adjacency}, unit {unit}{'' if budget.period is None else f', period {budget.period}'})."
+        f"All releases together protect {words.protected}: the probability of any outcome is at most "
+        f"e^{stated(budget.epsilon)} times what it would be {words.changed}, plus {stated(budget.delta)} "
+        f"({stated_promise(budget)}, adjacency {budget.adjacency}, unit {unit}"
+        f"{'' if budget.period is None else f', period {budget.period}'})."
     )
 
 

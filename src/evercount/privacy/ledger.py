@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn, SupportsIndex
 
-from evercount._validate import stated
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
 from evercount.privacy.accounts import Filter
 from evercount.privacy.budget import Budget
 from evercount.privacy.composition import Cost, as_cost, check_one_unit, compose
+from evercount.privacy.guarantee_text import stated_promise
 from evercount.privacy.ledger_file import LedgerFile
 from evercount.privacy.time_range import TimeRange
 
@@ -120,6 +120,8 @@ class Ledger:
             return asked
         try:
             total = Budget.from_dict(file.records[0]["total"])
+            if file.records[0]["plain"] is not None:
+                raise ParameterError("it has a part for pure streams alone, by which no version decides any more")
             self._entries = tuple(Entry(one["name"], Cost.from_dict(one["cost"])) for one in file.records[1:])
         except (EvercountError, KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the ledger {file.path} is damaged or was changed: {error}") from error
@@ -142,14 +144,11 @@ class Ledger:
         if getattr(self, "_file", None) is not None:
             self.close()
 
-    def __copy__(self) -> NoReturn:
-        raise ParameterError("a ledger is not copied: two copies would spend one budget twice; pass the ledger itself")
-
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        self.__copy__()
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise ParameterError("a ledger is not pickled: keep it in a file (path=…), and open that where it is needed")
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:  # what `copy` and `pickle` both ask
+        raise ParameterError(
+            "a ledger is not copied or pickled: two copies would spend one budget twice. Pass the ledger itself, or "
+            "keep it in a file (path=…), and open that where it is needed"
+        )
 
     def _check_may_spend(self) -> None:
         if self._process != os.getpid():
@@ -181,12 +180,10 @@ class Ledger:
         '1 stream, together epsilon=0.5, delta=0, of a total of epsilon=1, delta=1e-06.'
         """
         costs = [*(entry.cost for entry in self._entries), *more]
-        total = f"epsilon={stated(self.total.epsilon)}, delta={stated(self.total.delta)}"
         if not costs:
-            return f"no stream yet, of a total of {total}."
-        spent = compose(costs)
+            return f"no stream yet, of a total of {stated_promise(self.total)}."
         count = f"{len(costs)} stream{'s' * (len(costs) > 1)}"
-        return f"{count}, together epsilon={stated(spent.epsilon)}, delta={stated(spent.delta)}, of a total of {total}."
+        return f"{count}, together {stated_promise(compose(costs))}, of a total of {stated_promise(self.total)}."
 
     @property
     def entries(self) -> tuple[Entry, ...]:

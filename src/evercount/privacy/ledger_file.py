@@ -32,7 +32,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from evercount._safe_files import lock_exclusively, open_private, refuse_link, replaced, sync_folder
+from evercount._safe_files import disk_errors, lock_exclusively, open_private, refuse_link, replaced, sync_folder
 from evercount.errors import ParameterError, StoreError
 from evercount.noise.secret import random_bytes
 
@@ -62,10 +62,8 @@ class LedgerFile:
         refuse_link("the ledger", self.path)
         refuse_link("the ledger's head", self.head)
         try:
-            self._open(adopt, wait)
-        except OSError as error:
-            self.close()
-            raise StoreError(f"the ledger {self.path} cannot be used: {error.strerror}") from None
+            with disk_errors(f"the ledger {self.path} cannot be used"):
+                self._open(adopt, wait)
         except BaseException:
             self.close()
             raise
@@ -78,9 +76,7 @@ class LedgerFile:
         self._handle = open_private(self.path, os.O_RDWR | os.O_CREAT)
         _OPEN.add(self)
         self._lock(wait)
-        os.lseek(self._handle, 0, os.SEEK_SET)
-        with os.fdopen(os.dup(self._handle), "rb") as file:
-            content = file.read()
+        content = os.pread(self._handle, os.fstat(self._handle).st_size, 0)
         if not content:
             if self.head.exists():
                 raise StoreError(
@@ -215,27 +211,22 @@ class LedgerFile:
     def append(self, record: dict[str, Any]) -> None:
         """One more line, on the disk when this returns."""
         link = self._hash(self._link, _canonical(record))
-        try:
-            self._write(_canonical({**record, "link": link.hex()}) + b"\n")
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self._cut()
-            raise StoreError(f"the ledger {self.path} cannot be written: {error.strerror}; nothing is spent") from None
+        with disk_errors(f"nothing is spent, because the ledger {self.path} cannot be written"):
+            try:
+                self._write(_canonical({**record, "link": link.hex()}) + b"\n")
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._cut()
+                raise
         self._link = link
         self.records.append(record)
-        try:
+        with disk_errors(f"the entry is recorded and its budget is spent, but the head {self.head} cannot be written"):
             self._write_head()
-        except OSError as error:
-            raise StoreError(
-                f"the ledger's head {self.head} cannot be written: {error.strerror}; the entry is recorded and its "
-                "budget is spent"
-            ) from None
 
     def _write(self, content: bytes) -> None:
-        os.lseek(self._handle, self._length, os.SEEK_SET)
         done = 0
         while done < len(content):
-            done += os.write(self._handle, content[done:])
+            done += os.pwrite(self._handle, content[done:], self._length + done)
         os.fsync(self._handle)
         self._length += len(content)
 

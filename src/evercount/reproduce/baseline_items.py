@@ -129,7 +129,7 @@ PUBLISHED = {"subtraction tree, k = 13, T = 1024": 324.0, "dense optimum, T = 10
 
 def _bridge_row(T: int) -> Row:
     """Largest and mean variance times ε² of the bridge and of the best digit tree."""
-    bridge, tree = Bridge(T), DigitTree(T, best_base(T), True)
+    bridge, tree = Bridge(T), DigitTree(T, best_base(T))
     variance = 2 * bridge.row_norms(np.arange(1, T + 1)) ** 2
     other = 2 * (tree.levels * tree.worst_row()[1]) ** 2
     return {
@@ -191,7 +191,7 @@ def bridges(parameters: Parameters, context: Context) -> Result:
         T = horizons[-1]
         some = np.unique(np.linspace(1, T, 2000).astype(np.int64))
         axes[0].plot(some, math.sqrt(2) * Bridge(T).row_norms(some), linewidth=0.8, label="bridge")
-        tree = DigitTree(T, best_base(T), True)
+        tree = DigitTree(T, best_base(T))
         axes[0].plot(some, math.sqrt(2) * tree.levels * tree.row_norms(some), linewidth=0.4, label=tree.name)
         finish(axes[0], "tick", "std at ε = 1", f"δ = 0, {T} ticks")
         for delta in parameters["deltas"]:

@@ -22,7 +22,7 @@ from evercount.mechanisms.calibrate import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.privacy.composition import round_down
+from evercount.privacy.gaussian import round_down
 from evercount.sparse.sparse_plan import (
     SparsePlan,
     endless_spread,

@@ -268,10 +268,8 @@ def check_scale(scale: Any) -> float:
     return value
 
 
-def numeric_delta(
-    factorization: Factorization, scale: float, cells: int, epsilon: float, ticks: int | None = None
-) -> float:
-    """The proved price in δ of finite arithmetic for all releases of `ticks` ticks (default: all of them).
+def numeric_delta(factorization: Factorization, scale: float, cells: int, epsilon: float, ticks: int) -> float:
+    """The proved price in δ of finite arithmetic for all releases of the first `ticks` ticks.
 
     It grows with the scale, the cells, ε and the ticks; so a price for a larger scale covers a smaller one.
 
@@ -284,8 +282,6 @@ def numeric_delta(
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ParameterError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}")
     arithmetic = kernel(factorization)
-    if ticks is None:
-        ticks = factorization.horizon or numeric_horizon(factorization, scale, cells, epsilon)
     ticks = check_count("ticks", ticks)
     off = scale * (arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)) * (1 + 1e-6)
     if off > 1e-3 or epsilon > 700:

@@ -32,7 +32,7 @@ from evercount.mechanisms.exact.filter_numbers import (
     product,
     two_sum,
 )
-from evercount.mechanisms.noise_stream import NoiseStream
+from evercount.mechanisms.noise_stream import Facts, NoiseStream
 from evercount.noise import ExactNoise, Normals, Secret
 from evercount.noise.prf import CELLS
 
@@ -88,7 +88,7 @@ class ExactStream(NoiseStream):
         self.limit = check_whole("limit", limit, 1, factorization.horizon or MOST_TICKS)
         self._secret = secret
         self.names = names
-        self._noise = ExactNoise(secret) if names is None else ExactNoise(secret, names)
+        self._noise = ExactNoise(secret, names)
         # twice the error of the integers: lemma 11
         self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits
         self._state: FloatArray = np.zeros((2, self.kernel.rows, self.cells))
@@ -257,12 +257,7 @@ class ExactStream(NoiseStream):
 
     @classmethod
     def load(
-        cls,
-        factorization: Factorization,
-        scale: float,
-        cells: int,
-        dumped: dict[str, Any],
-        names: Sequence[str] | None = None,
+        cls, factorization: Factorization, scale: float, cells: int, dumped: Facts, names: Sequence[str] | None = None
     ) -> ExactStream:
         """The stream that `dump` described, or a SnapshotError where anything public differs."""
         try:

@@ -13,8 +13,8 @@ about 100 bits (`filter_numbers.py`); what a tick reads off it has 53 bits, an e
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,8 +47,7 @@ from evercount.mechanisms.exact.filter_numbers import (
 from evercount.noise import Normals
 
 
-@dataclass(frozen=True, eq=False)
-class Public:
+class Public(NamedTuple):
     """The numbers of one call of `advance` that depend on nothing secret."""
 
     matrices: Tables

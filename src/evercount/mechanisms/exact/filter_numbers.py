@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -135,8 +136,7 @@ ONE = PiecewiseLinear(np.zeros(1, dtype=np.int64), np.ones(1))  # the weight 1 a
 BUFFER = 130.0  # no buffer is larger, in units of the largest weight of an input so far (lemma 4)
 
 
-@dataclass(frozen=True, eq=False)
-class Constants:
+class Constants(NamedTuple):
     """The matrices of a block as integers with a fixed number of fractional bits, each entry within half a unit.
 
     Buffer i is kept divided by 2^shift_i, so that its standard deviation is below twice that of its inputs.
@@ -235,8 +235,7 @@ class Dyadics:
         return (inside + float(values[-1]) * max(1, ticks - int(knots[-1]))) * (1 + 1e-9)
 
 
-@dataclass(frozen=True, eq=False)
-class Tables:
+class Tables(NamedTuple):
     """The matrices of one block length in slices, and sums of their entries."""
 
     most: int  # blocks that are carried through at a time
