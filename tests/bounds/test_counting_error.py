@@ -20,15 +20,14 @@ def root(T: int) -> np.ndarray:
     return np.where(rows >= columns, f[np.abs(rows - columns)], 0.0)
 
 
-def test_the_std_is_that_of_the_dense_mechanism() -> None:
-    T, C, beta = 60, 11.436, 0.05
+def test_std_is_that_of_the_dense_mechanism() -> None:
+    T, C = 60, 11.436
     L = root(T)
-    sigma = C * np.linalg.norm(L, axis=0).max() * simultaneous_quantile(T, beta)
-    radius = counting_error.theorem2_simultaneous(T, np.arange(1, T + 1), C, beta)
-    np.testing.assert_allclose(radius, sigma * np.linalg.norm(L, axis=1), rtol=1e-13)
-    assert counting_error.theorem2_simultaneous(T, T, C, beta) == pytest.approx(
-        C * landau(T) * simultaneous_quantile(T, beta), rel=1e-14
+    sigma = C * np.linalg.norm(L, axis=0).max()
+    np.testing.assert_allclose(
+        counting_error.theorem2_std(T, np.arange(1, T + 1), C), sigma * np.linalg.norm(L, axis=1), rtol=1e-13
     )
+    assert counting_error.theorem2_std(T, T, C) == pytest.approx(C * landau(T), rel=1e-14)
 
 
 def test_simultaneous_bound_covers_simulated_streams() -> None:
@@ -43,12 +42,35 @@ def test_simultaneous_bound_covers_simulated_streams() -> None:
     def failures(radius: Any) -> float:
         return float((np.abs(noise) > np.asarray(radius)).any(axis=1).mean())
 
-    exact = np.asarray(counting_error.theorem2_simultaneous(T, ticks, C, beta))
+    exact = counting_error.theorem2_simultaneous(T, ticks, C, beta)
+    closed = counting_error.theorem2_simultaneous_closed_form(T, ticks, C, beta)
     assert failures(exact) <= beta + 0.026
-    one_tick = exact / simultaneous_quantile(T, beta) * interval_quantile(beta)
-    assert failures(one_tick) > 2 * beta
+    assert failures(closed) <= failures(exact)
+    assert failures(counting_error.theorem2_per_tick(T, ticks, C, beta)) > 2 * beta
     # one tick: exact, both sides, 4 standard errors = 0.026
-    assert abs((np.abs(noise[:, -1]) > one_tick[-1]).mean() - beta) < 0.026
+    share = (np.abs(noise[:, -1]) > counting_error.theorem2_per_tick(T, T, C, beta)).mean()
+    assert abs(share - beta) < 0.026
+
+
+def test_forms_of_theorem_2() -> None:
+    T, t, C, beta = 65536, np.array([1, 2, 1000, 65536]), 19.285, 0.05
+    tail = math.sqrt(2 * math.log(T / beta))
+    np.testing.assert_allclose(counting_error.theorem2_paper(T, t, C, beta), C * np.asarray(psi_paper(t)) * tail)
+    np.testing.assert_allclose(
+        counting_error.theorem2_paper_proof(T, t, C, beta),
+        math.sqrt(2) * C * np.asarray(psi_paper(t)) * math.log(2 * T / beta),
+    )
+    std = np.asarray(counting_error.theorem2_std(T, t, C))
+    np.testing.assert_allclose(std, C * np.sqrt(landau(T) * np.asarray(landau(t))))
+    np.testing.assert_allclose(counting_error.theorem2_simultaneous_closed_form(T, t, C, beta), std * tail)
+    np.testing.assert_allclose(
+        counting_error.theorem2_simultaneous(T, t, C, beta), std * simultaneous_quantile(T, beta)
+    )
+    np.testing.assert_allclose(counting_error.theorem2_per_tick(T, t, C, beta), std * interval_quantile(beta))
+    # the paper's claim is below the truth at every tick
+    assert np.all(
+        counting_error.theorem2_paper(T, t, C, beta) < counting_error.theorem2_simultaneous_closed_form(T, t, C, beta)
+    )
 
 
 def test_average_in_the_papers_and_in_the_corrected_form() -> None:
@@ -102,13 +124,13 @@ def test_sampling_error_covers() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: counting_error.theorem2_simultaneous(10, 11, 1.0, 0.05),
-        lambda: counting_error.theorem2_simultaneous(0, 1, 1.0, 0.05),
-        lambda: counting_error.theorem2_simultaneous(10, 0, 1.0, 0.05),
-        lambda: counting_error.theorem2_simultaneous(10, 1.5, 1.0, 0.05),
-        lambda: counting_error.theorem2_simultaneous(10, 1, 0.0, 0.05),
-        lambda: counting_error.theorem2_simultaneous(10, 1, math.nan, 0.05),
-        lambda: counting_error.theorem2_simultaneous(10, 1, True, 0.05),
+        lambda: counting_error.theorem2_std(10, 11, 1.0),
+        lambda: counting_error.theorem2_std(0, 1, 1.0),
+        lambda: counting_error.theorem2_std(10, 0, 1.0),
+        lambda: counting_error.theorem2_std(10, 1.5, 1.0),
+        lambda: counting_error.theorem2_std(10, 1, 0.0),
+        lambda: counting_error.theorem2_std(10, 1, math.nan),
+        lambda: counting_error.theorem2_paper(10, 1, True, 0.05),
         lambda: counting_error.theorem2_simultaneous(10, 1, 1.0, 1.0),
         lambda: counting_error.average(10, 11, 1.0),
         lambda: counting_error.fresh_noise_overspend(2**27),

@@ -168,6 +168,7 @@ def test_order_of_all_bounds(T: int) -> None:
     assert norms.mathias_upper(T) <= norms.landau(T) + slack
     assert norms.landau(T) <= norms.psi(T) + slack
     assert norms.psi(T) <= norms.binary_norm(T) + slack or T < 8
+    assert norms.gamma_hat(T) > norms.gamma_hat_integral_paper(T)  # the paper says the opposite
 
 
 @settings(max_examples=200, deadline=None)
@@ -236,6 +237,7 @@ def test_most_ones_against_brute_force() -> None:
 def test_binary_formulas_and_ratio() -> None:
     T = 2 ** np.arange(1, 45)
     k = np.arange(1, 45)
+    np.testing.assert_allclose(norms.binary_norm_paper(T), k * (k + 1))
     np.testing.assert_allclose(norms.binary_norm(T), np.sqrt(k * (k + 1)))
     assert pytest.approx(4.5324, abs=1e-4) == norms.BINARY_FACTOR
     assert norms.binary_norm(65536) / norms.landau(65536) == pytest.approx(188.6 / 52.6, abs=5e-3)
@@ -253,10 +255,12 @@ VECTORISED = [
     norms.psi_paper,
     norms.landau,
     norms.gamma_hat,
+    norms.gamma_hat_integral_paper,
     norms.mathias_lower,
     norms.mathias_upper,
     norms.nuclear_lower,
     norms.binary_norm,
+    norms.binary_norm_paper,
 ]
 
 

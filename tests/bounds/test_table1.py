@@ -33,7 +33,13 @@ def test_rows_as_the_paper_prints_them() -> None:
     assert table1.graph_function_paper(T, C) == pytest.approx(C * PSI * math.sqrt(log(6 * T)))
     assert table1.graph_function_paper(T, C, 5.0) == pytest.approx(5 * C * PSI * math.sqrt(log(6 * T)))
     assert table1.substrings_paper(T, C, 4, 3) == pytest.approx(C * PSI * 3 * math.sqrt(log(6 * T * 64)))
+    assert table1.substrings_paper_corollary(T, C, 4, 3) == pytest.approx(
+        C * PSI * 3 * math.sqrt(log(128) * log(6 * T))
+    )
     assert table1.episodes_paper(T, C, 4, 3) == pytest.approx(2 * C * PSI * 3 * math.sqrt(16 * 3 * log(6 * T * 64)))
+    assert table1.episodes_paper_corollary(T, C, 4, 3) == pytest.approx(
+        C * PSI * math.sqrt(16 * 3 * log(128) * log(6 * T))
+    )
     root = 0.5 * math.sqrt(10**6)
     noise = 38.0 * math.sqrt(log(6 * (root + 1)) / (2 * 10**6)) * (1 + log((4 * root - 3) / 5) / math.pi)
     assert table1.local_learning_paper(0.5, 10**6, 38.0) == pytest.approx(noise + 2 / root)
@@ -56,13 +62,15 @@ def test_corrected_rows() -> None:
     assert table1.cuts(T, sigma, 1.0, 20, 3, 7) == pytest.approx(
         sigma * c * math.sqrt(21) * simultaneous_quantile(T * choices, 1 / 3)
     )
-    # a given cut < cuts of these sizes < the paper's row, although the paper's norm is too small
+    # a given cut < cuts of these sizes < all cuts < the paper's row, although the paper's norm is too small
     values = [
         table1.cut(T, sigma, 1.0, 3, 7),
         table1.cuts(T, sigma, 1.0, 20, 3, 7),
+        table1.all_cuts(T, sigma, 1.0, 20, 3, 7),
         table1.cuts_paper(T, C, 3, 7),
     ]
     assert values == sorted(values)
+    assert table1.all_cuts(T, sigma, 1.0, 10**5, 3, 7) > values[2]  # 3^n never has to be written down
     assert table1.local_learning(0.5, 65536, 2775.0, 0.05) == pytest.approx(
         math.sqrt(2775 / 65536) * simultaneous_quantile(128, 0.05) + 2 / 128
     )
@@ -106,6 +114,7 @@ def test_errors_grow_with_everything(ticks: int, sigma: float, S: float, cells: 
         lambda: table1.histogram_paper(10, 1.0, 0, 5),
         lambda: table1.histogram_paper(10.0, 1.0, 1, 5),  # type: ignore[arg-type]
         lambda: table1.cuts(10, 1.0, 1.0, 5, 3, 3),
+        lambda: table1.all_cuts(10, 1.0, 1.0, 5, 3, 3),
         lambda: table1.cuts_paper(10, 1.0, 0, 3),
         lambda: table1.substrings_paper(10, 1.0, 0, 3),
         lambda: table1.local_learning_paper(0.1, 4, 1.0),

@@ -20,20 +20,58 @@ import numpy as np
 
 from evercount._validate import check_count, check_positive, check_probability
 from evercount.bounds.norms import Ticks, Values, landau, over_ticks, psi_paper
-from evercount.bounds.tails import simultaneous_paper_two_thirds, simultaneous_quantile
+from evercount.bounds.tails import (
+    interval_quantile,
+    simultaneous_closed_form,
+    simultaneous_paper_proof,
+    simultaneous_paper_two_thirds,
+    simultaneous_quantile,
+    simultaneous_quantile_of_log,
+)
 from evercount.errors import ParameterError
 
 
+def _scaled(factor: float, T: int, t: Ticks) -> Values:
+    """factor·√(c_T²·c_t²) for ticks 1 ≤ t ≤ T."""
+    c_T = landau(check_count("T", T))
+    return over_ticks(t, lambda n: factor * np.sqrt(c_T * np.asarray(landau(n))), "t", T)
+
+
+def theorem2_paper(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
+    """The paper's Theorem 2, C·Ψ(t)·√(2 ln(T/β)): not a bound: Ψ is too small, as is c_t² for c_T·c_t."""
+    factor = check_positive("multiplier", multiplier) * simultaneous_closed_form(T, beta)
+    return over_ticks(t, lambda n: factor * np.asarray(psi_paper(n)), "t")
+
+
+def theorem2_paper_proof(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
+    """√2·C·Ψ(t)·ln(2T/β): what the paper's proof of Theorem 2 shows, which is larger than what the theorem states."""
+    factor = check_positive("multiplier", multiplier) * simultaneous_paper_proof(T, beta)
+    return over_ticks(t, lambda n: factor * np.asarray(psi_paper(n)), "t")
+
+
+def theorem2_std(T: int, t: Ticks, multiplier: float) -> Values:
+    """The exact error std of the square-root mechanism at tick t: C·√(c_T²·c_t²)."""
+    return _scaled(check_positive("multiplier", multiplier), T, t)
+
+
+def theorem2_per_tick(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
+    """The exact radius at one tick: the error exceeds it with probability β."""
+    return _scaled(check_positive("multiplier", multiplier) * interval_quantile(beta), T, t)
+
+
+def theorem2_simultaneous_closed_form(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
+    """C·√(c_T²·c_t²)·√(2 ln(T/β)): Theorem 2 corrected. All ticks hold together with probability 1 − β."""
+    return _scaled(check_positive("multiplier", multiplier) * simultaneous_closed_form(T, beta), T, t)
+
+
 def theorem2_simultaneous(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
-    """Theorem 2 corrected: C·√(c_T²·c_t²) times a normal quantile, by a union bound with exact tails over all ticks.
+    """`theorem2_simultaneous_closed_form` with exact normal tails in its union bound: smaller, same probability.
 
     **Guarantee.** With probability at least 1 − β no tick t ≤ T has an error above the value at t, for the
     mechanism M x + L z with one Gaussian z of std multiplier·c_T. Test:
     `tests/bounds/test_counting_error.py::test_simultaneous_bound_covers_simulated_streams`.
     """
-    factor = check_positive("multiplier", multiplier) * simultaneous_quantile(T, beta)
-    c_T = landau(check_count("T", T))
-    return over_ticks(t, lambda n: factor * np.sqrt(c_T * np.asarray(landau(n))), "t", T)
+    return _scaled(check_positive("multiplier", multiplier) * simultaneous_quantile(T, beta), T, t)
 
 
 def average_paper(T: int, t: Ticks, multiplier: float) -> Values:
@@ -245,6 +283,13 @@ def substrings_paper(T: int, multiplier: float, U: int, length: int) -> float:
     return check_positive("multiplier", multiplier) * _psi(T) * length * math.sqrt(math.log(6 * T * U**length))
 
 
+def substrings_paper_corollary(T: int, multiplier: float, U: int, length: int) -> float:
+    """The paper's corollary, C·Ψ(T)·ℓ·√(ln(2U^ℓ)·ln(6T)): a product of logarithms where the table has one."""
+    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
+    logs = math.log(2 * U**length) * math.log(6 * T)
+    return check_positive("multiplier", multiplier) * _psi(T) * length * math.sqrt(logs)
+
+
 def substrings(T: int, multiplier: float, S: float, U: int, length: int, beta: float = 1 / 3) -> float:
     """The corrected row: all words of up to `length` letters; S = ℓ(ℓ+1)(2ℓ+1)/6 or ℓ(ℓ+1)(ℓ+2)/3 (replace)."""
     return vector_error(T, multiplier, S, words(U, length), beta)
@@ -255,6 +300,13 @@ def episodes_paper(T: int, multiplier: float, U: int, length: int) -> float:
     T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
     inside = U ** (length - 1) * length * math.log(6 * T * U**length)
     return 2 * check_positive("multiplier", multiplier) * _psi(T) * length * math.sqrt(inside)
+
+
+def episodes_paper_corollary(T: int, multiplier: float, U: int, length: int) -> float:
+    """The paper's corollary, C·Ψ(T)·√(U^{ℓ−1}·ℓ·ln(2U^ℓ)·ln(6T)): 2ℓ smaller outside and a product of logarithms."""
+    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
+    inside = U ** (length - 1) * length * math.log(2 * U**length) * math.log(6 * T)
+    return check_positive("multiplier", multiplier) * _psi(T) * math.sqrt(inside)
 
 
 def episodes(T: int, multiplier: float, S: float, U: int, length: int, beta: float = 1 / 3) -> float:
@@ -287,6 +339,15 @@ def cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: floa
         raise ParameterError(f"a cut of sizes {s} and {p} does not fit into {n} nodes.")
     choices = math.comb(n, s) * math.comb(n - s, p)
     return cut_std(T, multiplier, S, s, p) * simultaneous_quantile(T * choices, beta)
+
+
+def all_cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: float = 1 / 3) -> float:
+    """The error of a cut with sizes s and p when all 3^n pairs of disjoint sets and all ticks must hold together."""
+    n = check_count("n", n)
+    if check_count("s", s) + check_count("p", p) > n:
+        raise ParameterError(f"a cut of sizes {s} and {p} does not fit into {n} nodes.")
+    log_count = math.log(check_count("T", T)) + n * math.log(3)
+    return cut_std(T, multiplier, S, s, p) * simultaneous_quantile_of_log(log_count, beta)
 
 
 def local_learning_paper(epsilon: float, n: int, half_multiplier: float) -> float:

@@ -137,6 +137,12 @@ def gamma_hat(t: IntArray) -> FloatArray:
 
 
 @_of_horizons
+def gamma_hat_integral_paper(t: IntArray) -> FloatArray:
+    """The paper's (2/π)·ln cot(π/4T), said to bound γ̂(T) from above: false for every T, γ̂ is about 0.81 larger."""
+    return np.asarray(-2 / math.pi * np.log(np.tan(math.pi / (4.0 * t))))
+
+
+@_of_horizons
 def mathias_lower(t: IntArray) -> FloatArray:
     """(½ + 1/2T)·γ̂(T): no factorization of the counting matrix has a smaller norm (Mathias 1993, Corollary 3.5).
 
@@ -182,6 +188,12 @@ def nuclear_lower(t: IntArray) -> FloatArray:
     """
     # With N = 2T+1 the terms are half of the symmetric sum in γ̂(N) without its middle term csc(π/2) = 1.
     return ((2.0 * t + 1) * _gamma_hat(2 * t + 1) - 1) / (4.0 * t)
+
+
+@_of_horizons
+def binary_norm_paper(t: IntArray) -> FloatArray:
+    """The paper's norm of the binary mechanism, log₂T·(log₂T + 1): the square root is missing."""
+    return np.asarray(np.log2(t) * (np.log2(t) + 1))
 
 
 def most_ones(T: int) -> int:

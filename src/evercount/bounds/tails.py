@@ -75,9 +75,27 @@ def simultaneous_quantile(ticks: int, beta: float) -> float:
     return _quantile(math.log(check_count("ticks", ticks)), check_probability("beta", beta))
 
 
+def simultaneous_closed_form(ticks: int, beta: float) -> float:
+    """√(2 ln(ticks/β)), an upper bound of `simultaneous_quantile`, because 2·(1−Φ(a)) ≤ exp(−a²/2)."""
+    return math.sqrt(2 * (math.log(check_count("ticks", ticks)) - math.log(check_probability("beta", beta))))
+
+
+def simultaneous_paper_proof(ticks: int, beta: float) -> float:
+    """√2·ln(2·ticks/β), the factor in the paper's proof of Theorem 2."""
+    # The square root around the logarithm is missing.
+    return math.sqrt(2) * math.log(2 * check_count("ticks", ticks) / check_probability("beta", beta))
+
+
 def simultaneous_paper_two_thirds(ticks: int) -> float:
     """√ln(6·ticks), the paper's factor for probability 2/3. Its tail bound with β = 1/3 gives √(2 ln(6·ticks))."""
     return math.sqrt(math.log(6 * check_count("ticks", ticks)))
+
+
+def simultaneous_quantile_of_log(log_count: float, beta: float) -> float:
+    """`simultaneous_quantile` for a number of errors too large to write down, given by its natural logarithm."""
+    if not 0 <= log_count < math.inf:
+        raise ParameterError(f"log_count must be a finite number of at least 0, not {log_count!r}.")
+    return _quantile(float(log_count), check_probability("beta", beta))
 
 
 ALL_TICKS = 1 << 20
