@@ -26,6 +26,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install
 
 SCHEDULE = Schedule("24h", start=0)
 CELLS = ["a", "b"]
+WRITER = "evercount visits from 1970-01-01T00:00:00+00:00"
 
 
 def released(ticks: int, shift: float = 0.0) -> list[ReleaseTable]:
@@ -57,6 +58,10 @@ def append(place: str, ticks: int, shift: float = 0.0) -> int:
     return append_new(place, "visits", released(ticks, shift), SCHEDULE, "a promise")
 
 
+def dies(*_: Any) -> int:
+    raise KeyboardInterrupt
+
+
 def test_new_ticks_are_added_and_old_ones_are_not(place: str) -> None:
     assert [append(place, ticks) for ticks in (2, 2, 5, 5)] == [4, 0, 6, 0]
     assert read(place) == wanted(5)
@@ -76,7 +81,7 @@ def test_of_two_writers_at_once_one_fails(place: str, monkeypatch: pytest.Monkey
     second, rows = open_lake(place), open_lake(place).rows(1)
     append(place, 2)
     with pytest.raises(StoreError, match="cannot be written"):
-        second.append("evercount visits", 2, rows, "")
+        second.append(WRITER, 2, rows, "")
     assert read(place) == wanted(2)
 
 
@@ -111,7 +116,7 @@ def test_a_kill_at_any_time_loses_and_doubles_nothing(
     ends = []
     for _ in range(runs):
         ends.append(life(ticks + 2, 1.1 * whole * draw.random()))
-        last = open_lake(place).last("evercount visits")
+        last = open_lake(place).last(WRITER)
         assert last == ticks + 2 or (last == ticks and ends[-1])
         assert read(place) == wanted(last)
         ticks = last
@@ -142,17 +147,32 @@ def test_a_run_that_dies_after_its_commit_is_finished_by_the_next_one(
     with pytest.raises(ParameterError, match="`lake` needs `state`"):
         release(events, **{**options, "state": None})
 
-    def dies(*_: Any) -> int:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(published, "append_new", dies)
     with pytest.raises(KeyboardInterrupt):
         release(events, **options)
     monkeypatch.undo()
-    assert open_lake(place).last("evercount release") == 0
+    assert open_lake(place).last("evercount release from 2026-05-01T00:00:00+00:00") == 0
     with pytest.raises(HorizonReached):  # and yet the table is filled
         release(events, **options)
     assert [row[0] for row in read(place)] == [1, 2]
+
+
+@pytest.mark.parametrize("home", ["state", "db"])
+def test_the_next_year_goes_on_in_the_same_table(
+    place: str, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ticks count from 1 again; what a killed run left out of the table is added also where the next one renews."""
+    events = tmp_path / "events.csv"
+    events.write_text("ts\n2026-05-01T10:00:00Z\n")
+    options: dict[str, Any] = {"time": "ts", "every": "24h", "epsilon": 1, "lake": place, "horizon": 2, "renew": True}
+    options |= {"start": "2026-05-01T00:00:00Z", "now": "2026-06-01T00:00:00Z", home: tmp_path / "home"}
+    with monkeypatch.context() as patch:
+        patch.setattr(published, "append_new", dies)
+        with pytest.raises(KeyboardInterrupt):
+            release(events, **options)
+    for end in (4, 4, 6, 7, 7):
+        release(events, end=f"2026-05-0{end}T00:00:00Z", **options)
+    assert [row[0] for row in read(place)] == [1, 1, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("home", ["state", "db"])

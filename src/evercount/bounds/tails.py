@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray, check_count, check_probability
+from evercount.errors import ParameterError
 from evercount.factorizations.laplace_choice import EndlessBridge, WindowTree
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, PureFactorization
 

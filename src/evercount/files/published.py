@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from evercount._safe_files import disk_errors, new_mode, replaced
 from evercount._validate import FloatArray, stated
 from evercount.declarations.cautions import public_facts
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.schedule import zone_named
+from evercount.declarations.schedule import Schedule, zone_named
 from evercount.declarations.view_names import TickMark, all_of_view, with_marks
 from evercount.engine.build import RUNNING
 from evercount.engine.release import Releases
@@ -34,7 +34,6 @@ from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.revisions import by_day
 from evercount.engine.stream import Stream
 from evercount.engine.write_table import (
-    Clock,
     among,
     arrow_schema,
     arrow_table,
@@ -49,20 +48,25 @@ from evercount.files.source import library
 from evercount.privacy import counted_text
 from evercount.queries.base import Query
 
+if TYPE_CHECKING:
+    from evercount.files.store_home import StoreHome
+
 EXAMPLE = "write delta:FOLDER or iceberg:FOLDER/namespace.table"
 
 
-def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: Clock, guarantee: str) -> int:
+def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: Schedule, guarantee: str) -> int:
     """Append the ticks that the table at `place` lacks; returns how many rows were added.
 
-    `tables` are all releases of a stream in one view, in order.
+    `tables` are all releases of a stream in one view, in order. Streams that go on for others share their table: ticks
+    count from 1 in each, so a writer is known by the name and the start of its stream.
 
     **Guarantee.** Every tick is in the table once, wherever a call is killed and however often it is repeated; of two
     calls at once one fails. A table that holds another stream's numbers for the last common tick is refused. Tests:
     tests/files/test_lake_table.py.
     """
     pa, _ = parquet_modules()
-    lake, writer = open_lake(place), f"evercount {stream}"
+    begins = "" if clock.start is None else f" from {clock.show(clock.start)}"
+    lake, writer = open_lake(place), f"evercount {stream}{begins}"
     last = lake.last(writer)
     parts = []
     for table in tables:
@@ -77,7 +81,9 @@ def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: C
         return 0
     rows = pa.concat_tables(parts)
     ticks = rows.column("tick").to_numpy()
-    if last and _sorted(lake.rows(last), rows) != _sorted(rows.filter(pa.array(ticks == last)), rows):
+    own = _sorted(rows.filter(pa.array(ticks == last)), rows)
+    starts = {row.get("start") for row in own}
+    if last and [row for row in _sorted(lake.rows(last), rows) if row.get("start") in starts] != own:
         raise Conflict(f"{place} holds other numbers for tick {last}: it belongs to another stream. Name another")
     fresh = rows.filter(pa.array(ticks > last))
     if fresh.num_rows:
@@ -138,7 +144,7 @@ class _Delta:
             if self._table is not None:
                 self._delta.write_deltalake(self._table, rows, mode="append", commit_properties=mark)
                 return
-            said: Any = {"name": writer.removeprefix("evercount "), "description": note}
+            said: Any = {"name": writer.removeprefix("evercount ").partition(" from ")[0], "description": note}
             self._delta.write_deltalake(self._place, rows, mode="error", commit_properties=mark, **said)
 
 
@@ -234,11 +240,12 @@ class Published:
         return replace(self.main, views={name: self.view(name) for name in self.job.all_views})
 
 
-def fill_lake(published: Published) -> None:
+def fill_lake(published: Published, home: StoreHome | None) -> None:
     """Append to the table of a lake what is committed and not there."""
     job, one = published.job, published.job.declaration
+    name = one.name if home is None or home.live is None else home.live.name  # a store names what it renews anew
     if job.lake is not None and not job.check:
-        append_new(job.lake, one.name, [published.main], one.schedule, published.guarantee)
+        append_new(job.lake, name, [published.main], one.schedule, published.guarantee)
 
 
 def keeps_tables(query: Query) -> bool:

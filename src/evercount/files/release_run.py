@@ -100,7 +100,7 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
     published = Published.of(job, stream, numbers, tables, run.marks)
     views: list[Path] = []
     if not job.check and stream.tick:
-        outputs.fill_lake(published)
+        outputs.fill_lake(published, run.home)
         if job.plot is not None:
             outputs.draw_releases(published, Path(job.plot), run.scratch)
         if output is not None:

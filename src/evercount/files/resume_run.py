@@ -165,15 +165,15 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
         _check_charged(job, state, "the next one")
         handed_on = state.users if job.declaration.carry_caps else {}
         earlier, renewing = (*earlier, job.declaration.build(replay=True).cost), True
+        with ExitStack() as own:
+            _finish_lake(job, state, _loaded(job, state.stream, own), home)
         job, state = _renewed(job, state, home, cleanup), None
     declaration, kept = job.declaration, None if state is None else state.stream
     if state is None and home is not None and home.live is not None and not renewing:  # declared
         kept = home.live.stream.dump()
     stream = _loaded(job, kept, cleanup)
-    if state is not None and job.lake is not None:
-        job = replace(job, declaration=declaration.with_query(stream.query))
-        marks = _known_marks(state, home)
-        fill_lake(Published.of(job, stream, state.numbers, state.tables, marks))  # what a run that died has left out
+    if state is not None:
+        _finish_lake(job, state, stream, home)
     joined: list[str] = []
     if home is None or not renewing:  # the keys of a renewed stream of a store change with its next run
         joined = stream.add_keys(job.add_keys)
@@ -203,6 +203,13 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
         joined=tuple(joined),
         marks=_noted(job, state, home, publishes),
     )
+
+
+def _finish_lake(job: Job, state: State, stream: Stream, home: StoreHome | None) -> None:
+    """Append to the table of a lake what a run that died has left out."""
+    if job.lake is not None:
+        job = replace(job, declaration=job.declaration.with_query(stream.query))
+        fill_lake(Published.of(job, stream, state.numbers, state.tables, _known_marks(state, home)), home)
 
 
 def _loaded(job: Job, kept: dict[str, Any] | None, cleanup: ExitStack) -> Stream:
