@@ -304,6 +304,7 @@ class WatchedStore(Store):
         news = []
         with self.database.reading() as connection:
             retired = retired_rows(connection)
+            waiting = {one.stream: one.reason for one in schema.rows_of(connection, schema.waiting_streams)}
             for row in schema.rows_of(connection, schema.streams, order="id").mappings().all():
                 name, number = row["name"], row["id"]
                 if name in retired:
@@ -317,7 +318,7 @@ class WatchedStore(Store):
                     self.ended[name] = quarantine(live, self._hidden[name])
                     continue
                 live.declaration, live.marks = with_late_rules(connection, live), read_marks(connection, number)
-                live.waiting = schema.find(connection, schema.waiting_streams, "reason", stream=number)
+                live.waiting = waiting.get(number)
                 if known is None or live.closed < tick:
                     live.labels, live.closed = labels_of(connection, live), tick
                     news += [] if known is None else [name]
