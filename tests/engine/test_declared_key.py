@@ -13,8 +13,8 @@ from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.build_parameters import unpack
 from evercount.factorizations import FACTORIZATIONS, SquareRoot, factorization
 from evercount.local import LocalClient, LocalPlan
-from evercount.mechanisms.calibrate import declaration_fingerprint
 from evercount.mechanisms.exact.exact_noise import ExactStream
+from evercount.mechanisms.noise_stream import declaration_fingerprint
 from evercount.sparse import SparseCount
 
 SECRET = Secret.from_hex("3a" * 32)

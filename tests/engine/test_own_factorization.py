@@ -31,8 +31,8 @@ from evercount.factorizations import (
     factorization,
     register_factorization,
 )
-from evercount.mechanisms.calibrate import declaration_fingerprint
 from evercount.mechanisms.exact.exact_noise import ExactStream
+from evercount.mechanisms.noise_stream import declaration_fingerprint
 from evercount.noise import ExactNoise
 from evercount.planning import plan
 from evercount.queries import Occupancy

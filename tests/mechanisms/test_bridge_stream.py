@@ -16,8 +16,8 @@ from evercount.engine.build_parameters import unpack
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
 from evercount.factorizations.laplace_bridge import UNITS, Bridge, Design, design_for
 from evercount.mechanisms import laplace_noise
-from evercount.mechanisms.calibrate import declaration_fingerprint
 from evercount.mechanisms.laplace_noise import PureStream, TreeNoise, bridge_noise, build_pure, round_to_grid, unit_rate
+from evercount.mechanisms.noise_stream import declaration_fingerprint
 from evercount.noise import Secret
 from evercount.queries.counts import Count
 from evercount.queries.histogram import Histogram

@@ -171,10 +171,11 @@ class Stream(GrowingStream[V_co]):
                 return read_again(self._state.tick, self._state.last, tick, seen)
         self._parameters.check_limit(self._state.tick, 1)
         self._state = self._state.with_users()
-        self._torn = self.query.in_place
+        query = self._parameters.query
+        self._torn = query.in_place
         try:
             (kept,), changes = self._capped([read], None if named is None else [named], counting)
-            row, encoder = self.query.encode(self._state.encoder, kept)
+            row, encoder = query.encode(self._state.encoder, kept)
         except EvercountError:
             self._torn = False  # a refusal comes before anything is changed
             raise

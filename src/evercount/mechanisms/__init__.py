@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evercount.mechanisms.calibrate import Noise, build_noise
-from evercount.mechanisms.noise_stream import NoiseStream
+from evercount.mechanisms.calibrate import build_noise
+from evercount.mechanisms.noise_stream import Noise, NoiseStream
 
 __all__ = ["Noise", "NoiseStream", "build_noise"]

@@ -1,15 +1,12 @@
-"""From a budget, a sensitivity and a factorization to a noise stream with the right σ, and with a key of its own.
+"""From a budget, a sensitivity and a factorization to a noise stream with the right σ.
 
-The key is a function of the secret and of everything public that the stream declares. Where days are revised, every day
-has a short noise stream of its own, which lives as long as the day is revised.
+Where days are revised, every day has a short noise stream of its own, which lives as long as the day is revised.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,74 +19,19 @@ from evercount.mechanisms.composed_noise import ONE_BY_ONE, FreshStream, NamedNo
 from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
-from evercount.mechanisms.noise_stream import Facts, NoiseStream
+from evercount.mechanisms.noise_stream import (
+    Facts,
+    Noise,
+    NoiseStream,
+    declaration_fingerprint,
+    declared_key,
+    noise_key,
+)
 from evercount.noise import Secret
 from evercount.privacy import Budget
 
-
-def declaration_fingerprint(declaration: Facts, engine: Factorization, sigma: float) -> str:
-    """A digest of a whole declaration: what is asked, how noise is correlated, and how much of it there is.
-
-    σ and the numbers of the factorization belong to it: the same normals at two scales would reveal each other.
-    """
-    public = {**declaration, "factorization": [engine.name, engine.horizon], "sigma": float(sigma).hex()}
-    digest = hashlib.blake2b(digest_size=32, person=b"evercount.stream")
-    text = json.dumps(public, sort_keys=True, separators=(",", ":"), default=repr).encode()
-    digest.update(len(text).to_bytes(8, "little") + text)
-    for array in engine.public_parameters():
-        digest.update(array.size.to_bytes(8, "little") + np.ascontiguousarray(array).astype("<f8").tobytes())
-    return digest.hexdigest()
-
-
-def noise_key(
-    secret: Secret | None, dumped: Facts | None, declaration: Facts | None, engine: Factorization, sigma: float
-) -> tuple[Secret, str | None]:
-    """(key, fingerprint) of noise that goes on from its dumped state, or begins with the secret.
-
-    Without a declaration the secret is the key.
-    """
-    if dumped is not None and dumped["state"] is not None:
-        return Secret.from_hex(dumped["state"]["secret"]), dumped["declaration"]
-    key = secret or Secret.generate()
-    if declaration is None:
-        return key, None
-    fingerprint = declaration_fingerprint(declaration, engine, sigma)
-    return declared_key(key, fingerprint), fingerprint
-
-
-def declared_key(secret: Secret, fingerprint: str) -> Secret:
-    """The key of the noise of one declaration.
-
-    **Guarantee.** Streams of different declarations on one secret have independent noise, if keyed BLAKE2b is a
-    pseudorandom function: their labels differ (up to collisions of 256-bit digests). All shards of one declaration
-    have one key, and tell their cells apart by global numbers. Tests:
-    tests/engine/test_declared_key.py::test_streams_that_differ_in_anything_have_independent_noise and
-    tests/engine/test_declared_key.py::test_shards_share_the_key_and_count_cells_globally.
-    """
-    return secret.derive(f"evercount/stream/2/{fingerprint}")
-
-
 NUMERIC_DELTA = 2.0**-60  # the most that finite arithmetic may take from δ by default
 SIGMA_TOLERANCE = 1e-12  # relative head-room of σ over the rounding of the few products that make it
-
-
-@dataclass(frozen=True, eq=False)
-class Noise:
-    stream: NoiseStream
-    sigma: float
-    numeric_delta: float
-    limit: int | None
-    """The last tick that the guarantee covers; None where every day has noise of its own, without an end."""
-    key: Secret
-    fingerprint: str | None = None
-    """The digest of the declaration that the key was derived from; None where the key is the secret itself."""
-    unseen: float = 0.0
-    """The part of `numeric_delta` that depends on noise of which nothing was shown before (`Cost.unseen`)."""
-
-    def dump(self) -> dict[str, Any]:
-        """What `build_noise(dumped=...)` needs to continue identically. Secret."""
-        state = self.stream.dump()
-        return {"name": "exact", "sigma": self.sigma, "state": state, "declaration": self.fingerprint}
 
 
 def build_noise(

@@ -28,8 +28,7 @@ from evercount.factorizations.laplace_trees import (
     PureFactorization,
     Rows,
 )
-from evercount.mechanisms.calibrate import Noise, noise_key
-from evercount.mechanisms.noise_stream import Facts, NoiseStream
+from evercount.mechanisms.noise_stream import Facts, Noise, NoiseStream, noise_key
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
 from evercount.privacy.gaussian import round_down

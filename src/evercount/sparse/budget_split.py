@@ -18,7 +18,7 @@ from evercount.errors import ParameterError
 from evercount.factorizations import check_horizon, factorization
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.laplace_trees import LARGEST_TICKS
-from evercount.mechanisms.calibrate import Noise, build_noise
+from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
 from evercount.privacy import Budget

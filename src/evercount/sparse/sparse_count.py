@@ -22,7 +22,7 @@ import numpy as np
 from evercount._validate import chance_outside
 from evercount.engine.build_parameters import pack, unpack
 from evercount.errors import EvercountError, HorizonReached, InputError, SnapshotError
-from evercount.mechanisms.calibrate import Noise
+from evercount.mechanisms import Noise
 from evercount.noise import NoiseOwner, Secret
 from evercount.noise.laplace_sampler import ExactLaplace
 from evercount.noise.secret import check_secret
