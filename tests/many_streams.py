@@ -16,6 +16,7 @@ from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
 from evercount.noise.secret import insecure_generator, insecure_secret
 from evercount.queries import Query
+from evercount.queries.sensitivities import protected_l1
 
 SECRET = Secret.from_hex("0b" * 32)
 
@@ -41,7 +42,7 @@ def noise_of(stream: Stream, streams: int, ticks: int) -> FloatArray:
         return noise.reshape(ticks, streams, query.cells)
     common: dict[str, Any] = {"cells": streams * query.cells, "grid": query.grid, "secret": SECRET}
     if budget.pure:
-        l1 = query.protected_l1(budget, stream.horizon)
+        l1 = protected_l1(query, budget, stream.horizon)
         made = build_pure(engine, l1=l1, epsilon=budget.epsilon, **common)
     else:
         made = build_noise(

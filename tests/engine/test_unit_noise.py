@@ -20,6 +20,7 @@ from evercount.factorizations.participation import participation
 from evercount.privacy import Adjacency
 from evercount.queries.base import Query
 from evercount.queries.key_counts import Reach
+from evercount.queries.sensitivities import protected_l1
 from tiers import soak_but
 
 T = 5
@@ -135,7 +136,7 @@ def test_laplace_noise_covers_every_unit(unit: dict[str, Any], name: str) -> Non
     engine = choose_engine(query, budget, T, name)
     events = budget.touched(T).events
     assert events is not None
-    assert query.protected_l1(budget, T) == events
+    assert protected_l1(query, budget, T) == events
     assert max(np.abs(row).sum() for row in changes(query, ["a", "b"], "add-remove", budget)) == events
     assert pure_factorization(name, T).name == engine.name
 

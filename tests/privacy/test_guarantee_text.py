@@ -17,6 +17,7 @@ from evercount.factorizations import Fresh
 from evercount.privacy import Adjacency, Enforced, counted_text, guarantee_text
 from evercount.queries import Occupancy
 from evercount.queries.base import Query
+from evercount.queries.sensitivities import protected_l1
 from evercount.queries.user_cap import last_turns
 from evercount.sparse import SparseCount
 from neighbouring_streams import change_norm
@@ -270,7 +271,7 @@ def test_printed_neighbours_are_covered(query: Query, events: list[Any], adjacen
     worst = max(change_norm(*pair, query.grid) for pair in printed_pairs(query, events, adjacency))
     assert worst == pytest.approx(squared_norm(Fresh(1), query, budget, 1))
     apart = max(np.abs(one - other).sum() for one, other in printed_pairs(query, events, adjacency)) * query.grid
-    assert apart <= query.protected_l1(budget, 2)
+    assert apart <= protected_l1(query, budget, 2)
 
 
 def test_the_words_about_places_are_needed() -> None:

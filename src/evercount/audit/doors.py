@@ -44,7 +44,7 @@ from evercount.mechanisms.laplace_noise import node_rate
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import OTHER, Query
-from evercount.queries.sensitivities import rows_of
+from evercount.queries.sensitivities import protected_l1, rows_of
 
 
 def parts_of(query: Query, pure: bool) -> FloatArray | None:
@@ -176,7 +176,7 @@ def stream_claim(stream: Stream, ticks: int) -> Claim:
     left = factorization.dense(ticks)[0]
     if not budget.pure:
         return Claim(budget, left, sigma=stream.sigma)
-    l1 = query.protected_l1(budget, stream.horizon)
+    l1 = protected_l1(query, budget, stream.horizon)
     if isinstance(factorization, DigitTree):
         return Claim(budget, left, cost=node_rate(budget.epsilon, l1, query.grid, factorization.levels) / query.grid)
     if isinstance(factorization, HybridTree | Bridge | EndlessBridge):  # L is in units of each node's share of ε

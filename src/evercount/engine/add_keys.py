@@ -28,6 +28,7 @@ from evercount.queries.base import Query, V_co
 from evercount.queries.discovered_keys import RESERVED
 from evercount.queries.key_counts import KeyCounts, Thresholds
 from evercount.queries.rollup import SEPARATOR
+from evercount.queries.sensitivities import protected_l1
 
 TICKS_AT_A_TIME = 32  # ticks whose noise is drawn together; a block that fails can be tried again
 
@@ -189,7 +190,7 @@ def _check_noise(parameters: StreamParameters, query: Query) -> None:
     budget, horizon = parameters.budget, parameters.horizon
     norm = partial(squared_norm, parameters.factorization, budget=budget, horizon=horizon)
     both = (query, parameters.query)
-    needed, has = (one.protected_l1(budget, horizon) if budget.pure else norm(one) for one in both)
+    needed, has = (protected_l1(one, budget, horizon) if budget.pure else norm(one) for one in both)
     if needed > has * (1 + 1e-12):
         raise ParameterError(
             f"with these keys one {budget.unit} could change the counts by more ({needed:g}) than the stream has noise "

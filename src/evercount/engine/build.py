@@ -34,7 +34,7 @@ from evercount.mechanisms.laplace_noise import build_pure, unit_rate
 from evercount.mechanisms.noise_stream import Cohort, JoinedNoise, cohort_states
 from evercount.privacy import Adjacency, Budget, TimeRange, Unit
 from evercount.queries.base import Query
-from evercount.queries.sensitivities import bounded
+from evercount.queries.sensitivities import bounded, protected_l1
 
 RUNNING, PER_TICK = "running", "per-tick"
 Names = tuple[str, ...]  # names of views, or of steps of post-processing
@@ -86,7 +86,7 @@ def choose_engine(
         return _blend(query, budget, horizon, name, views)
     engine = pure_factorization(name, horizon) if budget.pure else factorization(name, horizon)
     if isinstance(engine, Bridge | EndlessBridge):
-        l1 = query.protected_l1(budget, horizon)
+        l1 = protected_l1(query, budget, horizon)
         return engine.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
     if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(budget.adjacency) is None:
         return engine
@@ -213,7 +213,7 @@ def make_noise(
             "omit the factorization"
         )
     if budget.pure:
-        l1 = query.protected_l1(budget, horizon)
+        l1 = protected_l1(query, budget, horizon)
         pure = partial(build_pure, engine, cells=query.cells, grid=query.grid, l1=l1, epsilon=budget.epsilon)
         return _all_cohorts(pure, **rest)
     own = 0.0 if query.discovery is None else query.discovery.own_delta(budget)

@@ -34,6 +34,7 @@ from evercount.factorizations.laplace_trees import PureFactorization
 from evercount.planning.plan_views import error_shares, largest
 from evercount.privacy import Budget, guarantee_text
 from evercount.queries import Count, Query
+from evercount.queries.sensitivities import protected_l1
 
 OURS = (*BUILT_IN, *PURE, *PURE_ENDLESS)
 LARGEST_OPTIMAL = 64
@@ -349,7 +350,7 @@ def _candidates(
 def _has_l1(query: Query, budget: Budget, horizon: int | None) -> bool:
     """Whether pure mechanisms can be compared: the query has an l1 sensitivity, or the budget needs one."""
     try:
-        query.protected_l1(budget, horizon)
+        protected_l1(query, budget, horizon)
     except ParameterError:
         return budget.pure
     return True

@@ -3,7 +3,7 @@
 A query turns the events of one tick into a vector of integer increments, one entry per cell (in units of the
 query's public `grid`). The engine releases the running sums of the cells with correlated noise; what is published
 from the noisy running sums is described in `publishing.py`, how much one event changes the increments in
-`sensitivities.py`, with what only some queries can do.
+`sensitivities.py`. What only some queries can do is a capability: a query offers it by the property of that name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, final, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,15 @@ from evercount._validate import FloatArray, IntArray, check_count, check_name, c
 from evercount.errors import InputError, ParameterError
 from evercount.privacy import Adjacency, Budget
 from evercount.queries.publishing import SUMS, Publishing, RankErrors, TopKey, top_keys
-from evercount.queries.sensitivities import Sensitivities
+from evercount.queries.sensitivities import EventNumber, Rows, Sensitivities
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
+
+    from evercount.queries.cuts.cut_query import Cuts
+    from evercount.queries.discovered_keys import DiscoveredKeys
+    from evercount.queries.people import UserQuery
+    from evercount.queries.quantiles import Quantiles
 
     V_co = _TypeVar("V_co", covariant=True, default=Any)
 else:
@@ -76,7 +81,55 @@ def public_names(what: str, given: Any, legal: tuple[str, ...] = ()) -> tuple[st
     return names
 
 
-class Query(Sensitivities, Generic[V_co]):
+class Capabilities:
+    """What a query offers besides its running sums; None where it does not."""
+
+    name: ClassVar[str]  # the name by which commands, services and snapshots know the query
+
+    @property
+    def discovery(self) -> DiscoveredKeys | None:
+        """Keys that nobody lists beforehand: noise belongs to names, and more of them join while the stream runs."""
+        return None
+
+    @property
+    def quantiles(self) -> Quantiles | None:
+        """Quantiles that are read from the published numbers."""
+        return None
+
+    @property
+    def people(self) -> UserQuery | None:
+        """S and Δ₁ of a user with any number of events, where events name their users."""
+        return None
+
+    @property
+    def rows(self) -> Rows | None:
+        """How rows of a table become events."""
+        return None
+
+    @property
+    def cuts(self) -> Cuts | None:
+        """The graph that the published numbers are."""
+        return None
+
+    @property
+    def event_number(self) -> EventNumber | None:
+        """What is declared of the number of events, where a tick is that number."""
+        return None
+
+    def for_views(self, views: tuple[str, ...]) -> Self:
+        """The query as a stream asks it whose noise is chosen for these views."""
+        return self
+
+    def with_keys(self, keys: Sequence[Any]) -> Query:
+        """The query with more keys. Its first cells and its first published numbers are those of this query."""
+        raise ParameterError(f"{self.name!r} has no list of keys that others could join")
+
+    def consistent(self, values: FloatArray) -> FloatArray:
+        """The nearest values that real data could have at one tick; post-processing."""
+        raise ParameterError(f"{self.name!r} has no consistent form: only degree histograms and sequences have one")
+
+
+class Query(Capabilities, Sensitivities, Generic[V_co]):
     """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out.
 
     A subclass declares `cells`, `encode` and `squared_sensitivity`, and `parameters` where the constructor's arguments

@@ -7,7 +7,7 @@ has a nonnegative Gram matrix and column norm c this implies ‖R(X−X′)‖_F
 `factorizations/sensitivity.proof.md`. Each subclass proves its S next to its code; `evercount audit sensitivity`
 attacks the claim by enumeration or random search.
 
-What only some queries can do is a capability: a query offers it by the property of that name; elsewhere it is None.
+`Rows` says how rows of a table become the events that the claims are about.
 """
 
 from __future__ import annotations
@@ -15,20 +15,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from evercount._validate import FloatArray, IntArray
+from evercount._validate import IntArray
 from evercount.errors import ParameterError
 from evercount.privacy import Adjacency, Budget
 
 if TYPE_CHECKING:
     from evercount.queries.base import Query
-    from evercount.queries.cuts.cut_query import Cuts
-    from evercount.queries.discovered_keys import DiscoveredKeys
-    from evercount.queries.people import UserQuery
-    from evercount.queries.quantiles import Quantiles
 
 Groups = tuple[IntArray, IntArray, IntArray]
 
@@ -86,54 +82,6 @@ class Rows:
         return self.range
 
 
-class Capabilities:
-    """What a query offers besides its running sums; None where it does not."""
-
-    name: ClassVar[str]  # the name by which commands, services and snapshots know the query
-
-    @property
-    def discovery(self) -> DiscoveredKeys | None:
-        """Keys that nobody lists beforehand: noise belongs to names, and more of them join while the stream runs."""
-        return None
-
-    @property
-    def quantiles(self) -> Quantiles | None:
-        """Quantiles that are read from the published numbers."""
-        return None
-
-    @property
-    def people(self) -> UserQuery | None:
-        """S and Δ₁ of a user with any number of events, where events name their users."""
-        return None
-
-    @property
-    def rows(self) -> Rows | None:
-        """How rows of a table become events."""
-        return None
-
-    @property
-    def cuts(self) -> Cuts | None:
-        """The graph that the published numbers are."""
-        return None
-
-    @property
-    def event_number(self) -> EventNumber | None:
-        """What is declared of the number of events, where a tick is that number."""
-        return None
-
-    def for_views(self, views: tuple[str, ...]) -> Self:
-        """The query as a stream asks it whose noise is chosen for these views."""
-        return self
-
-    def with_keys(self, keys: Sequence[Any]) -> Query:
-        """The query with more keys. Its first cells and its first published numbers are those of this query."""
-        raise ParameterError(f"{self.name!r} has no list of keys that others could join")
-
-    def consistent(self, values: FloatArray) -> FloatArray:
-        """The nearest values that real data could have at one tick; post-processing."""
-        raise ParameterError(f"{self.name!r} has no consistent form: only degree histograms and sequences have one")
-
-
 def rows_of(query: Query) -> Rows:
     """How rows become events of this query; ParameterError where its events are no rows."""
     if query.rows is None:
@@ -141,8 +89,8 @@ def rows_of(query: Query) -> Rows:
     return query.rows
 
 
-class Sensitivities(Capabilities, ABC):
-    """The claims of a query about its neighbours, and what they are for the unit that a budget protects."""
+class Sensitivities(ABC):
+    """The claims of a query about its neighbours."""
 
     @abstractmethod
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
@@ -158,20 +106,6 @@ class Sensitivities(Capabilities, ABC):
             UnknownName: there is no such adjacency.
             ParameterError: the query declares no S for it.
         """
-
-    def protected_l1(self, budget: Budget, horizon: int | None) -> float:
-        """Δ₁ for what the budget protects: one event, or what is counted of a user.
-
-        **Guarantee.** The change of a user's events is a sum of single changes, so ‖D‖₁ is at most their number times
-        that of one event. A query's own user-level Δ₁ is taken only where the budget protects users. Tests:
-        tests/queries/test_queries_distinct_users.py::test_pure_noise_is_calibrated_to_the_unit and
-        tests/engine/test_unit_noise.py::test_laplace_noise_covers_every_unit.
-        """
-        people = self.people if budget.unit == "user" else None
-        if people is None:
-            return self.l1_sensitivity(budget.adjacency) * bounded("events", budget, horizon)
-        own = people.user_l1_sensitivity(budget.adjacency, budget.period is not None)
-        return own * (bounded("ticks", budget, horizon) if people.each_tick else 1)
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """A smaller S for factorizations whose Gram matrix falls away from the diagonal; None where there is none.
@@ -235,3 +169,18 @@ def bounded(what: Literal["ticks", "events"], budget: Budget, horizon: int | Non
         remedy = "max_ticks=... or a period" if what == "ticks" else "max_events=..., or max_per_tick=... and max_ticks"
         raise ParameterError(f"nothing bounds how many {what} of one user are counted: give the budget {remedy}")
     return int(most)
+
+
+def protected_l1(query: Query[Any], budget: Budget, horizon: int | None) -> float:
+    """Δ₁ for what the budget protects: one event, or what is counted of a user.
+
+    **Guarantee.** The change of a user's events is a sum of single changes, so ‖D‖₁ is at most their number times
+    that of one event. A query's own user-level Δ₁ is taken only where the budget protects users. Tests:
+    tests/queries/test_queries_distinct_users.py::test_pure_noise_is_calibrated_to_the_unit and
+    tests/engine/test_unit_noise.py::test_laplace_noise_covers_every_unit.
+    """
+    people = query.people if budget.unit == "user" else None
+    if people is None:
+        return query.l1_sensitivity(budget.adjacency) * bounded("events", budget, horizon)
+    own = people.user_l1_sensitivity(budget.adjacency, budget.period is not None)
+    return own * (bounded("ticks", budget, horizon) if people.each_tick else 1)
