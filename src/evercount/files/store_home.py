@@ -33,8 +33,9 @@ from evercount.files.published import keeps_tables, own_tables
 from evercount.files.release_job import Job
 from evercount.files.run_state import State
 from evercount.store import Store, key_from_environment
+from evercount.store.database import find, remove
 from evercount.store.open_stream import FILES
-from evercount.store.schema import file_runs, find, remove
+from evercount.store.schema import file_runs
 from evercount.store.spending import read_cap
 from evercount.store.stream_life import hide_keys, join_keys, last_of_renewals, mark_ticks, next_name, renew_stream
 

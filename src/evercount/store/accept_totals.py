@@ -23,12 +23,12 @@ from evercount.errors import Conflict, ParameterError
 from evercount.queries.sensitivities import rows_of
 from evercount.store import named_events as events
 from evercount.store.commit_batches import add_totals, stored_totals
-from evercount.store.database import insert_rows
+from evercount.store.database import find, insert_rows, read_fact, remove, write_fact
 from evercount.store.known_users import ManyUsers
 from evercount.store.named_events import NamedEvents, Part, UserEvents, by_tick
 from evercount.store.open_stream import LiveStream
 from evercount.store.saturation import Totals
-from evercount.store.schema import counted_batches, counted_events, counted_totals, find, read_fact, remove, write_fact
+from evercount.store.schema import counted_batches, counted_events, counted_totals
 
 if TYPE_CHECKING:
     from evercount.store.closing_ticks import Run

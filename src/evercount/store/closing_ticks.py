@@ -31,7 +31,7 @@ from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
 from evercount.store.accept_totals import CountedTicks
 from evercount.store.commit_batches import Pending, add_totals, read_early
-from evercount.store.database import Database, insert_rows
+from evercount.store.database import Database, change, find, having, insert_rows, remove, rows_of
 from evercount.store.known_users import forget_users
 from evercount.store.named_events import as_tick
 from evercount.store.open_stream import CutStream, LiveStream
@@ -115,7 +115,7 @@ class NextTicks:
             self.counted.write(connection, live, last)
         live.write_totals(connection, last + 1, self.moved_sums)
         if live.declaration.remembers:
-            schema.remove(connection, schema.open_events, stream=live.id)
+            remove(connection, schema.open_events, stream=live.id)
         if self.moved_events:
             live.write_events(connection, last + 1, 0, self.moved_events)
 
@@ -135,7 +135,7 @@ def make_ready(store: Store, live: LiveStream, count: int) -> int:
             pending = Pending(live, connection)
             pending.count_early(read_early(connection, live, tick))
             pending.write()
-            schema.remove(connection, schema.early_events, stream=live.id, tick=tick)
+            remove(connection, schema.early_events, stream=live.id, tick=tick)
         pending.settle()
         live.early.discard(tick)
     return min([count, *(one - tick for one in live.early)])
@@ -209,8 +209,8 @@ Run = Callable[[ShardWork], None]  # closes all shards of a stream, in this proc
 
 
 def read_cut(connection: Connection, stream: int) -> CutStream | None:
-    frozen = schema.find(connection, schema.cut_streams, "closing", stream=stream)
-    numbers = schema.rows_of(connection, schema.shards, "number", stream=stream).all()
+    frozen = find(connection, schema.cut_streams, "closing", stream=stream)
+    numbers = rows_of(connection, schema.shards, "number", stream=stream).all()
     return None if frozen is None else CutStream(len(numbers), int(frozen))
 
 
@@ -253,7 +253,7 @@ def close_by_shards(
     head, links = live.head, []
     outputs = range(live.declaration.query.outputs)
     with store.database.transaction() as connection:
-        late = schema.find(connection, schema.shards, "number", stream=live.id, tick=range(cut.closing))
+        late = find(connection, schema.shards, "number", stream=live.id, tick=range(cut.closing))
         if late is not None:
             raise StoreError(f"shard {late} has not closed tick {cut.closing}")
         for tick in range(live.closed + 1, cut.closing + 1):
@@ -279,7 +279,7 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
         following.write(connection, live, last)
         frozen = {tick: totals.rows(tick, tick + 1)[0] for tick in np.unique(totals.tick).tolist()}
         add_totals(connection, live, frozen)
-        schema.change(connection, schema.cut_streams, {"closing": last}, stream=live.id)
+        change(connection, schema.cut_streams, {"closing": last}, stream=live.id)
     live.totals, cut.closing = following.moved_sums, last
 
 
@@ -312,8 +312,8 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
     """Close a few ticks of a shard in one transaction; 0 when all frozen ones are closed."""
     with database.reading() as connection:
         shard = _shard(connection, stream, number)
-        frozen = schema.find(connection, schema.cut_streams, "closing", stream=stream)
-        row = schema.rows_of(connection, schema.streams, id=stream).mappings().one()
+        frozen = find(connection, schema.cut_streams, "closing", stream=stream)
+        row = rows_of(connection, schema.streams, id=stream).mappings().one()
         part = range(shard.first, shard.stop)
         last = min(frozen, shard.tick + max(1, NUMBERS_PER_COMMIT // len(part)))
         ticks = range(shard.tick + 1, last + 1)
@@ -337,7 +337,7 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
             return len(ticks)  # another call has closed a part of them: look again
         insert_rows(connection, schema.releases, release_rows(stream, table, part.start))
         new = {"tick": last, "sealed": _seal(sealer, blob, stream, number, last)}
-        schema.change(connection, schema.shards, new, stream=stream, number=number)
+        change(connection, schema.shards, new, stream=stream, number=number)
     return len(ticks)
 
 
@@ -351,7 +351,7 @@ def _compare(connection: Connection, stream: int, ticks: range, part: range, num
 
 
 def _shard(connection: Connection, stream: int, number: int, lock: bool = False) -> Row[Any]:
-    query = select(schema.shards).where(schema.having(schema.shards, stream=stream, number=number))
+    query = select(schema.shards).where(having(schema.shards, stream=stream, number=number))
     row = connection.execute(query.with_for_update() if lock else query).first()
     if row is None:
         raise StoreError(f"the store has no shard {number} of this stream")
@@ -360,7 +360,7 @@ def _shard(connection: Connection, stream: int, number: int, lock: bool = False)
 
 def _frozen(connection: Connection, sealer: Sealer, stream: int, ticks: range, cells: int) -> IntArray:
     out, table = np.zeros((len(ticks), cells), np.int64), schema.counted_totals
-    for tick, sealed in schema.rows_of(connection, table, "tick", "sealed", stream=stream, tick=ticks):
+    for tick, sealed in rows_of(connection, table, "tick", "sealed", stream=stream, tick=ticks):
         out[tick - ticks.start] = unpack_totals(sealer.open(sealed, "counted", stream, tick), cells)
     return out
 

@@ -21,11 +21,11 @@ from evercount._validate import IntArray
 from evercount.errors import Conflict, EvercountError, InputError, StoreError, StreamStopped
 from evercount.queries.user_cap import Caps, UserState, cap_per_user
 from evercount.store import schema
-from evercount.store.database import insert_rows, replace_rows
+from evercount.store.database import in_parts, insert_rows, replace_rows, rows_of
 from evercount.store.known_users import DAY_BYTES, KnownUsers, day_key
 from evercount.store.open_stream import Accepted, Batch, LiveStream, Placed
 from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
-from evercount.store.schema import counted_totals, early_events, in_parts, rows_of
+from evercount.store.schema import counted_totals, early_events
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
@@ -134,7 +134,7 @@ class Group:
         marks = [keyed(self.streams.get(batch.stream), batch) for batch in batches]
         for stream in {mark[0] for mark in marks if mark is not None}:  # one statement, however many batches there are
             wanted = {mark[1] for mark in marks if mark is not None and mark[0] == stream}
-            for row in schema.rows_of(self.connection, schema.batches, stream=stream, key=wanted):
+            for row in rows_of(self.connection, schema.batches, stream=stream, key=wanted):
                 self.known[stream, bytes(row.key)] = Known(bytes(row.digest), row.tick, row.size)
         return [self._add(batch, mark) for batch, mark in zip(batches, marks, strict=True)]
 

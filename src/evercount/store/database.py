@@ -1,4 +1,5 @@
-"""One writer's connection to SQLite or PostgreSQL with the lock that keeps every other writer out, and readers."""
+"""One writer's connection to SQLite or PostgreSQL with the lock that keeps every other writer out, readers, and the
+statements that both use."""
 
 from __future__ import annotations
 
@@ -8,14 +9,29 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, NullPool, Table, create_engine, event, text
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    NullPool,
+    Table,
+    and_,
+    create_engine,
+    delete,
+    event,
+    insert,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.engine import URL, CursorResult, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from evercount._safe_files import lock_exclusively, open_private, refuse_link
@@ -25,10 +41,12 @@ from evercount.store import schema
 log = logging.getLogger("evercount.store")
 P = ParamSpec("P")
 T = TypeVar("T")
+V = TypeVar("V")
 
 LOCK = int.from_bytes(hashlib.blake2b(b"evercount single writer", digest_size=8).digest(), "big", signed=True)
 """The number of the advisory lock that the one writer of a PostgreSQL schema holds."""
 BUSY_SECONDS = 10
+NAMED_AT_ONCE = 500  # values that one statement names: databases limit their number
 ROWS_PER_STATEMENT = 50  # rows that `insert_rows` puts into one statement
 PATIENCE = 3.0  # seconds to wait for the session of a killed writer to end
 
@@ -257,34 +275,6 @@ class Database:
             self._lock_file = None
 
 
-def insert_rows(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Insert rows that have a value for each column of the table, in the table's order. It passes the values to the
-    driver as they are, many rows to a statement: SQLAlchemy's own way costs several times the insert, and a statement
-    for each row twice as much on SQLite, four times on PostgreSQL."""
-    mark, values = "?" if connection.dialect.name == "sqlite" else "%s", list(rows)
-    whole = len(values) - len(values) % ROWS_PER_STATEMENT
-    if whole:
-        groups = [tuple(chain.from_iterable(part)) for part in schema.in_parts(values[:whole], ROWS_PER_STATEMENT)]
-        connection.exec_driver_sql(_insert_statement(table, mark, ROWS_PER_STATEMENT), groups)
-    if single := values[whole:]:
-        connection.exec_driver_sql(_insert_statement(table, mark, 1), single)
-
-
-def replace_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows of one stream, each in place of the one with the same key, if there is one: its second column."""
-    key = list(table.columns)[1].name
-    for part in schema.in_parts(rows):
-        schema.remove(connection, table, stream=part[0][0], **{key: [row[1] for row in part]})
-    insert_rows(connection, table, rows)
-
-
-@lru_cache(maxsize=64)
-def _insert_statement(table: Table, mark: str, rows: int) -> str:
-    names = ", ".join(f'"{column.name}"' for column in table.columns)
-    marks = ", ".join([mark] * len(table.columns))
-    return f'INSERT INTO "{table.name}" ({names}) VALUES {", ".join([f"({marks})"] * rows)}'
-
-
 def take_file_lock(file: Path) -> int:
     """The handle of the lock that keeps every other writer of an SQLite file out, until the handle is closed."""
     path = file.with_name(file.name + ".lock")
@@ -317,3 +307,80 @@ def _set_pragmas(pragmas: Iterable[str], connection: sqlite3.Connection, _: obje
     connection.isolation_level = None  # transactions are begun by our own listener, not by the driver
     for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}")
+
+
+def having(table: Table, **values: Any) -> ColumnElement[bool]:
+    """The rows whose columns have these values; of a range its ends are compared, of a list or set every value."""
+
+    def fits(column: Column[Any], value: Any) -> ColumnElement[bool]:
+        if isinstance(value, range):
+            return column.between(value.start, value.stop - 1)
+        return column.in_(value) if isinstance(value, list | set) else column == value
+
+    return and_(True, *(fits(table.c[name], value) for name, value in values.items()))
+
+
+def rows_of(
+    connection: Connection, table: Table, *columns: str, order: str = "", **values: Any
+) -> CursorResult[*tuple[Any, ...]]:
+    """Some columns (all where none is named) of the rows that have these values, in the order of a column."""
+    query = select(*(table.c[name] for name in columns or table.c.keys())).where(having(table, **values))
+    return connection.execute(query.order_by(table.c[order]) if order else query)
+
+
+def in_parts(values: Sequence[V], size: int = NAMED_AT_ONCE) -> Iterator[Sequence[V]]:
+    return (values[start : start + size] for start in range(0, len(values), size))
+
+
+def find(connection: Connection, /, table: Table, column: str, **values: Any) -> Any:
+    """A column of the first row that has these values; None where there is no row."""
+    return connection.execute(select(table.c[column]).where(having(table, **values)).limit(1)).scalar()
+
+
+def remove(connection: Connection, table: Table, **values: Any) -> bool:
+    """Whether there was such a row."""
+    return bool(connection.execute(delete(table).where(having(table, **values))).rowcount)
+
+
+def change(connection: Connection, table: Table, new: Mapping[str, Any], **values: Any) -> None:
+    connection.execute(update(table).where(having(table, **values)).values(**new))
+
+
+def read_fact(connection: Connection, key: str) -> str | None:
+    text: str | None = find(connection, schema.meta, "value", key=key)
+    return text
+
+
+def write_fact(connection: Connection, key: str, value: str | None) -> None:
+    """Keep one value under a key, or none."""
+    remove(connection, schema.meta, key=key)
+    if value is not None:
+        connection.execute(insert(schema.meta).values(key=key, value=value))
+
+
+def insert_rows(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Insert rows that have a value for each column of the table, in the table's order. It passes the values to the
+    driver as they are, many rows to a statement: SQLAlchemy's own way costs several times the insert, and a statement
+    for each row twice as much on SQLite, four times on PostgreSQL."""
+    mark, values = "?" if connection.dialect.name == "sqlite" else "%s", list(rows)
+    whole = len(values) - len(values) % ROWS_PER_STATEMENT
+    if whole:
+        groups = [tuple(chain.from_iterable(part)) for part in in_parts(values[:whole], ROWS_PER_STATEMENT)]
+        connection.exec_driver_sql(_insert_statement(table, mark, ROWS_PER_STATEMENT), groups)
+    if single := values[whole:]:
+        connection.exec_driver_sql(_insert_statement(table, mark, 1), single)
+
+
+def replace_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows of one stream, each in place of the one with the same key, if there is one: its second column."""
+    key = list(table.columns)[1].name
+    for part in in_parts(rows):
+        remove(connection, table, stream=part[0][0], **{key: [row[1] for row in part]})
+    insert_rows(connection, table, rows)
+
+
+@lru_cache(maxsize=64)
+def _insert_statement(table: Table, mark: str, rows: int) -> str:
+    names = ", ".join(f'"{column.name}"' for column in table.columns)
+    marks = ", ".join([mark] * len(table.columns))
+    return f'INSERT INTO "{table.name}" ({names}) VALUES {", ".join([f"({marks})"] * rows)}'

@@ -22,6 +22,7 @@ from evercount.errors import Conflict, EvercountError, ParameterError, SnapshotE
 from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.closing_ticks import cut_stream, read_cut
+from evercount.store.database import find, rows_of, write_fact
 from evercount.store.open_stream import FILES, HISTORY, EndedStream, LiveStream
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
@@ -147,13 +148,13 @@ def _change_late_rules(store: Store, live: LiveStream, wanted: StreamDeclaration
     if rules == {"late": live.declaration.late, "wait": live.declaration.wait}:
         return
     with store.database.transaction() as connection:
-        schema.write_fact(connection, f"late {live.id}", json.dumps(rules))
+        write_fact(connection, f"late {live.id}", json.dumps(rules))
     live.declaration = live.declaration.with_rules(**rules)
 
 
 def _refuse_twin(store: Store, identity: bytes) -> None:
     """Refuse a stream that would have the noise of another one of this store. This store has one writer: us."""
-    twin = store.database.read(schema.find, schema.noise_identities, "stream", identity=identity)
+    twin = store.database.read(find, schema.noise_identities, "stream", identity=identity)
     if twin is not None or store.heads.lost_identity(identity):
         raise Conflict(
             "another stream of this store has the same secret, query, budget, horizon, start and ticks, and so the "
@@ -167,7 +168,7 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     number = row["id"]
 
     def row_of(table: Any) -> Any:
-        stored = schema.rows_of(connection, table, stream=number).mappings().first()
+        stored = rows_of(connection, table, stream=number).mappings().first()
         if stored is None:
             raise StoreError("the store is inconsistent: a stream's row is missing", f"{table.name} of {row['name']!r}")
         return stored
@@ -197,15 +198,15 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
         number, known, secret, sealer, stream, blob, head, open_sums, labels=labels, marks=marks, cut=cut, closed=tick
     )
     of_tick = {"stream": number, "tick": live.open_tick}
-    for sealed in schema.rows_of(connection, schema.open_events, "sealed", order="number", **of_tick).scalars():
+    for sealed in rows_of(connection, schema.open_events, "sealed", order="number", **of_tick).scalars():
         live.events.extend(json.loads(live.unseal(sealed, "events", live.open_tick)))
         live.groups += 1
     counted = (schema.counted_totals, schema.counted_events)
-    live.counted = any(schema.find(connection, table, "tick", stream=number) is not None for table in counted)
-    live.early = set(schema.rows_of(connection, schema.early_events, "tick", stream=number).scalars())
-    live.successor = schema.find(connection, schema.renewals, "successor", stream=number)
-    live.follows = schema.find(connection, schema.renewals, "stream", successor=row["name"]) is not None
-    live.waiting = schema.find(connection, schema.waiting_streams, "reason", stream=number)
+    live.counted = any(find(connection, table, "tick", stream=number) is not None for table in counted)
+    live.early = set(rows_of(connection, schema.early_events, "tick", stream=number).scalars())
+    live.successor = find(connection, schema.renewals, "successor", stream=number)
+    live.follows = find(connection, schema.renewals, "stream", successor=row["name"]) is not None
+    live.waiting = find(connection, schema.waiting_streams, "reason", stream=number)
     return live
 
 

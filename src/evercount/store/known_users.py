@@ -17,8 +17,8 @@ from sqlalchemy import Connection, delete, select
 
 from evercount._validate import AnyArray, IntArray
 from evercount.queries.user_cap import NOTHING, Used
-from evercount.store.database import insert_rows, replace_rows
-from evercount.store.schema import in_parts, remove, rows_of, users
+from evercount.store.database import in_parts, insert_rows, remove, replace_rows, rows_of
+from evercount.store.schema import users
 from evercount.store.sealing import Sealer
 
 if TYPE_CHECKING:

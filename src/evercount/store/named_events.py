@@ -22,10 +22,10 @@ from evercount.errors import StoreError
 from evercount.queries import sensitivities
 from evercount.queries.user_cap import last_turns
 from evercount.store.commit_batches import user_hashes
-from evercount.store.database import insert_rows
+from evercount.store.database import having, insert_rows, rows_of
 from evercount.store.known_users import HASH, ManyUsers
 from evercount.store.open_stream import LiveStream
-from evercount.store.schema import counted_events, having, rows_of
+from evercount.store.schema import counted_events
 
 PURPOSE = "named events"
 Part = tuple[list[str], IntArray]  # names and numbers of some rows of one tick

@@ -21,7 +21,7 @@ from evercount.noise import Secret
 from evercount.privacy import successor_text
 from evercount.queries import Query
 from evercount.store import schema
-from evercount.store.database import insert_rows
+from evercount.store.database import change, insert_rows
 from evercount.store.saturation import Totals, check_request, pack_totals
 from evercount.store.sealing import Sealer
 
@@ -291,11 +291,11 @@ class LiveStream:
 
     def write_state(self, connection: Connection, tick: int, blob: bytes) -> None:
         new = {"tick": tick, "sealed": self.seal(blob, "state", tick)}
-        schema.change(connection, schema.states, new, stream=self.id)
+        change(connection, schema.states, new, stream=self.id)
 
     def write_totals(self, connection: Connection, tick: int, totals: Totals) -> None:
         new = {"tick": tick, "sealed": self.pack_totals(totals, tick)}
-        schema.change(connection, schema.accumulators, new, stream=self.id)
+        change(connection, schema.accumulators, new, stream=self.id)
 
     def write_events(self, connection: Connection, tick: int, number: int, events: list[Any]) -> None:
         row = (self.id, tick, number, self.seal(json.dumps(events).encode(), "events", tick))

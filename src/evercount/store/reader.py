@@ -18,7 +18,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.write_table import each_tick
 from evercount.errors import EvercountError, StoreError
 from evercount.store import schema
-from evercount.store.database import Database, parse_url, take_file_lock
+from evercount.store.database import Database, find, parse_url, read_fact, rows_of, take_file_lock
 from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows, states
@@ -71,7 +71,7 @@ class Reading(StoredReleases):
     def current_head(self) -> Head:
         """The last hash of every chain, what every stream spent, and which are retired, as the database has them."""
         with self.database.reading() as connection:
-            rows = schema.rows_of(connection, schema.streams).mappings().all()
+            rows = rows_of(connection, schema.streams).mappings().all()
             links = {row["name"]: last_link(connection, row) for row in rows}
             heads = {name: (tick, digest.hex()) for name, (tick, digest) in links.items()}
             spent, retired = spent_of_streams(connection), frozenset(retired_rows(connection))
@@ -90,7 +90,7 @@ class Reading(StoredReleases):
         for row in connection.execute(select(schema.streams)).mappings().all():
             tick = heads.get(row["name"], (0, ""))[0]
             known[row["name"]] = {0: bytes(row["genesis"]).hex()}
-            digest = schema.find(connection, schema.ticks, "hash", stream=row["id"], tick=tick)
+            digest = find(connection, schema.ticks, "hash", stream=row["id"], tick=tick)
             if digest is not None:
                 known[row["name"]][tick] = bytes(digest).hex()
         return head.check(content, read_identity(connection), known, retired_rows(connection))
@@ -124,7 +124,7 @@ class Reading(StoredReleases):
                 yield f"{row['name']}: the declaration cannot be read: {error}"
                 continue
             yield from self._verify_chain(connection, row, declaration, row["name"] in retired)
-            cost = schema.find(connection, schema.ledger, "cost", stream=row["id"])
+            cost = find(connection, schema.ledger, "cost", stream=row["id"])
             if cost is None:
                 yield f"{row['name']}: the ledger lacks this stream"
             elif not states(cost, declaration):  # the chain covers the declaration
@@ -155,10 +155,10 @@ class Reading(StoredReleases):
                 return
         if retired:
             tables = (schema.secrets, schema.states, schema.accumulators, schema.shards)
-            if any(schema.find(connection, one, "stream", stream=row["id"]) is not None for one in tables):
+            if any(find(connection, one, "stream", stream=row["id"]) is not None for one in tables):
                 yield f"{name}: the stream is retired, and its secret or its sums are still there"
             return
-        state = schema.find(connection, schema.states, "tick", stream=row["id"])
+        state = find(connection, schema.states, "tick", stream=row["id"])
         if not state == tick == last_link(connection, row)[0]:
             yield f"{name}: the state is at another tick than the releases"
 
@@ -207,7 +207,7 @@ def spent_of_streams(connection: Connection) -> dict[str, dict[str, Any]]:
 
 
 def read_identity(connection: Connection) -> str:
-    identity = schema.read_fact(connection, "identity")
+    identity = read_fact(connection, "identity")
     if identity is None:
         raise StoreError("this database is not an evercount store")
     return identity
@@ -215,7 +215,7 @@ def read_identity(connection: Connection) -> str:
 
 def open_sealer(connection: Connection, key: bytes | None) -> Sealer:
     """The sealer of a store, or StoreError where the key is not the one of the store."""
-    sealer, probe = Sealer(key, read_identity(connection)), bytes.fromhex(schema.read_fact(connection, "probe") or "")
+    sealer, probe = Sealer(key, read_identity(connection)), bytes.fromhex(read_fact(connection, "probe") or "")
     encrypted = probe[:1] == b"\x01"
     if encrypted and not sealer.encrypted:
         raise StoreError("the store is encrypted: give its key by EVERCOUNT_KEY_FILE or EVERCOUNT_KEY")

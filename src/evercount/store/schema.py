@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
-from sqlalchemy import Column, ColumnElement, MetaData, Table, and_, delete, insert, inspect, select, update
-from sqlalchemy.engine import Connection, CursorResult
+from sqlalchemy import Column, MetaData, Table, insert, inspect, select
+from sqlalchemy.engine import Connection
 from sqlalchemy.types import BigInteger, Double, Integer, LargeBinary, String, Text
 
 from evercount.errors import StoreError
 
 metadata = MetaData()
-V = TypeVar("V")
-NAMED_AT_ONCE = 500  # values that one statement names: databases limit their number
 
 
 def required(name: str, kind: Any, **options: Any) -> Column[Any]:
@@ -194,55 +192,6 @@ def first_tables(connection: Connection) -> None:
             "database or another PostgreSQL schema"
         )
     metadata.create_all(connection)
-
-
-def having(table: Table, **values: Any) -> ColumnElement[bool]:
-    """The rows whose columns have these values; of a range its ends are compared, of a list or set every value."""
-
-    def fits(column: Column[Any], value: Any) -> ColumnElement[bool]:
-        if isinstance(value, range):
-            return column.between(value.start, value.stop - 1)
-        return column.in_(value) if isinstance(value, list | set) else column == value
-
-    return and_(True, *(fits(table.c[name], value) for name, value in values.items()))
-
-
-def rows_of(
-    connection: Connection, table: Table, *columns: str, order: str = "", **values: Any
-) -> CursorResult[*tuple[Any, ...]]:
-    """Some columns (all where none is named) of the rows that have these values, in the order of a column."""
-    query = select(*(table.c[name] for name in columns or table.c.keys())).where(having(table, **values))
-    return connection.execute(query.order_by(table.c[order]) if order else query)
-
-
-def in_parts(values: Sequence[V], size: int = NAMED_AT_ONCE) -> Iterator[Sequence[V]]:
-    return (values[start : start + size] for start in range(0, len(values), size))
-
-
-def find(connection: Connection, /, table: Table, column: str, **values: Any) -> Any:
-    """A column of the first row that has these values; None where there is no row."""
-    return connection.execute(select(table.c[column]).where(having(table, **values)).limit(1)).scalar()
-
-
-def remove(connection: Connection, table: Table, **values: Any) -> bool:
-    """Whether there was such a row."""
-    return bool(connection.execute(delete(table).where(having(table, **values))).rowcount)
-
-
-def change(connection: Connection, table: Table, new: Mapping[str, Any], **values: Any) -> None:
-    connection.execute(update(table).where(having(table, **values)).values(**new))
-
-
-def read_fact(connection: Connection, key: str) -> str | None:
-    text: str | None = find(connection, meta, "value", key=key)
-    return text
-
-
-def write_fact(connection: Connection, key: str, value: str | None) -> None:
-    """Keep one value under a key, or none."""
-    remove(connection, meta, key=key)
-    if value is not None:
-        connection.execute(insert(meta).values(key=key, value=value))
 
 
 Migrations = tuple[Callable[[Connection], None], ...]

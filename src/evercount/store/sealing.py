@@ -25,6 +25,7 @@ from evercount._safe_files import read_secret_file
 from evercount.errors import ParameterError, StoreError
 from evercount.noise import random_bytes, random_token
 from evercount.store import schema
+from evercount.store.database import remove, rows_of
 
 if TYPE_CHECKING:
     from evercount.store.reader import Reading
@@ -129,9 +130,9 @@ def add_token(store: Store, role: Role, label: str = "") -> tuple[int, str]:
 
 def read_tokens(store: Reading) -> Sequence[Row[*tuple[Any, ...]]]:
     with store.database.reading() as connection:
-        return schema.rows_of(connection, schema.tokens, order="id").all()
+        return rows_of(connection, schema.tokens, order="id").all()
 
 
 def remove_token(store: Store, number: int) -> bool:
     with store.database.transaction() as connection:
-        return schema.remove(connection, schema.tokens, id=number)
+        return remove(connection, schema.tokens, id=number)

@@ -15,7 +15,7 @@ from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Cost, compose
 from evercount.privacy.accounts import Filter
 from evercount.store import schema
-from evercount.store.database import Database
+from evercount.store.database import Database, read_fact, write_fact
 
 CAP = "budget_cap"  # the key of the cap among the store's own facts
 
@@ -92,7 +92,7 @@ def _ended(cost: Cost, until: int | None) -> Cost:
 
 
 def read_cap(connection: Connection) -> Cap | None:
-    text = schema.read_fact(connection, CAP)
+    text = read_fact(connection, CAP)
     return None if text is None else Cap(**json.loads(text))
 
 
@@ -146,4 +146,4 @@ def refuse_beyond_cap(database: Database, new: Spending, ending: Mapping[str, in
 def set_cap(database: Database, cap: Cap | None) -> None:
     """Set or remove the cap on what streams about the same unit spend together. What is spent stays spent."""
     with database.transaction() as connection:
-        schema.write_fact(connection, CAP, None if cap is None else json.dumps(asdict(cap)))
+        write_fact(connection, CAP, None if cap is None else json.dumps(asdict(cap)))

@@ -31,7 +31,7 @@ from evercount.engine.views import CarriedTotals, View
 from evercount.engine.write_table import among, described
 from evercount.errors import StoreError
 from evercount.store import schema
-from evercount.store.database import Database
+from evercount.store.database import NAMED_AT_ONCE, Database, find, having, in_parts, read_fact, rows_of
 from evercount.store.open_stream import AnyStream
 
 TICKS_PER_PAGE = 200
@@ -39,9 +39,9 @@ NUMBERS_PER_TABLE = 50_000  # cells times ticks that are read at a time when all
 
 
 def read_marks(connection: Connection, stream: int) -> tuple[TickMark, ...]:
-    rows = schema.rows_of(connection, schema.tick_marks, order="number", stream=stream).mappings()
+    rows = rows_of(connection, schema.tick_marks, order="number", stream=stream).mappings()
     said = [TickMark(row["first"], row["last"], row["text"], row["missing"]) for row in rows]
-    hidden = json.loads(schema.read_fact(connection, f"hidden {stream}") or "[]")
+    hidden = json.loads(read_fact(connection, f"hidden {stream}") or "[]")
     return (*said, *(TickMark(first, last, "", None, label) for label, first, last in hidden))
 
 
@@ -61,8 +61,8 @@ def read_numbers(connection: Connection, stream: int, ticks: range, cells: range
     table = schema.releases
     columns = (table.c.tick, table.c.cell, table.c.value, table.c.std, table.c.low, table.c.high)
     # a few ticks are looked up one by one, so that no other cell is read
-    named = list(ticks) if len(ticks) <= schema.NAMED_AT_ONCE else ticks
-    where = schema.having(table, stream=stream, tick=named, cell=cells)
+    named = list(ticks) if len(ticks) <= NAMED_AT_ONCE else ticks
+    where = having(table, stream=stream, tick=named, cell=cells)
     rows = [tuple(row) for row in connection.execute(select(*columns).where(where))]
     stored = np.asarray(rows, np.float64).reshape(len(rows), len(columns))
     numbers = np.full((len(ticks), 4, len(cells)), np.nan)
@@ -138,12 +138,12 @@ def released_until(connection: Connection, stream: int) -> int:
 
 def read_hashes(connection: Connection, stream: int, after: int, last: int) -> dict[int, bytes]:
     """The hashes of ticks after+1 … last, as far as they are released."""
-    rows = schema.rows_of(connection, schema.ticks, stream=stream, tick=range(after + 1, last + 1))
+    rows = rows_of(connection, schema.ticks, stream=stream, tick=range(after + 1, last + 1))
     return {row.tick: bytes(row.hash) for row in rows}
 
 
 def find_stream(connection: Connection, name: str) -> StoredStream:
-    row = schema.rows_of(connection, schema.streams, name=name).mappings().first()
+    row = rows_of(connection, schema.streams, name=name).mappings().first()
     if row is None:
         raise StoreError(f"the store has no stream {name!r}")
     return StoredStream(row["id"], declared(row))
@@ -151,7 +151,7 @@ def find_stream(connection: Connection, name: str) -> StoredStream:
 
 def public_keys_of(connection: Connection, stream: int) -> list[tuple[str, int]]:
     """(key, tick since which it is public) of keys that nobody listed, or that joined, in the order of their cells."""
-    rows = schema.rows_of(connection, schema.public_keys, order="cell", stream=stream)
+    rows = rows_of(connection, schema.public_keys, order="cell", stream=stream)
     return [(row.label, row.since) for row in rows]
 
 
@@ -161,7 +161,7 @@ def declared(row: Any) -> StreamDeclaration:
 
 def with_late_rules(connection: Connection, one: Known) -> StreamDeclaration:
     """The declaration of a stream, which the chain covers, with the rule for late events that holds now."""
-    text = schema.read_fact(connection, f"late {one.id}")
+    text = read_fact(connection, f"late {one.id}")
     return one.declaration if text is None else one.declaration.with_rules(**json.loads(text))
 
 
@@ -177,7 +177,7 @@ Joined = list[tuple[int, list[Any]]]  # (the last tick before they joined, the k
 
 def read_joined(connection: Connection, stream: int) -> Joined:
     """The keys that have joined a stream, in their order. They are public."""
-    text = schema.read_fact(connection, f"joined {stream}")
+    text = read_fact(connection, f"joined {stream}")
     listed = [] if text is None else json.loads(text)
     return [(after, [tuple(key) if isinstance(key, list) else key for key in keys]) for after, keys in listed]
 
@@ -277,10 +277,10 @@ class StoredReleases:
         values = {tick: np.full(len(place), np.nan) for tick in wanted}
         columns = select(table.c.tick, table.c.cell, table.c.value)
         # too many to name them: read all cells between
-        some = range(min(place), max(place) + 1) if len(place) > schema.NAMED_AT_ONCE else list(place)
+        some = range(min(place), max(place) + 1) if len(place) > NAMED_AT_ONCE else list(place)
         with self.database.reading() as connection:
-            for part in schema.in_parts(wanted):
-                where = schema.having(table, stream=stream, tick=part, cell=some)
+            for part in in_parts(wanted):
+                where = having(table, stream=stream, tick=part, cell=some)
                 for tick, cell, value in connection.execute(columns.where(where)):
                     if cell in place:
                         values[tick][place[cell]] = value
@@ -296,7 +296,7 @@ class StoredReleases:
 
     def carried(self, stream: int) -> CarriedTotals | None:
         """The running totals that a stream goes on from; None where it starts at zero."""
-        before = self.database.read(schema.read_fact, f"totals {stream}")
+        before = self.database.read(read_fact, f"totals {stream}")
         return None if before is None else self.totals_at_end(int(before))
 
     def totals_at_end(self, stream: int) -> CarriedTotals:
@@ -305,8 +305,8 @@ class StoredReleases:
         follow from what is committed and never change."""
         before = self.carried(stream)
         with self.database.reading() as connection:
-            row = schema.rows_of(connection, schema.streams, id=stream).mappings().one()
-            facts = json.loads(schema.find(connection, schema.retired, "facts", name=row["name"]) or "{}")
+            row = rows_of(connection, schema.streams, id=stream).mappings().one()
+            facts = json.loads(find(connection, schema.retired, "facts", name=row["name"]) or "{}")
             one, tick = StoredStream(stream, declared(row)), released_until(connection, stream)
             hidden = [mark for mark in read_marks(connection, stream) if mark.hides is not None]
         errors = self.facts_of(one)._errors

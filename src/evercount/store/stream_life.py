@@ -28,6 +28,7 @@ from evercount.engine.views import check_carries
 from evercount.errors import AlreadyReleased, Conflict, ParameterError, TooLarge
 from evercount.privacy import compose
 from evercount.store import schema
+from evercount.store.database import change, remove, rows_of, write_fact
 from evercount.store.declare_stream import MOST_CELLS
 from evercount.store.open_stream import HISTORY, AnyStream, EndedStream
 from evercount.store.saturation import Totals, pack_totals, unpack_totals
@@ -64,7 +65,7 @@ def join_keys(store: Store, name: str, keys: Sequence[Any]) -> list[str]:
         if new:
             with store.database.transaction() as connection:
                 before, joining = read_joined(connection, live.id), [key for key in keys if label_of(key) not in known]
-                schema.write_fact(connection, f"joined {live.id}", json.dumps([*before, (after, joining)]))
+                write_fact(connection, f"joined {live.id}", json.dumps([*before, (after, joining)]))
                 live.write_state(connection, after, blob)
                 live.write_totals(connection, live.open_tick, _widened(live.totals, query.cells))
                 _widen_counted(connection, live, query.cells)
@@ -105,7 +106,7 @@ def _hidden_of(live: LiveStream) -> list[tuple[str, int, int]]:
 
 def _write_hidden(store: Store, live: LiveStream, hidden: Sequence[tuple[str, int, int]]) -> None:
     with store.database.transaction() as connection:
-        schema.write_fact(connection, f"hidden {live.id}", json.dumps(hidden))
+        write_fact(connection, f"hidden {live.id}", json.dumps(hidden))
         live.marks = read_marks(connection, live.id)
 
 
@@ -116,10 +117,10 @@ def _widened(totals: Totals, cells: int) -> Totals:
 def _widen_counted(connection: Connection, live: LiveStream, cells: int) -> None:
     """Totals of open ticks that are stored have a place for each cell."""
     table, old = schema.counted_totals, len(live.totals)
-    for tick, stored in schema.rows_of(connection, table, "tick", "sealed", stream=live.id).all():
+    for tick, stored in rows_of(connection, table, "tick", "sealed", stream=live.id).all():
         totals = unpack_totals(live.unseal(stored, "counted", tick), old)
         sealed = live.seal(pack_totals(_widened(totals, cells)), "counted", tick)
-        schema.change(connection, table, {"sealed": sealed}, stream=live.id, tick=tick)
+        change(connection, table, {"sealed": sealed}, stream=live.id, tick=tick)
 
 
 def mark_ticks(store: Store, name: str, mark: TickMark) -> TickMark:
@@ -208,7 +209,7 @@ def renew_stream(
     with store.database.transaction() as connection:
         connection.execute(insert(schema.renewals).values(stream=live.id, successor=heir.name))
         if carry_totals:
-            schema.write_fact(connection, f"totals {heir.id}", str(live.id))
+            write_fact(connection, f"totals {heir.id}", str(live.id))
     live.successor, heir.follows = heir.name, True
     return heir
 
@@ -283,7 +284,7 @@ def retire_stream(
         return ended, None
     heir = store.streams.get(following.name) or store.declare(following, now)  # it may be there after an interruption
     with store.database.transaction() as connection:
-        schema.change(connection, schema.retired, {"successor": following.name}, name=name)
+        change(connection, schema.retired, {"successor": following.name}, name=name)
     ended = store.ended[name] = replace(ended, successor=following.name)
     return ended, heir
 
@@ -329,7 +330,7 @@ def _retire(store: Store, known: AnyStream, reason: str) -> EndedStream:
         row = {"name": known.name, "stream": known.id, "moment": time.time(), "reason": reason}
         connection.execute(insert(schema.retired).values(**row, facts=json.dumps(facts)))
         for table in SECRET_TABLES:
-            schema.remove(connection, table, stream=known.id)
+            remove(connection, table, stream=known.id)
     if isinstance(known, EndedStream):
         ended = replace(known, ending="retired", reason=reason)
     else:

@@ -22,7 +22,7 @@ from evercount.store import schema
 from evercount.store.accept_totals import CountedBatch, take_batch
 from evercount.store.closing_ticks import ClosingTicks, NextTicks, Run, close_by_shards, make_ready
 from evercount.store.commit_batches import Group
-from evercount.store.database import Database
+from evercount.store.database import Database, read_fact, remove, rows_of, write_fact
 from evercount.store.declare_stream import declare_stream, load_live, load_retired
 from evercount.store.named_events import ticks_at_a_time
 from evercount.store.open_stream import FILES, Accepted, AnyStream, Batch, EndedStream, LiveStream
@@ -93,10 +93,10 @@ class Store(Reading):
     def _load(self) -> None:
         self.database.migrate()
         with self.database.transaction() as connection:
-            if schema.read_fact(connection, "identity") is None:
+            if read_fact(connection, "identity") is None:
                 identity = random_bytes(16).hex()
-                schema.write_fact(connection, "identity", identity)
-                schema.write_fact(connection, "probe", Sealer(self.key, identity).seal(PROBE, "probe", 0).hex())
+                write_fact(connection, "identity", identity)
+                write_fact(connection, "probe", Sealer(self.key, identity).seal(PROBE, "probe", 0).hex())
             self.sealer = open_sealer(connection, self.key)
         quarantined = self.check_head(self.head)
         keep_lost_spending(self, self.head, [one for one in quarantined.values() if one.lost])
@@ -104,7 +104,7 @@ class Store(Reading):
         ended: dict[str, EndedStream] = {}
         with self.database.reading() as connection:
             retired = retired_rows(connection)
-            for row in schema.rows_of(connection, schema.streams, order="id").mappings():
+            for row in rows_of(connection, schema.streams, order="id").mappings():
                 name = row["name"]
                 if name in retired:
                     ended[name] = load_retired(connection, row, retired[name], name in quarantined)
@@ -156,7 +156,7 @@ class Store(Reading):
             raise Conflict(f"stream {name!r} is fed by `evercount release --db`, whose runs close its ticks")
         if live.waiting is not None:
             with self.database.transaction() as connection:
-                schema.remove(connection, schema.waiting_streams, stream=live.id)
+                remove(connection, schema.waiting_streams, stream=live.id)
             live.waiting = None
         return live
 
@@ -304,8 +304,8 @@ class WatchedStore(Store):
         news = []
         with self.database.reading() as connection:
             retired = retired_rows(connection)
-            waiting = {one.stream: one.reason for one in schema.rows_of(connection, schema.waiting_streams)}
-            for row in schema.rows_of(connection, schema.streams, order="id").mappings().all():
+            waiting = {one.stream: one.reason for one in rows_of(connection, schema.waiting_streams)}
+            for row in rows_of(connection, schema.streams, order="id").mappings().all():
                 name, number = row["name"], row["id"]
                 if name in retired:
                     self.ended[name] = load_retired(connection, row, retired[name], False)
