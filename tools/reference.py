@@ -147,7 +147,8 @@ def exit_codes_page() -> str:
 
 def metrics_page() -> str:
     """Every metric of the service with its type, its labels, its meaning and who may read it."""
-    from evercount.service.metrics import REMEMBERED, Requests, admin_metrics, exposition, public_metrics
+    from evercount.service.every_request import REMEMBERED, Requests
+    from evercount.service.metrics import admin_metrics, exposition, public_metrics
     from evercount.service.runtime import MOST_GAUGES
 
     stream = ("flu", 1, 0.0, 0, [("north", 1.0, 1.0)])

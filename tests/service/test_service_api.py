@@ -19,7 +19,7 @@ from evercount.declarations.schedule import Schedule
 from evercount.errors import InputError
 from evercount.service.access import Limits
 from evercount.service.demo import YEAR
-from evercount.service.openapi import Json
+from evercount.service.every_request import Json
 from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration
 

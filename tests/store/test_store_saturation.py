@@ -14,14 +14,14 @@ from evercount.errors import InputError
 from evercount.noise import Secret
 from evercount.queries import Query, build_query
 from evercount.store import Accepted, Batch, Store, StreamDeclaration
-from evercount.store.open_stream import read_request
-from evercount.store.saturation import (
+from evercount.store.open_stream import (
     MOST_PER_REQUEST,
     MOST_PER_TICK,
     NARROW,
     add_exactly,
     cut_total,
     pack_totals,
+    read_request,
     unpack_totals,
 )
 from stored import close_and_read
@@ -43,7 +43,7 @@ def cut_rows(query: Query, ticks: tuple[tuple[Any, ...], ...]) -> IntArray:
 
 def test_the_cut_never_widens_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lemma 2, by enumeration: two ticks of up to six events, all neighbours of one and of two events (a user)."""
-    monkeypatch.setattr("evercount.store.saturation.MOST_PER_TICK", SMALL)
+    monkeypatch.setattr("evercount.store.open_stream.MOST_PER_TICK", SMALL)
     query = build_query("sum", {"low": -2, "high": 2})
     values = (-2, 1, 2)
     worst, pairs, cut = 0, 0, 0

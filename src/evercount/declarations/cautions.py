@@ -12,7 +12,7 @@ from evercount.declarations.schedule import SECOND, UNITS
 from evercount.declarations.view_names import TickMark, noise_views
 from evercount.engine.build import PER_TICK, RUNNING, view_width
 from evercount.engine.noise_choice import REFERENCE_TICKS, worst_std
-from evercount.engine.user_counting import enforced_by
+from evercount.engine.state import enforced_by
 from evercount.engine.views import CarriedTotals
 from evercount.privacy import GuaranteeText, counted_text, guarantee_text
 

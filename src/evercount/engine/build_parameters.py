@@ -28,8 +28,8 @@ from evercount.engine.build import RUNNING, Spec, check_postprocess, make_noise,
 from evercount.engine.error_model import ErrorModel, JoinedCells
 from evercount.engine.noise_choice import BEST, check_noise_for, choose_noise
 from evercount.engine.revisions import MOST_LAGS, CellRange, RevisedErrors, Revisions, check_revised, day_budget
-from evercount.engine.state import Rows, StreamParameters, StreamState
-from evercount.engine.user_counting import SCALARS, Counting, PeriodOf, Seen, UserCaps
+from evercount.engine.state import Counting, Rows, StreamParameters, StreamState
+from evercount.engine.user_counting import SCALARS, PeriodOf, Seen, UserCaps
 from evercount.errors import EvercountError, ParameterError, SnapshotError
 from evercount.factorizations import Factorization, check_horizon
 from evercount.mechanisms.calibrate import build_revisions

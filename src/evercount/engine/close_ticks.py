@@ -14,8 +14,8 @@ import numpy as np
 from evercount._validate import IntArray
 from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.state import Capped
 from evercount.engine.stream import Stream
-from evercount.engine.user_counting import Capped
 from evercount.errors import InputError, ParameterError
 
 

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, Literal
 
 import numpy as np
 
 from evercount._validate import AnyArray, FloatArray, IntArray
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
-from evercount.engine.user_counting import Counting, Seen, UserCaps, enforced_by, guarantee_sentence
-from evercount.errors import HorizonReached, PrecisionReached
+from evercount.engine.user_counting import Seen, UserCaps
+from evercount.errors import HorizonReached, ParameterError, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
 from evercount.noise import Secret
-from evercount.privacy import Budget, Cost, TimeRange, successor_text
+from evercount.privacy import Budget, Cost, Enforced, TimeRange, guarantee_text, successor_text
+from evercount.privacy.guarantee_text import MANUAL
 from evercount.queries.base import Query
 from evercount.queries.key_counts import Thresholds
 from evercount.queries.user_cap import Used, UserState
@@ -31,6 +32,14 @@ NUMBERS_AT_A_TIME = 1 << 18  # numbers of a run that are processed at a time: th
 NARROW_SUM = 2**62  # running sums below this, in size, are kept as int64: adding noise to them cannot overflow
 
 RunningSums = AnyArray  # int64, or Python's whole numbers (dtype object) where int64 might not hold a sum
+
+
+Counting = Literal["events", "named", "capped", "by query", "by door"]
+"""How a stream accounts for users, in this order: events are protected and users play no part; every event names its
+user; the caller promises the cap; the query reads users from the events and needs no cap; files, the store or Spark
+have capped what they count."""
+Capped = bool | Literal["by door"]
+"""Whether the events of a tick are capped already: True is the caller's promise, "by door" is `close_ticks`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,3 +236,55 @@ def postprocessed(
         if len(published):
             highest = published[-1].copy()
     return published, highest
+
+
+def choose_counting(budget: Budget, before: Counting | None, named: bool, capped: Capped, query: Query) -> Counting:
+    """How a tick accounts for users; ParameterError where that does not fit the budget, or the ticks `before` it.
+
+    **Guarantee.** A tick of a user-level stream names its users, or the caller has promised the cap and every release
+    states that. Test:
+    tests/engine/test_user_counting.py::test_a_user_level_tick_names_users_or_promises_the_cap.
+    """
+    if budget.unit != "user":
+        if named or capped:
+            raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
+        return "events"
+    if capped is True and query.lags > 1:
+        raise ParameterError("name the users of a revised stream, lag by lag: it keeps their caps day by day")
+    if query.people is not None:
+        if named or capped:
+            raise ParameterError("the events of this query are their users: leave users and capped out")
+        return "by query"
+    if named and capped:
+        raise ParameterError("give users, and the stream counts their events; or capped=True if you have done so")
+    if before is not None and named != (before == "named"):
+        said = "names users" if before == "named" else "does not name users"
+        raise ParameterError(
+            f"this stream {said} from its first tick on, so every tick must do the same: the caps look at earlier ticks"
+        )
+    if named:
+        return "named"
+    if capped:
+        return "by door" if capped == "by door" and before != "capped" else "capped"
+    raise ParameterError(
+        "the budget protects users, so every tick names them: step(events, users=...), run(ticks, users=...). Or count "
+        "no more of each user than the budget's caps yourself and say so with capped=True; the guarantee will say that "
+        "you promised it"
+    )
+
+
+def enforced_by(query: Query, counting: Counting | None) -> Enforced:
+    """Who keeps to the cap of users: evercount, unless the caller has promised it or the query needs none. It means
+    nothing where events are protected."""
+    if query.lags > 1:
+        return "revised"
+    if counting != "events" and query.people is not None:
+        return "query"
+    return "caller" if counting == "capped" else "evercount"
+
+
+@lru_cache(maxsize=256)
+def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, tick: str = MANUAL) -> str:
+    """What all releases of a stream promise, and whether they may be published at all."""
+    warning = " This is a replay of another stream's noise: do not publish." if replay else ""
+    return guarantee_text(budget, enforced, tick).sentence + warning

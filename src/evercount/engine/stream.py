@@ -16,19 +16,16 @@ from evercount.engine.add_keys import GrowingStream, advance_keys
 from evercount.engine.build import Spec
 from evercount.engine.build_parameters import build_parameters, dump_stream, load_stream, pack, unpack
 from evercount.engine.release import Release, Releases
-from evercount.engine.state import StreamParameters, StreamState, advance
+from evercount.engine.state import Capped, Counting, StreamParameters, StreamState, advance, choose_counting
 from evercount.engine.stream_facts import spend_for
 from evercount.engine.user_counting import (
-    Capped,
     CappedTicks,
-    Counting,
     PeriodOf,
     Seen,
     UserChanges,
     Users,
     check_tick,
     check_users,
-    choose_counting,
     plain_events,
     plain_ticks,
     read_again,

@@ -16,9 +16,8 @@ from evercount.engine.error_model import ErrorModel
 from evercount.engine.noise_choice import noise_covariance, noise_paths
 from evercount.engine.release import Releases
 from evercount.engine.release_table import Exports
-from evercount.engine.state import Rows, StreamParameters, StreamState
+from evercount.engine.state import Rows, StreamParameters, StreamState, enforced_by, guarantee_sentence
 from evercount.engine.take_views import discovery_ticks, evidence_at
-from evercount.engine.user_counting import enforced_by, guarantee_sentence
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner, Secret, random_bytes

@@ -1,8 +1,8 @@
 """What a stream checks in a tick before it counts: who the users of its events are, and whether it is a retry.
 
-Users: every tick names them, or the caller promises the caps, and the guarantee says which; caps are kept here, and so
-is the rule for handing them on to the next stream. Events: data frames become what queries take, and a fingerprint
-tells a retry of the last tick from an attempt to change the past.
+Users: caps are kept here, where ticks name users, and so is the rule for handing caps on to the next stream. Events:
+data frames become what queries take, and a fingerprint tells a retry of the last tick from an attempt to change the
+past.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple, TypeVar
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from evercount.errors import AlreadyReleased, InputError, ParameterError
 from evercount.factorizations import Factorization
 from evercount.factorizations.independent import Fresh
 from evercount.factorizations.participation import participation
-from evercount.privacy import Budget, Enforced, guarantee_text
-from evercount.privacy.guarantee_text import MANUAL
+from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.user_cap import Caps, Used, UserState, cap_per_user
 
@@ -136,49 +135,6 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, Iterable):
         return [_canonical(item) for item in value]
     return repr(value)
-
-
-Counting = Literal["events", "named", "capped", "by query", "by door"]
-"""How a stream accounts for users, in this order: events are protected and users play no part; every event names its
-user; the caller promises the cap; the query reads users from the events and needs no cap; files, the store or Spark
-have capped what they count."""
-Capped = bool | Literal["by door"]
-"""Whether the events of a tick are capped already: True is the caller's promise, "by door" is `close_ticks`."""
-
-
-def choose_counting(budget: Budget, before: Counting | None, named: bool, capped: Capped, query: Query) -> Counting:
-    """How a tick accounts for users; ParameterError where that does not fit the budget, or the ticks `before` it.
-
-    **Guarantee.** A tick of a user-level stream names its users, or the caller has promised the cap and every release
-    states that. Test:
-    tests/engine/test_user_counting.py::test_a_user_level_tick_names_users_or_promises_the_cap.
-    """
-    if budget.unit != "user":
-        if named or capped:
-            raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
-        return "events"
-    if capped is True and query.lags > 1:
-        raise ParameterError("name the users of a revised stream, lag by lag: it keeps their caps day by day")
-    if query.people is not None:
-        if named or capped:
-            raise ParameterError("the events of this query are their users: leave users and capped out")
-        return "by query"
-    if named and capped:
-        raise ParameterError("give users, and the stream counts their events; or capped=True if you have done so")
-    if before is not None and named != (before == "named"):
-        said = "names users" if before == "named" else "does not name users"
-        raise ParameterError(
-            f"this stream {said} from its first tick on, so every tick must do the same: the caps look at earlier ticks"
-        )
-    if named:
-        return "named"
-    if capped:
-        return "by door" if capped == "by door" and before != "capped" else "capped"
-    raise ParameterError(
-        "the budget protects users, so every tick names them: step(events, users=...), run(ticks, users=...). Or count "
-        "no more of each user than the budget's caps yourself and say so with capped=True; the guarantee will say that "
-        "you promised it"
-    )
 
 
 class UserChanges(NamedTuple):
@@ -318,23 +274,6 @@ def _counted_periods(budget: Budget) -> PeriodOf:
 def check_users(ticks: Sequence[Any], users: Sequence[Any]) -> None:
     if len(ticks) != len(users) or any(isinstance(people, str | bytes) for people in users):
         raise InputError(f"users name the users of each of the {len(ticks)} ticks: a sequence of texts for each tick")
-
-
-def enforced_by(query: Query, counting: Counting | None) -> Enforced:
-    """Who keeps to the cap of users: evercount, unless the caller has promised it or the query needs none. It means
-    nothing where events are protected."""
-    if query.lags > 1:
-        return "revised"
-    if counting != "events" and query.people is not None:
-        return "query"
-    return "caller" if counting == "capped" else "evercount"
-
-
-@lru_cache(maxsize=256)
-def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, tick: str = MANUAL) -> str:
-    """What all releases of a stream promise, and whether they may be published at all."""
-    warning = " This is a replay of another stream's noise: do not publish." if replay else ""
-    return guarantee_text(budget, enforced, tick).sentence + warning
 
 
 MOST_TICKS = 1024  # ticks of a person, each of which is looked at

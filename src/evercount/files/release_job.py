@@ -11,7 +11,7 @@ from evercount.declarations.cautions import published_line
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import NewMark, check_views
 from evercount.engine.release_table import ReleaseTable
-from evercount.engine.user_counting import enforced_by
+from evercount.engine.state import enforced_by
 from evercount.engine.views import CarriedTotals
 from evercount.errors import ParameterError
 from evercount.files.bad_rows import Reject

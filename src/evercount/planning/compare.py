@@ -16,7 +16,7 @@ from evercount.bounds.tails import simultaneous_radius
 from evercount.engine.build import choose_engine
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.engine.noise_choice import REFERENCE_TICKS, planned_errors, pure_budget
-from evercount.engine.user_counting import enforced_by
+from evercount.engine.state import enforced_by
 from evercount.errors import ParameterError
 from evercount.factorizations import (
     BUILT_IN,

@@ -28,7 +28,7 @@ from evercount.engine.noise_choice import (
     least_alone,
     view_stds,
 )
-from evercount.engine.user_counting import enforced_by
+from evercount.engine.state import enforced_by
 from evercount.engine.write_table import frame_module
 from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations import BUILT_IN, FACTORIZATIONS, Dense, check_horizon

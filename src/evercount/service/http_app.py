@@ -1,4 +1,4 @@
-"""The HTTP application: its routes and pages together, and what happens around every request.
+"""The HTTP application: its routes and pages together.
 
 The pages are the dashboard's files, the chart library of an installed package, and a list of the API.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import html
 import json
-import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,31 +15,15 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import FileResponse, HTMLResponse
-from starlette.datastructures import MutableHeaders
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import evercount
 from evercount.service import openapi
-from evercount.service.log_format import CLIENTS
-from evercount.service.openapi import Json, describe, examples
+from evercount.service.every_request import Json, Watch, answer_errors
+from evercount.service.openapi import examples
 from evercount.service.routes import add_administration, add_releases, add_streams
 from evercount.service.runtime import Service
-from evercount.service.sse import HEAD_ONLY
-
-clients = logging.getLogger(CLIENTS)
-
-WENT_AWAY = 499  # counted for a client that left before its request was complete; nobody receives it
-SAFETY = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": (
-        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'"
-    ),
-    "Cache-Control": "no-store",
-}
 
 
 def create_app(service: Service) -> FastAPI:
@@ -62,7 +44,7 @@ def create_app(service: Service) -> FastAPI:
         responses=openapi.ERRORS,
         default_response_class=Json,
     )
-    openapi.install(app)
+    answer_errors(app)
     app.add_middleware(Watch, service=service)
     add_streams(app, service)
     add_releases(app, service)
@@ -78,49 +60,6 @@ class _App(FastAPI):
         if self.openapi_schema is None:
             openapi.complete(super().openapi())
         return super().openapi()
-
-
-class Watch:
-    """Around every request: the client's rate, the safety headers, the metrics, and exceptions that nobody caught."""
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        began, status = time.perf_counter(), 0
-        head = scope["method"] == "HEAD"
-        # the routes know GET only: the server leaves out the body of an answer to HEAD
-        routed = {**scope, "method": "GET", HEAD_ONLY: True} if head else scope
-
-        async def watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in SAFETY.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        try:
-            self.service.buckets.take(self.service.access.client(scope))
-            await self.app(routed, receive, watched)
-        except ClientDisconnect:
-            status = WENT_AWAY
-            clients.warning("a client disconnected during its request: %s %s", scope["method"], route_of(routed))
-        except Exception as error:  # noqa: BLE001 - the last one to catch it; the answer tells nothing but its kind
-            answer = describe(error)  # this also writes unexpected ones to the log
-            if not status:
-                await answer(routed, receive, watched)
-        finally:
-            self.service.requests.record(scope["method"], route_of(routed), status, time.perf_counter() - began)
-
-
-def route_of(scope: Scope) -> str:
-    """The route's pattern, without the names that were asked for."""
-    return str(getattr(scope.get("route"), "path", "other"))
 
 
 EMBED_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors *"

@@ -7,23 +7,16 @@ database and the process: only an admin sees these.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-REMEMBERED = 2000
-EVENTS = "/v1/streams/{name}/events"
-QUANTILES = (0.5, 0.99)
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Methods that have a series of their own; clients may send any word."""
-
+from evercount.service.every_request import Requests
 
 StreamMetrics = tuple[str, int, float, int, list[tuple[str, float, float]]]
 """Name, released ticks, seconds for which a tick has been over without being released, ticks that have ended and are
@@ -61,41 +54,6 @@ def public_metrics(
             values.add_metric([name, label], value)
             stds.add_metric([name, label], std)
     yield from (released, lag, left, values, stds)
-
-
-class Requests:
-    """Requests by route and status, how long they took, and how large things are. For admins only."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        by = ["method", "route", "status"]
-        meaning = "Requests by route and status, without accepted batches."
-        self._requests = Counter("evercount_requests", meaning, by, registry=self._registry)
-        meaning = "Duration of requests, without accepted batches."
-        self._seconds = Histogram("evercount_request_seconds", meaning, buckets=BUCKETS, registry=self._registry)
-        ProcessCollector(registry=self._registry)
-        self._latest: deque[float] = deque(maxlen=REMEMBERED)
-
-    def record(self, method: str, route: str, status: int, seconds: float) -> None:
-        if route == EVENTS and status < 300:
-            self._latest.append(seconds)
-            return
-        self._requests.labels(method if method in METHODS else "other", route, str(status)).inc()
-        if not route.endswith("/live"):
-            self._seconds.observe(seconds)
-
-    def collect(self) -> Iterator[Metric]:
-        """Accepted batches are not counted here either: of them there are recent durations only."""
-        for metric in self._registry.collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric
-        # a summary without its count, which would be that of the batches
-        recent = Metric("evercount_accept_seconds", "Recent durations of accepted batches.", "summary")
-        ordered = sorted(self._latest)
-        for share in QUANTILES if ordered else ():
-            place = min(len(ordered) - 1, int(share * len(ordered)))
-            recent.add_sample(recent.name, {"quantile": str(share)}, ordered[place])
-        yield recent
 
 
 def admin_metrics(requests: Requests, listeners: int, database_bytes: int) -> Iterator[Metric]:

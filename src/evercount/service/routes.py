@@ -34,7 +34,7 @@ from evercount.service import openapi
 from evercount.service.access import NewToken, read_body
 from evercount.service.answers import Asked, all_plans, describe_view, own_plan, read_view
 from evercount.service.catch_up import CELLS_PER_PAGE
-from evercount.service.openapi import Json
+from evercount.service.every_request import Json
 from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.service.sse import LiveResponse

@@ -18,14 +18,15 @@ from evercount.declarations.fields import declared_budget
 from evercount.declarations.schedule import format_utc, instant_of
 from evercount.declarations.view_names import NewMark, offered_views
 from evercount.engine.release_table import Exports
-from evercount.engine.user_counting import enforced_by
+from evercount.engine.state import enforced_by
 from evercount.errors import ParameterError, Problem, StoreError
 from evercount.privacy import counted_text
 from evercount.service.access import Access, Buckets, Limits, read_body
 from evercount.service.answers import PlanQueue
 from evercount.service.catch_up import CELLS_PER_PAGE, Clock, ticks_left
 from evercount.service.commit_loop import LogKeeper, Watcher, Writer
-from evercount.service.metrics import Requests, StreamMetrics, admin_metrics, exposition, public_metrics
+from evercount.service.every_request import Requests
+from evercount.service.metrics import StreamMetrics, admin_metrics, exposition, public_metrics
 from evercount.service.read_events import load_json
 from evercount.service.sse import Hub
 from evercount.store import AnyStream, EndedStream, LiveStream, Store, StreamDeclaration, retire_stream

@@ -26,8 +26,7 @@ from evercount.store.commit_batches import add_totals, stored_totals
 from evercount.store.database import find, insert_rows, read_fact, remove, write_fact
 from evercount.store.known_users import ManyUsers
 from evercount.store.named_events import NamedEvents, Part, UserEvents, by_tick
-from evercount.store.open_stream import LiveStream
-from evercount.store.saturation import Totals
+from evercount.store.open_stream import LiveStream, Totals
 from evercount.store.schema import counted_batches, counted_events, counted_totals
 
 if TYPE_CHECKING:

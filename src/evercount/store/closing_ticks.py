@@ -34,9 +34,8 @@ from evercount.store.commit_batches import Pending, add_totals, read_early
 from evercount.store.database import Database, change, find, having, insert_rows, remove, rows_of
 from evercount.store.known_users import forget_users
 from evercount.store.named_events import as_tick
-from evercount.store.open_stream import CutStream, LiveStream
+from evercount.store.open_stream import CutStream, LiveStream, Totals, add_exactly, cut_total, unpack_totals
 from evercount.store.reader import open_sealer
-from evercount.store.saturation import Totals, add_exactly, cut_total, unpack_totals
 from evercount.store.sealing import Sealer
 from evercount.store.stored_releases import declared, link, read_numbers, release_rows
 

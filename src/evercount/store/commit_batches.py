@@ -23,8 +23,16 @@ from evercount.queries.user_cap import Caps, UserState, cap_per_user
 from evercount.store import schema
 from evercount.store.database import in_parts, insert_rows, replace_rows, rows_of
 from evercount.store.known_users import DAY_BYTES, KnownUsers, day_key
-from evercount.store.open_stream import Accepted, Batch, LiveStream, Placed
-from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
+from evercount.store.open_stream import (
+    Accepted,
+    Batch,
+    LiveStream,
+    Placed,
+    Totals,
+    add_exactly,
+    pack_totals,
+    unpack_totals,
+)
 from evercount.store.schema import counted_totals, early_events
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.closing_ticks import cut_stream, read_cut
 from evercount.store.database import find, rows_of, write_fact
-from evercount.store.open_stream import FILES, HISTORY, EndedStream, LiveStream
-from evercount.store.saturation import unpack_totals
+from evercount.store.open_stream import FILES, HISTORY, EndedStream, LiveStream, unpack_totals
 from evercount.store.sealing import Sealer
 from evercount.store.spending import Spending, refuse_beyond_cap, states
 from evercount.store.stored_releases import (

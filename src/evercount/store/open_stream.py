@@ -1,4 +1,8 @@
-"""LiveStream: one declared stream in the memory of its writer, always equal to what is committed."""
+"""LiveStream: one declared stream in the memory of its writer, always equal to what is committed.
+
+The sums of its open tick are added exactly, and cut once, at a public number, when the tick closes:
+`saturation.proof.md`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import Connection
 
 from evercount._validate import IntArray
@@ -22,8 +27,15 @@ from evercount.privacy import successor_text
 from evercount.queries import Query
 from evercount.store import schema
 from evercount.store.database import change, insert_rows
-from evercount.store.saturation import Totals, check_request, pack_totals
+from evercount.store.open_encoder import ENCODER_FAULTS, OF_REQUEST, UNREADABLE, OpenEncoder
 from evercount.store.sealing import Sealer
+
+MOST_PER_REQUEST = 2**40  # grid units that one request may add to a cell
+MOST_PER_TICK = 2**52  # grid units of a cell, in size, that a tick releases at most
+NARROW = 2**61  # sums below this, in size, stay int64: adding a request or another such sum cannot overflow
+WIDE_BYTES = 16
+
+Totals = npt.NDArray[Any]  # int64, or Python integers (dtype object) where int64 would not hold the sum
 
 
 @dataclass(frozen=True)
@@ -61,10 +73,6 @@ class Accepted:
 HISTORY, FILES = "history", "files"  # what a stream waits for: its past, or runs of `evercount release`
 
 
-UNREADABLE = "the batch holds an event that the stream's query cannot read"
-OF_REQUEST = "of this request"
-ENCODER_FAULTS = (TypeError, ValueError, OverflowError, IndexError, KeyError, AttributeError)
-"""What an encoder's own checks may fail to foresee; it is still the sender's event."""
 Ending = Literal["retired", "quarantined"]
 
 
@@ -74,40 +82,6 @@ class Placed(NamedTuple):
     ticks: dict[int, list[int]]
     late: int
     revised: dict[int, list[int]]  # by lag: the first open tick counts them for a closed one
-
-
-class OpenEncoder:
-    """A copy of the stream's encoder that has read the events of the open tick. Derived: it is never stored.
-
-    Where the query `splits`, new events are encoded by themselves, once. Otherwise the events of the tick are encoded
-    together with them, on a copy, because only that tells what the closing tick will do.
-
-    **Guarantee.** What `take` accepts, one part after the other, the closing tick accepts as one list, with the same
-    increments. Test: tests/store/test_store_open_encoder.py::test_parts_are_taken_as_the_tick_is.
-    """
-
-    def __init__(self, query: Query, state: Any, events: Sequence[Any]) -> None:
-        self._query = query
-        self._state = query.load_state(query.dump_state(state))
-        self._events = [] if query.splits else list(events)
-        if query.splits:
-            self._state = query.encode(self._state, list(events))[1]
-
-    def take(self, events: Sequence[Any], places: Sequence[int]) -> None:
-        """Read more events of the tick, or refuse them and stay as before. `places`: their numbers in the request. An
-        error that is no InputError leaves the encoder in doubt: the caller builds a new one."""
-        if self._query.splits:
-            try:
-                self._state = self._query.encode(self._state, list(events))[1]
-            except EventRefused as error:
-                raise error.numbered(places[error.number], OF_REQUEST) from None
-            return
-        try:
-            self._query.encode(self._query.load_state(self._query.dump_state(self._state)), [*self._events, *events])
-        except (InputError, *ENCODER_FAULTS):
-            # the text of a user's own encoder may count the events of others in this tick
-            raise InputError(UNREADABLE) from None
-        self._events.extend(events)
 
 
 @dataclass(eq=False)
@@ -366,3 +340,51 @@ def count_events(payloads: list[Any], single: bool) -> int:
             wanted = "0 or 1" if single else "a whole number of events, from 0 to 2^40"
             raise InputError(f"event {number} (from 0) must be {wanted}, got {item!r:.40}")
     return sum(payloads)
+
+
+def tick_limit(query: Query) -> int:
+    """The public number at which the sum of a tick is cut: 2^52, or the declared `most_per_tick`."""
+    number = query.event_number
+    return MOST_PER_TICK if number is None or number.most is None else min(number.most, MOST_PER_TICK)
+
+
+def check_request(query: Query, row: IntArray) -> None:
+    """Refuse a request that alone adds more to a cell than any request may; only this request is looked at."""
+    most = min(tick_limit(query), MOST_PER_REQUEST)
+    if row.size and (int(row.max()) > most or int(row.min()) < -most):
+        raise InputError(f"one request adds at most {most} grid units to a cell: split it, if the events are real")
+
+
+def add_exactly(totals: Totals, row: IntArray) -> Totals:
+    if totals.dtype != object and totals.size:
+        if int(totals.max()) < NARROW and int(totals.min()) > -NARROW:
+            return np.asarray(totals + row)
+        totals = totals.astype(object)
+    return np.asarray(totals + row.astype(object))
+
+
+def cut_total(query: Query, totals: Totals) -> IntArray:
+    """What a closing tick releases of its exact sums.
+
+    **Guarantee.** Per cell 1-Lipschitz and monotone in the exact sum, and independent of the order and grouping of the
+    requests; so S, the l1 sensitivity and the user-level factor of the query stay true. Proof: `saturation.proof.md`.
+    Tests: tests/store/test_store_saturation.py::test_the_cut_never_widens_a_change,
+    tests/store/test_store_saturation.py::test_order_and_grouping_do_not_matter.
+    """
+    most = tick_limit(query)
+    return np.clip(totals, -most, most).astype(np.int64)  # arrays of Python integers are cut one by one
+
+
+def pack_totals(totals: Totals) -> bytes:
+    """8 bytes per cell, or 16 where int64 would not do."""
+    if totals.dtype != object:
+        return totals.astype("<i8").tobytes()
+    return b"".join(int(number).to_bytes(WIDE_BYTES, "little", signed=True) for number in totals)
+
+
+def unpack_totals(data: bytes, cells: int) -> Totals:
+    """The inverse of `pack_totals`; the length tells which form it is."""
+    if len(data) != WIDE_BYTES * cells:
+        return np.frombuffer(data, dtype="<i8").astype(np.int64)
+    parts = (data[at : at + WIDE_BYTES] for at in range(0, len(data), WIDE_BYTES))
+    return np.asarray([int.from_bytes(part, "little", signed=True) for part in parts], dtype=object)

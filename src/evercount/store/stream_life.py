@@ -30,8 +30,7 @@ from evercount.privacy import compose
 from evercount.store import schema
 from evercount.store.database import change, remove, rows_of, write_fact
 from evercount.store.declare_stream import MOST_CELLS
-from evercount.store.open_stream import HISTORY, AnyStream, EndedStream
-from evercount.store.saturation import Totals, pack_totals, unpack_totals
+from evercount.store.open_stream import HISTORY, AnyStream, EndedStream, Totals, pack_totals, unpack_totals
 from evercount.store.spending import Spending, read_spendings, refuse_beyond_cap
 from evercount.store.stored_releases import read_joined, read_marks
 
