@@ -211,7 +211,7 @@ class StreamDeclaration:
 
     @property
     def main_view(self) -> str:
-        """The view that the main output shows: the first of `views`, or of `noise_for`; a quantile is no cell of it."""
+        """The view that the main output shows: the first of `views`, or of `noise_for`, but for quantiles."""
         views = [name for name in self.views if not QUANTILE.fullmatch(name)]
         if self.revise_for is not None:
             return (*views, PER_TICK)[0]

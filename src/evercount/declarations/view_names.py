@@ -240,7 +240,7 @@ class TickMark:
     last: int
     text: str
     missing: str | None = None  # DROP or NEXT for ticks that are missing
-    hides: str | None = None  # the label of a key that is not shown at these ticks; then it is no remark
+    hides: str | None = None  # the label of a key that is not shown at these ticks; then it is not a remark
 
     def holds(self, tick: int) -> bool:
         return self.first <= tick <= self.last

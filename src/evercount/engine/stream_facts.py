@@ -183,7 +183,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def sample_paths(self, n: int, ticks: int | None = None, *, seed: int | None = None) -> FloatArray:
         """Simulate independent paths of the noise of one cell's published numbers, before post-processing.
 
-        They have the stream's law and come from its own sampler, with a key that is no secret: they are for plots and
+        They have the stream's law and come from its own sampler, with a key that is not secret: they are for plots and
         statistics, and must never be added to data. The stream's own noise is not touched.
 
         Args:

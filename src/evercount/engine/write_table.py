@@ -192,7 +192,7 @@ def _plain(numbers: FloatArray) -> list[float | None]:
     return [None if number != number else number for number in numbers.tolist()]
 
 
-SHORT = 1e15  # numbers beyond this, in size, keep their digits: ten times them is no whole double
+SHORT = 1e15  # numbers beyond this, in size, keep their digits: ten times them is not a whole double
 
 TITLES = {
     "tick": ("Number of the tick", "integer", "the last one that the number counts, from 1"),

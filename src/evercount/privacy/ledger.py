@@ -250,7 +250,7 @@ class Ledger:
             raise BudgetExceeded(self._refusal(earlier, entry))
 
     def remaining(self, *, pure: bool = False, during: TimeRange | None = None) -> Cost | None:
-        """The largest cost that still fits in one piece: Gaussian noise, or ε of pure privacy.
+        """The largest cost that still fits as a single cost: Gaussian noise, or ε of pure privacy.
 
         Args:
             pure: Whether it shall have δ = 0, as it always has where the total is pure.

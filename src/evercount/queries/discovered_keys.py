@@ -107,7 +107,7 @@ class DiscoveredKeys(Query[FloatArray]):
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S = 2 over the total and the counts of all possible keys: `discovered_keys.proof.md`, Lemma 1."""
-        is_replace(adjacency)  # refuses what is no adjacency
+        is_replace(adjacency)  # refuses anything else
         return 2.0
 
     def touched_cells(self, budget: Budget, horizon: int | None) -> int:

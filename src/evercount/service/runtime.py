@@ -220,7 +220,7 @@ class Service:
             return "failing", left
         if self.writer.guard.holding:
             return "clock-jump", left
-        # a tick that has just ended is closed at once, and so are some of a few milliseconds: that is no catching up
+        # a tick that has just ended is closed at once, and so are some of a few milliseconds: that is not catching up
         streams = [one for one in list(self.store.streams.values()) if one.declaration.query.discovery is None]
         behind = [live for live in streams if left.get(live.name, 0) > 1]
         late = max((now - end for live in behind if (end := live.next_end()) is not None), default=0.0)

@@ -281,8 +281,8 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 
 def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """Rows whose k is the key as it is counted; a row whose key is not legal is no event. The usual keys are told from
-    others in the JVM. Others go through the rule itself in Python, on the executors: Java's Unicode has another
+    """Rows whose k is the key as it is counted; a row whose key is not legal is not an event. The usual keys are told
+    from others in the JVM. Others go through the rule itself in Python, on the executors: Java's Unicode has another
     version, and a key must be legal in every door or in none."""
     found, k = declaration.query.discovery, fn.col("k")
     if found is None:
