@@ -14,6 +14,7 @@ import pytest
 from evercount.errors import StoreError
 from evercount.noise import Secret
 from evercount.store import Batch, Store, StreamDeclaration
+from evercount.store.database import Database
 from stored import all_releases
 
 TABLE = {
@@ -107,11 +108,15 @@ def test_a_read_only_database_is_refused(tmp_path: Path) -> None:
 def test_files_of_other_kinds_and_missing_folders_are_refused(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("these are notes, not a database")
-    with refused("not a database"):
-        Store(other)
+    for write in (True, False):
+        with pytest.raises(StoreError, match=r"notes\.txt is not an SQLite database: name another file"):
+            Database(other, write)
+        with pytest.raises(StoreError, match="is a folder: name a file in it"):
+            Database(tmp_path, write)
     with pytest.raises(StoreError, match="does not exist"):
         Store(tmp_path / "nowhere" / "a.db")
-    assert other.read_text().startswith("these are notes")
+    assert other.read_text() == "these are notes, not a database"
+    assert [*tmp_path.iterdir()] == [other], "nor is a lock left next to it"
 
 
 def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:

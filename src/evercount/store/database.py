@@ -45,6 +45,7 @@ V = TypeVar("V")
 
 LOCK = int.from_bytes(hashlib.blake2b(b"evercount single writer", digest_size=8).digest(), "big", signed=True)
 """The number of the advisory lock that the one writer of a PostgreSQL schema holds."""
+MAGIC = b"SQLite format 3\0"  # how every SQLite file begins
 BUSY_SECONDS = 10
 NAMED_AT_ONCE = 500  # values that one statement names: databases limit their number
 ROWS_PER_STATEMENT = 50  # rows that `insert_rows` puts into one statement
@@ -130,10 +131,15 @@ class Database:
         refuse_link("the store", file)  # the lock and the head lie next to the name that is used
         if not file.parent.is_dir():
             raise StoreError(f"the folder {file.parent} does not exist: make it, or choose another file")
+        if file.is_dir():
+            raise StoreError(f"{file} is a folder: name a file in it")
         if not file.exists() and not self.write:
             raise StoreError(f"there is no store at {file}")
         if self.write and not os.access(file if file.exists() else file.parent, os.W_OK):
             raise StoreError(f"{file} is read-only for this user: change its permissions or choose another file")
+        with contextlib.suppress(OSError), file.open("rb") as content:  # what cannot be read is explained by SQLite
+            if (start := content.read(len(MAGIC))) and start != MAGIC:
+                raise StoreError(f"{file} is not an SQLite database: name another file for the store")
         if self.write and not file.exists():
             os.close(open_private(file, os.O_CREAT | os.O_RDWR))  # raw sums and secrets: for the owner only
 
