@@ -65,6 +65,8 @@ def _refusal(error: ValidationError, what: str, path: str, fields: dict[str, Any
     context = first.get("ctx", {})
     cause: Exception = context.get("error", error)
     name = str(first["loc"][0]) if first["loc"] else ""
+    if name not in fields and cause is error:  # a name that is not a text, such as half a surrogate pair
+        return UnknownName(f"field of {what}", first["input"], fields)
     if isinstance(cause, ParameterError) or name not in fields:
         return cause
     if first["type"] == "literal_error":
