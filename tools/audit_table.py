@@ -2,7 +2,7 @@
 
     python tools/audit_table.py --runs 100 --secret 5e5e… --plot out/all.png
 
-Ten minutes and more: 1,736 combinations. `evercount audit mechanism QUERY --all` attacks one query.
+About five minutes of processor time: 900 combinations. `evercount audit mechanism QUERY --all` attacks one query.
 """
 
 from __future__ import annotations
