@@ -274,7 +274,7 @@ class Ledger:
         left = ", or ".join(_spoken(rest) for rest in rests if rest is not None)
         rest = f"What is left: at most {left}." if left else "Nothing is left."
         return (
-            f"{entry.name!r} needs {_spoken(cost)}; with the {len(earlier)} entries so far that exceeds the parts of "
+            f"{entry.name!r} needs {_spoken(cost)}; with all entries so far ({len(earlier)}) that exceeds the parts of "
             f"epsilon={total.epsilon:g}, delta={total.delta:g}. {rest}"
         )
 
