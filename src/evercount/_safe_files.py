@@ -26,7 +26,7 @@ def refuse_link(what: str, path: Path) -> None:
             f"{path.parent.resolve() / path.readlink()}, or remove the link"
         )
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise StoreError(f"{what} {path} is not a plain file: it would be replaced by one. Name another file")
+        raise StoreError(f"{what} {path} is not a regular file, but would be replaced by one: name another file")
 
 
 def open_private(path: Path, flags: int) -> int:

@@ -39,13 +39,13 @@ def check_kind(what: str, value: object, kinds: Any, example: str) -> None:
 def check_number(what: str, value: object) -> float:
     """`value` as a finite float; booleans, strings and anything else that is not a real number are refused."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise ParameterError(f"{what} must be a number, not {value!r} ({type(value).__name__}).")
+        raise ParameterError(f"{what} must be a number, got {value!r} ({type(value).__name__})")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ParameterError(f"{what} must be finite, not {value!r}.")
+        raise ParameterError(f"{what} must be finite, got {value!r}")
     return number
 
 
@@ -53,7 +53,7 @@ def check_positive(what: str, value: object) -> float:
     """`value` as a finite float above zero."""
     number = check_number(what, value)
     if number <= 0:
-        raise ParameterError(f"{what} must be above 0, not {value!r}.")
+        raise ParameterError(f"{what} must be above 0, got {value!r}")
     return number
 
 
@@ -69,7 +69,7 @@ def check_delta(value: object, *, pure: bool = False) -> float:
         )
     if not 0 < number < 1:
         allowed = "0 (pure privacy) or more and below 1" if pure else "between 0 and 1, both excluded"
-        raise ParameterError(f"delta must be {allowed}, not {value!r}.")
+        raise ParameterError(f"delta must be {allowed}, got {value!r}")
     if number < 2.0**-1022:
         raise ParameterError(
             f"delta={value!r} is below the normal doubles (2.3e-308): it cannot be computed with safely."
@@ -80,7 +80,7 @@ def check_delta(value: object, *, pure: bool = False) -> float:
 def check_count(what: str, value: object, least: int = 1) -> int:
     """`value` as an int of at least `least`; booleans and fractions are refused."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise ParameterError(f"{what} must be a whole number of at least {least}, not {value!r}.")
+        raise ParameterError(f"{what} must be a whole number of at least {least}, got {value!r}")
     return int(value)
 
 
@@ -95,7 +95,7 @@ def check_probability(what: str, value: object) -> float:
     """`value` as a float strictly between 0 and 1."""
     number = check_positive(what, value)
     if number >= 1:
-        raise ParameterError(f"{what} must lie between 0 and 1, both excluded, not {value!r}.")
+        raise ParameterError(f"{what} must lie between 0 and 1, both excluded, got {value!r}")
     return number
 
 
@@ -121,7 +121,7 @@ def stated(number: float) -> str:
 
 
 def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def check_public_text(what: str, text: str) -> str:
     evercount.errors.ParameterError: the key '\u202eevil' holds U+202E, an invisible or text-direction character: ...
     """
     if not isinstance(text, str):
-        raise ParameterError(f"{what} must be a text, not {type(text).__name__}")
+        raise ParameterError(f"{what} must be a string, got {type(text).__name__}")
     if (wrong := fault(text)) is not None:
         raise ParameterError(f"{what} {escaped(text[:80], quote=True)} {wrong}")
     return text
@@ -221,11 +221,11 @@ def fault(text: str) -> str | None:
     for character in text:
         kind = unicodedata.category(character)
         if kind in REFUSED:
-            return f"holds U+{ord(character):04X}, {REFUSED[kind]}: leave it out"
+            return f"holds U+{ord(character):04X}, {REFUSED[kind]}: remove it"
     if unicodedata.category(text[0]).startswith("M"):
         return "begins with a combining mark, which joins the text before it: begin with another character"
     if text != text.strip():
-        return "begins or ends with white space: leave it out"
+        return "begins or ends with white space: remove it"
     if not unicodedata.is_normalized("NFC", text):
         return "is not in composed form (NFC), so another text looks the same: write it in NFC"
     return None

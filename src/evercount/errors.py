@@ -5,8 +5,8 @@
     │   ├── UnknownName                  a name is not in the list; carries the nearest and all of them
     │   └── TooLarge                     the request is legal but would not fit; carries what it would need
     ├── InputError (ValueError)          data offered to a stream is not legal: the stream is unchanged
-    │   ├── BadRows                      rows of a file that are no events; carries their number and the first few
-    │   ├── EventRefused                 one event of it is not; carries its place, so that it can be numbered anew
+    │   ├── BadRows                      rows of a file that are not events; carries their number and the first few
+    │   ├── EventRefused                 one event of it is not; carries its place, so that it can be renumbered
     │   ├── LogUnreachable               a log that messages are read from does not answer: try again
     │   └── TooEarly                     an event lies in a tick that has not begun
     ├── HorizonReached                   a step past the declared horizon: the stream is unchanged
@@ -70,7 +70,7 @@ class InputError(EvercountError, ValueError):
 
 
 class BadRows(InputError):
-    """Rows that are no events, and skipping them was not allowed; nothing was published.
+    """Rows that are not events, and skipping them was not allowed; nothing was published.
 
     `bad` is their number, `shown` are the first of them.
     """

@@ -381,7 +381,7 @@ def test_a_finished_horizon_says_so(folder: Path) -> None:
         ({"zone": "Europe/Vienna"}, "zone was 'UTC'"),
         ({"unknown": "other"}, "unknown was 'refuse'"),
         ({"late": "revise", "revise_for": "2"}, "revise_for was None and is now 2"),
-        ({"keys": "others.txt"}, "keys holds other keys"),
+        ({"keys": "others.txt"}, "the keys are different, or in a different order"),
         ({"user": "user", "max_events": 3}, "max_events was None"),
     ],
 )

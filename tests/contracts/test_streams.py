@@ -16,7 +16,7 @@ from small_queries import SMALL, TICKS, small, ticks_of
 
 GAUSSIAN = Budget(1.0, 1e-6)
 PURE_BUDGET = Budget(1.0, 0.0)
-REFUSALS = ("l1 sensitivity", "is not private", "values", "no noise of", "omit the factorization")
+REFUSALS = ("l1 sensitivity", "is not private", "values", "cannot have noise of", "omit the factorization")
 
 
 def source(text: str) -> dict[str, Any]:

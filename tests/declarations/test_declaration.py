@@ -109,7 +109,7 @@ HORIZON = "horizon must be a whole number of ticks from 1 to 2^40, or null for a
         ({"postprocess": ["intger"]}, "unknown post-processing 'intger'. Did you mean 'integer'?"),
         ({"factorization": 5}, "factorization must be a name, or null for the default, got 5"),
         ({"description": "\u202e"}, "description: '\\u202e' holds U+202E"),
-        ({"description": "x" * 2001}, "description must be a text of at most 2000 characters, got"),
+        ({"description": "x" * 2001}, "description must be a string of at most 2000 characters, got"),
         ({"query": 5}, 'query must be a name, or a table such as {name = "histogram"'),
         ({"query": {"name": "count", "\ud800": 1}}, "unknown field of query '\\ud800'."),
         ({"query": {"nam": "count"}}, "unknown field of query 'nam'. Did you mean 'name'?"),
@@ -151,8 +151,8 @@ def test_what_is_missing_is_said_with_an_example() -> None:
     [
         ("5", "stream 1: files must be a table such as {input ="),
         ('{inputs = "a.csv"}', "unknown field of files 'inputs'. Did you mean 'input'?"),
-        ("{input = [1]}", "files.input must be a text, or a list of texts, got 1"),
-        ('{output = ""}', "files.output must be a text, got ''"),
+        ("{input = [1]}", "files.input must be a string, or a list of strings, got 1"),
+        ('{output = ""}', "files.output must be a string, got ''"),
     ],
 )
 def test_places_of_files(files: str, message: str, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_keys_that_need_more_noise_are_refused() -> None:
         (Rollup(PATHS), {}, [("a", "x", "new")], "one length"),
         (DistinctUsers(), {}, ["a"], "all users together"),
         (Histogram(["a"]), {"postprocess": ["monotone"]}, ["b"], "monotone"),
-        (Histogram(["a"]), {"factorization": "periods-5"}, ["b"], "cannot be joined"),
+        (Histogram(["a"]), {"factorization": "periods-5"}, ["b"], "cannot join this stream"),
     ],
 )
 def test_what_cannot_grow_is_refused(query: Query, options: dict[str, Any], keys: list[Any], why: str) -> None:

@@ -42,7 +42,7 @@ def test_noise_whose_parts_cost_more_is_refused() -> None:
     """`direct`, 8 ticks: 6 ticks of a person cost 163 and 7 cost 189, which is less than 7/6 of it."""
     direct, seven = Direct(T), Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=7)
     assert participation(direct, 6) * 7 > participation(direct, 7) * 6
-    with pytest.raises(ParameterError, match="more than their part"):
+    with pytest.raises(ParameterError, match="more than their share"):
         check_hands_on(direct, Count(), seven, T)
 
 

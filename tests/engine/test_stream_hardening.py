@@ -369,7 +369,7 @@ def test_empty_runs_change_nothing() -> None:
 
 
 def test_one_text_is_not_a_list_of_users() -> None:
-    with pytest.raises(InputError, match="not one text"):
+    with pytest.raises(InputError, match="not one string"):
         Stream(Histogram(["a", "b"]), USERS, 4).step(["a"] * 5, users="alice")
 
 

@@ -184,7 +184,7 @@ def test_active_users_are_capped_by_the_budget() -> None:
     again = Stream.restore(stream.snapshot())
     again.run(ticks[2:])
     assert again._state.totals.tolist() == [1 + 1 + 1 + 1, 1]  # u: ticks 1, 2 and 5; v: ticks 2 and 3
-    with pytest.raises(ParameterError, match="leave users and capped out"):
+    with pytest.raises(ParameterError, match="omit users and capped"):
         again.step(ticks[0], users=["u", "u"])
 
 

@@ -623,8 +623,8 @@ def test_late_rows_go_to_the_first_open_tick(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"query": "histogram", "keys": ("a",)}, "column of the key"),
-        ({"query": "sum"}, "column of the value"),
+        ({"query": "histogram", "keys": ("a",)}, "needs the column `key`"),
+        ({"query": "sum"}, "needs the column `value`"),
         ({"query": "median"}, "unknown query"),
         ({"late": "never"}, "late"),
         ({"query": "sum", "value": "v", "low": 0.0, "high": 1e300, "grid": 1e-3}, "2\\^20"),

@@ -61,7 +61,7 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path, option: str) -> None:
     os.mkfifo(pipe)
     code, output = release(tmp_path, option, pipe)
     assert code == 5
-    assert "not a plain file" in output
+    assert "is not a regular file, but would be replaced" in output
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 

@@ -185,7 +185,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[EvercountError]
         ParameterError,
         "`ledger` must be a value such as .daily.ledger",
     ),
-    "epsilon as a text": (lambda: FRAME, {"epsilon": "1"}, ParameterError, "epsilon must be a number, not '1'"),
+    "epsilon as a text": (lambda: FRAME, {"epsilon": "1"}, ParameterError, "epsilon must be a number, got '1'"),
     "a unit": (lambda: FRAME, {"unit": "users"}, UnknownName, "Did you mean 'user'"),
     "no such view": (lambda: FRAME, {"views": ["daily"]}, UnknownName, "Did you mean 'per-day'"),
     "no folder": (lambda: FRAME, {"state": "no/such.state"}, ParameterError, "there is no folder"),
@@ -260,9 +260,9 @@ def stream(**options: Any) -> Any:
 NOT_ONE: Any = 5
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a plan of a number": (lambda: evercount.plan(NOT_ONE), r"such as declare\(.*, got int"),
-    "a column of a table": (lambda: released(FRAME)["value"], r'for columns, table\.to_pandas\(\)\["value"\]'),  # type: ignore[call-overload]
+    "a column of a table": (lambda: released(FRAME)["value"], r'for columns use table\.to_pandas\(\)\["value"\]'),  # type: ignore[call-overload]
     "a tick by name": (lambda: stream().run([1])["a"], r"as in releases\[0\]"),
-    "spans of texts": (lambda: stream().run([1]).spans("x", "a", "b"), r"such as spans\("),
+    "spans of texts": (lambda: stream().run([1]).spans("x", "a", "b"), r"as in spans\("),
     "a number as Parquet": (lambda: released(FRAME).to_parquet(NOT_ONE), 'a path such as "daily.parquet", got 5'),
     "a number as CSV": (lambda: released(FRAME).to_csv(NOT_ONE), 'a path such as "daily.csv" or to an open file'),
     "a number as axes": (lambda: released(FRAME).plot(NOT_ONE), 'a file such as "daily.png" or into axes, got 5'),
@@ -283,7 +283,7 @@ def test_a_ledger_is_charged_once_for_all_calls(tmp_path: Path) -> None:
     given = {"state": tmp_path / "a.state", "ledger": tmp_path / "all.ledger", "total": (1.5, 1e-6)}
     for now in ("2026-03-29T12:00", "2026-04-29"):
         released(FRAME, **given, now=now)
-    with pytest.raises(EvercountError, match=r"Left is at most epsilon=0.5"):
+    with pytest.raises(EvercountError, match=r"What is left: at most epsilon=0.5"):
         evercount.release(FRAME, **BASE, **{**given, "state": tmp_path / "b.state"})
 
 

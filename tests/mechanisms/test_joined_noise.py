@@ -67,5 +67,5 @@ def test_damaged_states_and_other_noise_are_refused() -> None:
     class Other(ExactStream):
         further_cells = NoiseStream.further_cells
 
-    with pytest.raises(ParameterError, match="cannot be joined"):
+    with pytest.raises(ParameterError, match="cannot join this stream"):
         join_cells(Other(factorization("balanced", T), 5.0, 2, SECRET), 2, 1)

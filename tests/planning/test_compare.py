@@ -264,5 +264,5 @@ def test_a_plan_says_which_keys_have_less_noise() -> None:
     compared, views = plan(GAUSSIAN, 64, query), plan_views(GAUSSIAN, 64, ["per-tick"], query)
     assert compared.shares == views.shares == {"a": 1.0, "b": 0.25}
     assert compared.squared_sensitivity == 16
-    assert str(views).endswith("as a part of it: b 0.25.")
+    assert str(views).endswith("others have this fraction of it: b 0.25.")
     assert plan(GAUSSIAN, 64, Histogram(["a", "b"])).shares == {}

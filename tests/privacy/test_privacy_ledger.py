@@ -125,7 +125,7 @@ def test_what_remains_is_the_most() -> None:
     assert rest is not None
     assert pure is not None
     assert pure.budget == Budget(0.7, 0.0)
-    with pytest.raises(BudgetExceeded, match=r"Left is at most epsilon=0\.7 of pure privacy, or Gaussian noise"):
+    with pytest.raises(BudgetExceeded, match=r"What is left: at most epsilon=0\.7 of pure privacy, or Gaussian noise"):
         ledger.spend("too much", Cost(Budget.from_mu(rest.mu * 1.001, 1e-9), 0.0))
     stream = Stream(Count(), rest.budget, horizon=10, ledger=ledger)
     assert ledger.entries[-1].cost == stream.cost

@@ -329,5 +329,5 @@ def test_a_total_with_a_part_for_pure_streams_is_refused(tmp_path: Path) -> None
     file = LedgerFile(tmp_path / "ledger", None, None, False)
     file.begin({"total": TOTAL.to_dict(), "plain": Budget(0.5, 0.0).to_dict()})
     file.close()
-    with pytest.raises(SnapshotError, match="pure streams alone"):
+    with pytest.raises(SnapshotError, match="separate part for pure streams"):
         Ledger(path=tmp_path / "ledger")

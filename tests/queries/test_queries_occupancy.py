@@ -389,5 +389,5 @@ def test_every_row_of_a_file_counts_in_its_order(order: bool, tmp_path: Path) ->
     assert found == expected.tolist()
     once = declaration.build(secret=secret, replay=True).step(list(dict.fromkeys(rows))).values
     assert (expected - once).tolist() == [1, 0]
-    with pytest.raises(ParameterError, match="column of the key"):
+    with pytest.raises(ParameterError, match="needs the column `key`"):
         StreamDeclaration.from_dict({**table, "columns": {"time": "ts", "user": "who"}})

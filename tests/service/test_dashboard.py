@@ -462,7 +462,7 @@ def test_a_private_stream_needs_a_token_that_stays_in_the_tab(
     service.close("private", ["a"])
     reader = service.call("tokens", {"role": "read"})["token"]
     page = visit("#/stream/private")
-    page.wait_for_selector("#message >> text=This stream is not here")
+    page.wait_for_selector("#message >> text=Stream not found")
     assert page.locator("#stream-page").is_hidden()
     page.get_by_role("button", name="Enter a token").click()
     keep_picture(page, artefacts / "token.png")
@@ -478,7 +478,7 @@ def test_a_private_stream_needs_a_token_that_stays_in_the_tab(
     assert reader not in kept[1] + kept[2]
     page.click("#token-menu summary")
     page.click("#token-clear")
-    page.wait_for_selector("#message >> text=This stream is not here")
+    page.wait_for_selector("#message >> text=Stream not found")
     assert reader not in page.evaluate("JSON.stringify(sessionStorage)")
 
 

@@ -146,7 +146,7 @@ def test_refusals(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         release_batch(rows, DECLARATION, str(tmp_path / "out"), until=END)
     assert "no secret at all" not in str(caught.value)
     monkeypatch.setenv("EVERCOUNT_SECRET", "11" * 32)
-    with pytest.raises(InputError, match="another secret than the driver"):
+    with pytest.raises(InputError, match="this executor and the driver have different secrets"):
         release_batch(rows, DECLARATION, str(tmp_path / "out"), until=END)
     assert not (tmp_path / "out" / "_SUCCESS").exists()
 

@@ -295,7 +295,7 @@ def test_what_is_refused(spark: Any) -> None:
     with pytest.raises(InputError, match="of type boolean; a time is"):
         count_events(rows, declared(), 9, 9)
     histogram = {"name": "histogram", "parameters": {"keys": ["a"]}}
-    with pytest.raises(InputError, match="a key is a text"):
+    with pytest.raises(InputError, match="a key is a string"):
         count_events(rows, declared(histogram, {"time": "when", "key": "k"}), 9, 9)
     with pytest.raises(InputError, match="a value is a number"):
         count_events(rows, declared("sum", {"time": "when", "value": "v"}), 9, 9)

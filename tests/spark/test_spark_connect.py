@@ -34,7 +34,7 @@ TOTALS = [[0, 0], [2, 0], [0, 0], [0, 1]]
 REFUSALS = [
     ("StoreError", "cannot be written"),
     ("InputError", "1 × a key that is not in the list of keys"),
-    ("InputError", "another secret than the driver"),
+    ("InputError", "this executor and the driver have different secrets"),
     ("ParameterError", "runs the function for each micro-batch on its server"),
 ]
 

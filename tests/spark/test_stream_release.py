@@ -234,7 +234,7 @@ def test_a_checkpoint_of_another_stream_or_store_is_refused(spark: Any, feed: Fe
     with pytest.raises(Conflict, match="stream 'other' has counted none of its batches"):
         release_stream(feed.stream(spark), other, store, checkpoint, clock=lambda: end_of(1))
     changed = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "budget": {"epsilon": 2.0, "delta": 1e-6}})
-    with pytest.raises(Conflict, match="declared in another way"):
+    with pytest.raises(Conflict, match="was declared differently"):
         release_stream(feed.stream(spark), changed, store, checkpoint, clock=lambda: end_of(1))
     store.close()
     empty = new_store(tmp_path / "empty.db")
@@ -530,7 +530,7 @@ def test_executors_without_the_key_close_nothing(spark: Any, feed: Feed, tmp_pat
     store = Store(tmp_path / "store.db", bytes(range(32)))
     store.declare(DECLARATION, end_of(0) / 1e6, SECRET, shards=2)
     feed.write(1)
-    with pytest.raises(StoreError, match="a shard could not be closed: the store is encrypted: give its key by"):
+    with pytest.raises(StoreError, match="a shard could not be closed: the store is encrypted: give its key in"):
         release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "c"), clock=lambda: end_of(1))
     assert released(store) == []
     store.close()

@@ -100,7 +100,7 @@ os.setuid(54321)
 print(default_path(database))
 """
     done = programs.run(program)
-    assert "StoreError: the head file has no place: this user has no home folder. Name a file" in done.stderr
+    assert "StoreError: no place for the head file: this user has no home folder. Name a file" in done.stderr
 
 
 def test_the_tests_have_a_home_of_their_own(postgres: Postgres, serve: Serve) -> None:

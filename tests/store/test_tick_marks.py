@@ -124,7 +124,7 @@ def test_readers_see_notes_and_gaps(tmp_path: Path) -> None:
         mark_ticks(store, "flu", TickMark(9, 10, "", "drop"))
     for bad, why in (
         (TickMark(3, 2, "x"), "not ticks"),
-        (TickMark(1, 1, ""), "needs a text"),
+        (TickMark(1, 1, ""), "needs text"),
         (TickMark(61, 61, "x"), "60"),
     ):
         with pytest.raises(EvercountError, match=why):

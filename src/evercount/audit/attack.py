@@ -99,7 +99,7 @@ def attack(
     for side, number in product((0, 1), range(runs)):
         published = program.run(pair[side], root.derive(f"side {side} run {number}"))
         if published.ticks != first.ticks:
-            raise ParameterError("the program publishes other ticks with another secret: their choice is not audited")
+            raise ParameterError("which ticks the program publishes depends on its secret: that choice is not audited")
         sides[side][number] = published.values.ravel()
         progress(side * runs + number + 1)
     repeated, expected = _repeats(sides[0], claim, first.ticks, len(first.labels))
@@ -107,7 +107,7 @@ def attack(
     found = _judge(candidates, sides, claim, confidence)
     reason = ""
     if repeated > 3 + 10 * expected:
-        reason = f"{repeated} pairs of runs have the same noise, {expected:.2g} are expected: the secret is not used up"
+        reason = f"{repeated} pairs of runs have the same noise, expected {expected:.2g}: not all of the secret is used"
     elif found["proved"] > claim.limit:
         reason = f"the attack proves {found['proved']:.4g}"
     elif found["low"] > claim.limit:

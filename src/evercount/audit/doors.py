@@ -68,7 +68,7 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
     if linear and outputs.shape == cells.shape and np.allclose(outputs, cells):
         return None
     if pure or not linear:
-        why = "publishes other numbers than linear maps of its noisy sums: audit it with --interface library"
+        why = "publishes numbers that are not linear maps of its noisy sums: audit it with --interface library"
         raise ParameterError(f"{query!r} {why}")
     _, size, right = np.linalg.svd(outputs)
     kept = size > 1e-9 * size.max()

@@ -45,7 +45,7 @@ class ServiceProgram(DoorProgram):
     def __init__(self, *declared: Any, **rest: Any) -> None:
         super().__init__(*declared, **rest)
         if self.factorization is not None:
-            raise ParameterError("the service chooses the factorization itself: leave it out")
+            raise ParameterError("the service chooses the factorization itself: omit it")
         self.parts = parts_of(self.query, self.budget.pure)
         self.universe = universe(self.query)
         self.declaration = StreamDeclaration(NAME, self.query, self.budget, horizon=self.horizon, public=True)

@@ -27,9 +27,9 @@ def check_ticks(T: Ticks, what: str = "T") -> IntArray:
     """`T` as an array of whole numbers of at least 1, below 2^53 so that they are exact as doubles."""
     ticks = np.asarray(T)
     if ticks.dtype.kind not in "iu":
-        raise ParameterError(f"{what} must hold whole numbers below 2^53, not {T!r}.")
+        raise ParameterError(f"{what} must hold whole numbers below 2^53, got {T!r}")
     if ticks.size and (ticks.min() < 1 or ticks.max() >= 2**53):
-        raise ParameterError(f"{what} must lie between 1 and 2^53, not {T!r}.")
+        raise ParameterError(f"{what} must lie between 1 and 2^53, got {T!r}")
     return ticks.astype(np.int64)
 
 

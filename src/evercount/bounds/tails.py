@@ -95,7 +95,7 @@ def simultaneous_paper_two_thirds(ticks: int) -> float:
 def simultaneous_quantile_of_log(log_count: float, beta: float) -> float:
     """`simultaneous_quantile` for a number of errors too large to write down, given by its natural logarithm."""
     if not 0 <= log_count < math.inf:
-        raise ParameterError(f"log_count must be a finite number of at least 0, not {log_count!r}.")
+        raise ParameterError(f"log_count must be a finite number of at least 0, got {log_count!r}")
     return _quantile(float(log_count), check_probability("beta", beta))
 
 

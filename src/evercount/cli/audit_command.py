@@ -61,14 +61,14 @@ def replay(
     ticks: int = Option(6, help="Ticks of the data.", min=1, max=64),
     horizon: Horizon = "",
     factorization: Factorization = None,
-    restarts: bool = Option(True, help="Stop and continue the program halfway."),
-    examples: int | None = Option(None, help="Random neighbours to try; 0 for none. Default: 100, by Spark 4.", min=0),
+    restarts: bool = Option(True, help="Stop the program halfway and continue it."),
+    examples: int | None = Option(None, help="Random neighbours to try, or 0. Default: 100; with Spark 4.", min=0),
     secret: RootSecret = None,
     json_output: Json = False,
 ) -> None:
     """Run a program twice with one secret on neighbouring data; what differs must be covered by its promise.
 
-    Tried are the worst neighbours that the sensitivity search finds, and random ones, which are made small if they
+    It tries the worst neighbours that the sensitivity search finds, and random ones, which are made small if they
     break the promise. Exit 1 if it is broken. The data are synthetic, and nothing is kept.
 
     Example: evercount audit replay histogram -p keys='["a","b"]' --interface service --adjacency replace
@@ -104,16 +104,16 @@ def mechanism(
     ticks: int = Option(4, help="Ticks of the data.", min=1, max=32),
     horizon: Horizon = "",
     factorization: Factorization = None,
-    runs: int = Option(2000, help="Runs on either side.", min=40),
-    confidence: float = Option(0.9999, help="Of every bound."),
+    runs: int = Option(2000, help="Runs on each side.", min=40),
+    confidence: float = Option(0.9999, help="Confidence of every bound."),
     secret: RootSecret = None,
     plot: str | None = Option(None, help="Chart of claimed against attacked: .png, .svg or .pdf."),
-    json_output: bool = Option(False, "--json", help="Print JSON, a line for each attack."),
+    json_output: bool = Option(False, "--json", help="Print one JSON line for each attack."),
 ) -> None:
     """Attack the joint release as a black box: how well can two neighbours be told apart, compared with the promise?
 
-    Exit 1 if an attack gets beyond the promise at its confidence. Small streams with a large ε give it power: then it
-    comes close to the promise where the promise is spent.
+    Exit 1 if an attack gets beyond the promise at its confidence. It is strongest on small streams with a large ε:
+    there it comes close to the promise if all of the promise is spent.
 
     Example: evercount audit mechanism count --runs 4000
     """
@@ -157,7 +157,7 @@ def sensitivity(
     adjacency: Adjacency = "add-remove",
     ticks: int = Option(4, help="Ticks of the streams that are tried."),
     factorization: list[str] | None = Option(None, "--factorization", "-f", help="Repeatable; default: several."),
-    pairs: int = Option(100_000, help="Most pairs to try: all of them if there are no more."),
+    pairs: int = Option(100_000, help="Largest number of pairs to try; all of them if there are fewer."),
     claimed: float | None = Option(None, help="Test this S instead of the query's own."),
     seed: int = Option(0, help="Seed of the random search."),
 ) -> None:

@@ -59,7 +59,7 @@ def _show(answer: Any, rows: list[list[str]], json_output: bool) -> None:
 
 @streams.command("open")
 def open_stream(stream: StreamName, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """Start the clock of a stream that waits for its history: all of it is sent, or there is none.
+    """Start the clock of a stream that waits for its history: all of it has been sent, or there is none.
 
     Its ticks that have ended are released now, with what was sent for them, and never again.
     """
@@ -79,7 +79,7 @@ def note(
 ) -> None:
     """Write a public note on ticks, or declare ticks missing before they close (admin).
 
-    It is published as it is: write nothing that you know from the events only.
+    It is published as it is: write nothing that you know only from the events.
     """
     asked = {"first": first, "last": last, "text": text, "missing": missing}
     made = ask(url, token_file, "POST", f"/v1/streams/{stream}/notes", json=asked)
@@ -93,7 +93,7 @@ def tail(
     last: int = Option(10, "--last", "-n", min=0, help="Number of earlier ticks to begin with."),
     json_output: Json = False,
 ) -> None:
-    """Print the releases of a stream as CSV, and new ones as they are made; a lost connection is made again."""
+    """Print the releases of a stream as CSV, and new ones as they come; a lost connection is restored."""
     with connected(url, token_file) as client:
         facts = answer_of(client.get(f"/v1/streams/{stream}"))
         after, labels = max(0, facts["released"] - last), [csv_text(label) for label in facts["labels"]]
@@ -141,13 +141,13 @@ def push(
     value: str | None = Option(None, help="CSV, Parquet: column with the value."),
     user: str | None = Option(None, help="CSV, Parquet: column with the person's id."),
     name: str | None = Option(None, "--id", help="Name of this file, for retries (default: from its first lines)."),
-    history: bool = Option(False, "--history", help="These files are the stream's whole past: then start its clock."),
+    history: bool = Option(False, "--history", help="These files are the stream's whole past; then start its clock."),
 ) -> None:
     """Send the events of files to a running service. Run it again after a failure: nothing is counted twice.
 
     That holds for the same token within 30 days: the service keeps the keys of different tokens apart. Batches carry an
     idempotency key made of the stream, the file's first two lines (or --id; of a Parquet file its first row) and their
-    place in the file. Of a file that has grown since it was sent, the new rows are sent.
+    place in the file. If a file has grown since it was sent, only its new rows are sent.
     """
     from evercount.cli.http_client import open_pushed
 
@@ -248,7 +248,7 @@ def create(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Make a token. It is shown this once, on standard output."""
+    """Make a token. It is shown only once, on standard output."""
     token = ask(url, token_file, "POST", "/v1/tokens", json={"role": role, "label": label})
     typer.echo(token["token"])
     typer.echo(f"token {token['id']} with the role {token['role']}", err=True)
@@ -256,7 +256,7 @@ def create(
 
 @tokens.command("list")
 def list_tokens(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: Json = False) -> None:
-    """List the tokens, without the tokens themselves."""
+    """List the ids, roles and labels of the tokens, not the tokens themselves."""
     answer = ask(url, token_file, "GET", "/v1/tokens")
     rows = [["id", "role", "created", "label"]]
     for one in answer["tokens"]:

@@ -83,7 +83,7 @@ def answer_of(response: httpx.Response) -> Any:
     except (ValueError, KeyError, TypeError):
         message, remedy, events = f"the service answered {response.status_code}", "", None
     if response.status_code in (401, 403):
-        remedy = "Give a token by --token-file or EVERCOUNT_TOKEN."
+        remedy = "Give a token with --token-file or EVERCOUNT_TOKEN."
     sentence = message if message.endswith((".", "?", "!")) or not remedy else f"{message}."
     raise ServiceRefused(f"{sentence} {remedy}".strip(), response.status_code, events)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MISSING = "Missing ticks: nothing is released; their events are dropped (drop) or count in the tick after them (next)."
 Missing = Annotated[str | None, Option(help=_MISSING)]
 FirstTick = Annotated[str, Argument(help="First tick: its number, or a day or time in it.")]
-LastTick = Annotated[str, Argument(help="Last tick, in the same way.")]
+LastTick = Annotated[str, Argument(help="Last tick, given in the same way.")]
 NoteText = Annotated[str, Argument(help="Public text.")]
 StreamName = Annotated[str, Argument(help="Name of the stream.")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
@@ -31,10 +31,10 @@ Adjacency = Annotated[str, Option(help="add-remove or replace.")]
 MaxEvents = Annotated[int | None, Option(help="Events counted per person and period.")]
 MaxPerTick = Annotated[int | None, Option(help="Events counted per person and tick.")]
 MaxTicks = Annotated[int | None, Option(help="Ticks in which a person counts, per period.")]
-Period = Annotated[str | None, Option(help="Protect what a person does in so many ticks (default: all time).")]
+Period = Annotated[str | None, Option(help="Protect what a person does in this many ticks (default: all time).")]
 Db = Annotated[str, Option(help="Store: an SQLite file, or a URL such as postgresql://user@host/name.")]
 KeyFile = Annotated[Path | None, Option(help="File with the key that encrypts the store.")]
-Head = Annotated[Path | None, Option(help="The head of the release chain, where it is not in its usual place.")]
+Head = Annotated[Path | None, Option(help="Head file of the release chain, if it is not in its usual place.")]
 
 
 def parse_parameters(items: list[str] | None) -> dict[str, Any]:

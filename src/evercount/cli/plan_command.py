@@ -41,14 +41,14 @@ def plan(
     max_events: MaxEvents = None,
     mechanism: list[str] | None = Option(None, "--mechanism", "-m", help="Only these factorizations, repeatable."),
     ticks: int | None = Option(None, help="Without a horizon: compare over this many ticks."),
-    count: list[int] | None = Option(None, help="discovered-keys: how likely this count is visible. Repeatable."),
+    count: list[int] | None = Option(None, help="discovered-keys: chance that this count is public. Repeatable."),
     view: list[str] | None = Option(None, help="One column: running, per-tick, last-7, per-day, … Repeatable."),
-    optimal: bool = Option(False, "--optimal", help="--view: distance to the best factorization (to 1024 ticks)."),
-    from_file: str | None = Option(None, "--from", help="Events: the share that caps drop, by month. For you alone."),
-    time: str | None = Option(None, help="--from: column with the time."),
-    user: str | None = Option(None, help="--from: column with the person's id."),
+    optimal: bool = Option(False, "--optimal", help="With --view: distance to the best factorization (≤ 1024 ticks)."),
+    from_file: str | None = Option(None, "--from", help="Event files: share that caps drop, by month. For you alone."),
+    time: str | None = Option(None, help="With --from: column with the time."),
+    user: str | None = Option(None, help="With --from: column with the person's id."),
     every: str = Option("1d", help="Length of a tick, for per-day, per-week, --period 1d and --from."),
-    start: str | None = Option(None, help="--from: start of the first tick."),
+    start: str | None = Option(None, help="With --from: start of the first tick."),
     zone: str = Option("UTC", help="Time zone of the days."),
     json_output: bool = Option(False, "--json", help="Print JSON instead of a table."),
     plot: Path | None = Option(None, help="Write a chart of error over time (PNG, SVG, PDF)."),
@@ -87,7 +87,7 @@ def plan(
     length, names = parse_horizon(horizon), tuple(mechanism) if mechanism else None
     if asked is None:
         if unknown := sorted(set(parameters) - {"max_ones"}):
-            raise ParameterError(f"sparse-count has the parameter max_ones only, got {', '.join(unknown)}")
+            raise ParameterError(f"sparse-count has only the parameter max_ones, got {', '.join(unknown)}")
         sparse = plan_sparse_count(budget, length, parameters.get("max_ones"), names=names, ticks=ticks)
         if plot is not None:
             _plot_sparse(sparse, plot)
@@ -179,7 +179,7 @@ def _print_table(comparison: Plan) -> None:
     if len(comparison.rows) > 1:
         _say(f"Least error: {', '.join(f'{what}: {name}' for what, name in comparison.best.items())}.")
     if comparison.delta > 0 and any(row.delta == 0 for row in comparison.rows):
-        _say("bridge and pure-* keep the promise with delta=0, a stronger one. " + comparison.ledger_sentence())
+        _say("bridge and pure-* keep the promise with delta=0, which is stronger. " + comparison.ledger_sentence())
 
 
 COLUMNS: dict[str, Callable[[Row], str]] = {
@@ -243,8 +243,8 @@ def _print_discovery(discovery: DiscoveryPlan) -> None:
         rows.append([*(f"{number:,}" for number in numbers), *(f"{chance:.3g}" for chance in one.visible)])
     _table(rows, left=0)
     _say(
-        "The columns '% see' have the count that a key needs to be public with this chance at that tick; the columns "
-        "'count' have the chance of a key with this count."
+        "The columns '% see' show the count that a key needs to be public at that tick with this chance; the columns "
+        "'count' show the chance for a key with this count."
     )
     _say(
         f"A key is listed because of one unit alone with probability at most {discovery.delta_2:.3g} over all ticks; "
@@ -289,7 +289,7 @@ def _facts(sparse: SparseComparison) -> list[str]:
     where = "nowhere" if sparse.wins is None else f"from {sparse.wins[0]:,} to {sparse.wins[1]:,}"
     lines.append(f"For {what} of 1, 3, 10, … to {sparse.ones[-1]:,} it has the least bound {where}.")
     ways = {"partition": "this partition", "plain": "a plain counter over ticks", "constant": "max_ones/2 for ever"}
-    lines.append(f"SparseCount takes the least bound by itself: here {ways[sparse.method]}.")
+    lines.append(f"SparseCount chooses the least bound by itself: here {ways[sparse.method]}.")
     return lines
 
 

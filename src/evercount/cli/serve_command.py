@@ -24,10 +24,10 @@ def serve(
     key_file: KeyFile = None,
     head: Head = None,
     rate: float = Option(1000.0, min=1, help="Requests per second of one client: a known token, or an address."),
-    trusted_proxy: list[str] | None = Option(None, help="Address or network of a proxy that is believed."),
+    trusted_proxy: list[str] | None = Option(None, help="Address or network of a proxy that is trusted."),
     admin_token_file: Path | None = Option(None, help="File of the admin token.", show_default="DB.admin-token"),
-    clock_jump: str = Option("24h", help="Jump of the clock for which ticks wait for the operator; or none."),
-    log_format: Literal["text", "json"] = Option("text", help="How lines of the log are written."),
+    clock_jump: str = Option("24h", help="Clock jump above which ticks wait for the operator, or none."),
+    log_format: Literal["text", "json"] = Option("text", help="Format of the lines of the log."),
 ) -> None:
     """Serve streams over HTTP: events in, private releases out, with a live dashboard.
 
@@ -118,5 +118,5 @@ def check_port(host: str, port: int) -> None:
     except OSError as error:
         reason = error.strerror
         if error.errno == errno.EADDRINUSE:
-            reason = "another program listens there (perhaps an earlier `evercount serve`); --port 0 takes a free port"
+            reason = "another program is listening there (an earlier `evercount serve`?); --port 0 takes a free port"
         raise ParameterError(f"cannot listen on {host}:{port}: {reason}") from None

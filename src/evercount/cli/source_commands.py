@@ -36,12 +36,12 @@ def consume(
     rejects: Path | None = Option(None, help="File that gets messages that are not events."),
     new_log: bool = Option(False, "--new-log", help="The log is new, and holds new events only."),
     skip_lost: bool = Option(False, "--skip-lost", help="Accept that the log has deleted uncounted messages."),
-    metrics_port: int | None = Option(None, min=0, max=65535, help="Port of 127.0.0.1 for Prometheus."),
+    metrics_port: int | None = Option(None, min=0, max=65535, help="Port on 127.0.0.1 for Prometheus metrics."),
     key_file: KeyFile = None,
 ) -> None:
     """Count the messages of a log, and release the ticks that have ended.
 
-    Each message is one event, a JSON object. Where the log goes on is committed with the counts, so that every message
+    Each message is one event, a JSON object. The position in the log is committed with the counts, so every message
     counts once, whatever crashes. Messages that are not events are set aside and counted.
     """
     from evercount.consume.consume_log import LogMetrics, check_declaration
@@ -123,15 +123,15 @@ def spark(
     checkpoint: str = Option(..., help="Folder in which Spark keeps what it has read."),
     stream: str | None = Option(None, help="Name of the stream, where the file declares several."),
     db: Db = "evercount.db",
-    form: str = Option("parquet", "--format", help="Spark's name of the source's format."),
-    schema: str | None = Option(None, help="Columns of files, such as 'ts string, region string'; files need it."),
+    form: str = Option("parquet", "--format", help="Spark's name for the format of the source."),
+    schema: str | None = Option(None, help="Columns of files, such as 'ts string, region string'; required for files."),
     option: list[str] | None = Option(None, help="KEY=VALUE for Spark's reader; may be repeated."),
-    shards: int | None = Option(None, min=1, help="Ranges of cells that executors close separately."),
-    lake: str | None = Option(None, help="Gets every tick once: delta:FOLDER or iceberg:FOLDER/namespace.table."),
+    shards: int | None = Option(None, min=1, help="Number of ranges of cells that executors close separately."),
+    lake: str | None = Option(None, help="Append released ticks to delta:FOLDER or iceberg:FOLDER/namespace.table."),
     follow: bool = Option(False, "--follow", help="Continue until the horizon or Ctrl-C."),
     pause: float = Option(1.0, min=0, help="Seconds between two rounds of --follow."),
     skip_bad: bool = Option(False, "--skip-bad", help="Leave out rows that are not events."),
-    new_checkpoint: bool = Option(False, "--new-checkpoint", help="It is new, and the source has new events only."),
+    new_checkpoint: bool = Option(False, "--new-checkpoint", help="The checkpoint is new, and so are all events."),
     key_file: KeyFile = None,
     head: Head = None,
     master: str | None = Option(None, help="Where Spark runs, such as local[4]."),

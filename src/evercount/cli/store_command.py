@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 store = typer.Typer(help="Verify, copy and export the durable store of `evercount serve`.", no_args_is_help=True)
 
-Keys = Annotated[Path, Argument(help="File with the keys, one per line (of a rollup: CSV lines).")]
+Keys = Annotated[Path, Argument(help="File with the keys, one per line (for a rollup: CSV lines).")]
 Yes = Annotated[bool, Option("--yes", help="Do not ask.")]
 
 
@@ -29,8 +29,8 @@ def verify(
 ) -> None:
     """Recompute every release chain and compare it with the head file.
 
-    --adopt is for a head file that was lost. One that is there and names releases which this copy does not have is
-    believed: the copy is refused.
+    --adopt is for a head file that was lost. If the head file is there and names releases that this copy lacks, the
+    copy is refused.
     """
     from dataclasses import replace
 
@@ -64,7 +64,7 @@ def verify(
 def backup(
     target: Path = Argument(..., help="File to write."), db: str = Option("evercount.db", help="SQLite file.")
 ) -> None:
-    """Copy an SQLite store, also while the service runs. The copy holds raw sums and secrets: guard it.
+    """Copy an SQLite store, even while the service runs. The copy holds raw sums and secrets: guard it.
 
     A copy that is put back later than the last release is refused by the service: it would use the same noise again.
     """
@@ -78,13 +78,13 @@ def backup(
 @store.command()
 def restore(
     copy: Path = Argument(..., help="File that `evercount store backup` wrote."),
-    db: str = Option("evercount.db", help="SQLite file to put it in place of."),
+    db: str = Option("evercount.db", help="SQLite file that it replaces."),
     head: Head = None,
 ) -> None:
-    """Put a copy of an SQLite store in the place of the present one, which is kept next to it.
+    """Replace an SQLite store with a copy of it; the store as it was is kept next to it.
 
     The head file stays as it is: it knows what was released since. Streams that have released since the copy was made
-    are in quarantine afterwards; the others go on. The service must be stopped.
+    are then in quarantine; the others go on. The service must be stopped.
     """
     from evercount.store.reader import restore_copy
 
@@ -146,8 +146,8 @@ def renew(
 ) -> None:
     """Let a stream go on when its horizon ends: the same declaration, new noise, from that instant on.
 
-    It may be done before or after the end. What both cost together is stated, and a cap of the store holds. Events that
-    are sent to the old name after its end go to the new stream.
+    It may be done before or after the end. What both cost together is stated, and the cap of the store applies. Events
+    that are sent to the old name after its end go to the new stream.
     """
     import time
 
@@ -229,7 +229,7 @@ def remove_keys(
         live = _found(opened, stream)
         labels = [label_of(key) for key in listed_keys(keys, live.declaration, "keys")]
         hidden, tick = hide_keys(opened, stream, labels), live.open_tick
-    typer.echo(f"not shown of {stream!r} from tick {tick} on: {', '.join(hidden) or 'no further key'}")
+    typer.echo(f"no longer shown in {stream!r} from tick {tick} on: {', '.join(hidden) or 'no further key'}")
 
 
 def _found(opened: Store, stream: str) -> LiveStream:
@@ -253,8 +253,8 @@ def note(
 ) -> None:
     """Write a public note on ticks, or declare ticks missing before they close.
 
-    It is published as it is, in charts, tables and exports: write nothing that you know from the events only, and do
-    not call ticks missing because of their counts. While a service runs on the store: evercount streams note.
+    It is published as it is, in charts, tables and exports: write nothing that you know only from the events, and do
+    not call ticks missing because of their counts. While a service runs on the store, use `evercount streams note`.
     """
     from evercount.declarations.view_names import NewMark
     from evercount.store.stream_life import mark_ticks
@@ -277,9 +277,9 @@ def export_releases(
 ) -> None:
     """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only.
 
-    Next to a CSV lies its description, NAME.csv.meta.json.
+    The description of a CSV is written next to it, as NAME.csv.meta.json.
 
-    With --lake nothing is written but the ticks that the table does not have yet, each once however often it is called.
+    With --lake only the ticks that the table lacks are written, each once, however often the command runs.
 
     A history that differs from the published one (the database was put back from another copy) is refused.
     """

@@ -308,7 +308,7 @@ class LogConsumer:
     def _commit(self, after: Positions, bad: Counter[str], found: CountedMessages) -> None:
         position = json.dumps({"next": dict(after), "bad": bad, "lost": self.lost}).encode()
         if not self._fed.accept(self._query, self._batch, found, self._new_log, position):
-            raise Conflict("another program counts the messages of this log for the same stream: run one of them")
+            raise Conflict("another program counts the messages of this log for the same stream: run only one of them")
         self._batch += 1
         self._stored, self.bad = dict(after), bad
 

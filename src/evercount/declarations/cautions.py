@@ -67,7 +67,7 @@ def changed_noise(known: StreamDeclaration, wanted: StreamDeclaration) -> str:
 
 def _changes(before: dict[str, Any], after: dict[str, Any], names: Iterable[str] | None = None) -> list[str]:
     return [
-        f"{name} holds other {name}, or the same in another order"
+        f"the {name} are different, or in a different order"
         if name in ("keys", "paths")
         else f"{name} was {before.get(name)!r} and is now {after.get(name)!r}"
         for name in ({**before, **after} if names is None else names)
@@ -133,7 +133,7 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
     if declaration.query.publishing.own_ticks:
         std = worst_std(model, 1, declaration.horizon or REFERENCE_TICKS)
         line = f"Published: the keys of each tick with their new events (std {std:.3g})."
-        return f"{line} For keys that stay declare more views, such as running." if new else line
+        return f"{line} For keys that stay public, declare more views, such as running." if new else line
     said = []
     for name in noise_views(declaration.views, declaration.schedule) or declaration.noise_for:
         width = view_width(name)
@@ -145,7 +145,7 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
     if not new or declaration.views or asked.noise_for:
         return line
     other, first = ("running totals", RUNNING) if declaration.main_view == PER_TICK else ("single ticks", PER_TICK)
-    return f"{line} For {other} or weeks declare `views` {first}, last-7: they have other noise."
+    return f"{line} For {other} or weeks declare `views` {first}, last-7: they have different noise."
 
 
 def public_facts(

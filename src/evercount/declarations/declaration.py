@@ -72,7 +72,7 @@ class StreamDeclaration:
         Field(description="the time at which the first tick begins; if omitted, the stream begins when it is declared"),
     ] = None  # as text in UTC once the declaration is made
     zone: Annotated[str | None, Field(description="the name of a time zone, such as Europe/Vienna or UTC")] = None
-    description: Annotated[fields.Description, Field(description="a text of at most 2000 characters")] = ""
+    description: Annotated[fields.Description, Field(description="a string of at most 2000 characters")] = ""
     horizon: Annotated[
         Annotated[int, Field(ge=1, le=2**40)] | None,
         Field(description="a whole number of ticks from 1 to 2^40, or null for a stream without end"),

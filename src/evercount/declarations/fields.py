@@ -202,9 +202,9 @@ class Columns:
             )
         for name, column in (("key", self.key), ("value", self.value), ("levels", self.levels or None)):
             if name in rows.columns and column is None:
-                raise ParameterError(f"the query {query.name!r} needs the column of the {name}")
+                raise ParameterError(f"the query {query.name!r} needs the column `{name}`")
             if name not in rows.columns and column is not None:
-                raise ParameterError(f"the query {query.name!r} has no {name}: omit its column")
+                raise ParameterError(f"the query {query.name!r} takes no {name}: omit its column")
         if len(self.levels) != rows.levels:
             raise ParameterError(
                 f"events of {query.name!r} have {rows.levels} names, and levels has {len(self.levels)} columns"

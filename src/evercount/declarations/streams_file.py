@@ -14,7 +14,7 @@ from evercount.declarations.fields import table
 from evercount.errors import MissingExtra, ParameterError
 
 Text = Annotated[str, Field(min_length=1)]
-Place = Annotated[Text | None, Field(description="a text")]
+Place = Annotated[Text | None, Field(description="a string")]
 
 
 def _listed(value: Any) -> Any:
@@ -30,7 +30,7 @@ class FilePlaces:
     """
 
     input: Annotated[
-        tuple[Text, ...], Strict(False), BeforeValidator(_listed), Field(description="a text, or a list of texts")
+        tuple[Text, ...], Strict(False), BeforeValidator(_listed), Field(description="a string, or a list of strings")
     ] = ()
     output: Place = None
     state: Place = None
@@ -58,7 +58,7 @@ def write_stream(declaration: StreamDeclaration) -> str:
 def read_stream(source: str | Path) -> StreamDeclaration:
     found = read_streams(source) if isinstance(source, Path) else _streams_of(source, "the text", Path())
     if len(found) != 1:
-        raise ParameterError(f"there must be one [[stream]] table, and there are {len(found)}")
+        raise ParameterError(f"there must be one [[stream]] table, but there are {len(found)}")
     return found[0][0]
 
 

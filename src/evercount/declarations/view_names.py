@@ -58,7 +58,7 @@ def check_views(names: Any, query: Query, schedule: Schedule | None, postprocess
         if postprocess:
             raise ParameterError(
                 f"view {name!r}: the error of differences of post-processed numbers is not known; declare the stream "
-                "with its views: these are post-processed then, and not the running totals"
+                "with its views: then these are post-processed instead of the running totals"
             )
         if QUANTILE.fullmatch(name) and query.quantiles is None:
             raise ParameterError(f"view {name!r} is for the query 'quantiles', and this one is {query.name!r}")
@@ -281,7 +281,7 @@ def check_mark(declaration: StreamDeclaration, mark: TickMark) -> None:
     if mark.text:
         check_public_text("the note", mark.text)
     elif mark.missing is None:
-        raise ParameterError("a note needs a text")
+        raise ParameterError("a note needs text")
 
 
 def tick_named(text: str, schedule: Schedule) -> int:

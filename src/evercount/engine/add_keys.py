@@ -164,9 +164,9 @@ def add_keys(
     """
     query, old = parameters.query.with_keys(list(keys)), parameters.query
     if parameters.part is not None:
-        raise ParameterError("a part of the cells cannot be joined by keys: add them to the whole stream")
+        raise ParameterError("keys cannot join a part of the cells: add them to the whole stream")
     if "monotone" in parameters.postprocess:
-        raise ParameterError("releases that are made monotone cannot be joined by keys: their errors look back")
+        raise ParameterError("keys cannot join a stream with monotone releases: their errors depend on earlier ticks")
     _check_noise(parameters, query)
     data = dump_stream(parameters, replace(state, last=None))
     more = query.cells - old.cells

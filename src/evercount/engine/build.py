@@ -154,7 +154,7 @@ def sensitivity_on(
         capped = "" if query.people is None else ", or cap the events of a user that the query counts"
         raise ParameterError(
             f"one {unit} can change {query.name!r} again and again in this kind of stream, so noise for its increments "
-            f"is not private: give a horizon and leave the factorization out (or name 'direct'){capped}"
+            f"is not private: give a horizon and omit the factorization (or name 'direct'){capped}"
         )
     return S
 

@@ -219,7 +219,7 @@ def choose_revised(
 ) -> tuple[Budget, Factorization]:
     check_revised(query)
     if check_postprocess(postprocess):
-        raise ParameterError("late = 'revise': declare views, which are post-processed; what is released is not")
+        raise ParameterError("late = 'revise': what is released is not post-processed; declare views, which are")
     if set(views) - {RUNNING}:
         raise ParameterError("late = 'revise': noise is for single days, so omit noise_for; views show any sum of them")
     of_day = day_budget(budget)

@@ -104,7 +104,7 @@ def close_ticks(
     tests/contracts/test_same_table.py::test_every_door_publishes_the_same_table.
     """
     if totals.first_tick != stream.tick + 1:
-        raise InputError(f"the totals begin at tick {totals.first_tick}, and the stream's next is {stream.tick + 1}")
+        raise InputError(f"the totals begin at tick {totals.first_tick}, but tick {stream.tick + 1} is next")
     capped: Capped = "by door" if stream.budget.unit == "user" and stream.query.people is None else False
     for releases in _released(stream, totals, capped, numbers):
         yield releases.table(LEVEL, starts(releases.first_tick, len(releases)))

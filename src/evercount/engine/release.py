@@ -80,7 +80,7 @@ class Releases(Exports, Generic[V_co]):
                 chosen._errors_all = [side[part] for side in self._errors_all]
             return chosen
         if not isinstance(index, int | np.integer):
-            raise ParameterError(f"ticks have places, as in releases[0] or releases[-7:], got {index!r:.80}")
+            raise ParameterError(f"releases are numbered, as in releases[0] or releases[-7:], got {index!r:.80}")
         if not -len(self) <= index < len(self):
             raise IndexError(f"the run has {len(self)} ticks, and releases[{index}] is not one of them")
         place = index % len(self)
@@ -198,7 +198,7 @@ class Releases(Exports, Generic[V_co]):
         last = self.first_tick + len(self) - 1
         least = 1 if self.first_tick == 1 else self.first_tick + 1
         if not all(isinstance(tick, int | np.integer) for tick in (first, stop)):
-            raise ParameterError(f"between needs two whole ticks, such as between(1, 8), got {first!r} and {stop!r}")
+            raise ParameterError(f"between needs two whole numbers, such as between(1, 8), got {first!r} and {stop!r}")
         if not least <= first <= stop <= last + 1:
             raise ParameterError(f"between needs {least} ≤ first ≤ stop ≤ {last + 1}, got {first}, {stop}")
         earlier, later = int(first) - 1, int(stop) - 1
@@ -357,7 +357,7 @@ class Releases(Exports, Generic[V_co]):
         """
         begin, end = np.asarray(first), np.asarray(stop)
         if begin.dtype.kind + end.dtype.kind not in ("ii", "iu", "ui", "uu"):
-            raise ParameterError(f'spans need whole ticks, such as spans("weeks", [1, 8], [8, 15]), got {first!r:.80}')
+            raise ParameterError(f'spans need whole numbers, as in spans("weeks", [1, 8], [8, 15]), got {first!r:.80}')
         return take_views.spans(self, name, begin - 1, end - 1)
 
     # -- export -------------------------------------------------------------------------------------------------

@@ -207,8 +207,8 @@ class ReleaseTable(Exports, Sequence[Any]):
         starts: When what a number counts begins, in microseconds since 1970 (of running totals: when the tick begins).
         cells: One label for each cell.
         numbers: value, std, low and high, shape (ticks, 4, cells). Finite, no negative zero: files and databases give
-            back the same bits. The value is NaN where a discovered key was not public: no row of a file or a database
-            stands for it. A quantile has no std: it is NaN.
+            back the same bits. The value is NaN where a discovered key was not public: it has no row in a file or a
+            database. A quantile has no std: it is NaN.
         first: The first tick that each number of a view counts.
         marks: What a reader must know besides: a column for each.
         clock: The schedule that shows starts in its zone.
@@ -265,7 +265,7 @@ class ReleaseTable(Exports, Sequence[Any]):
             return replace(self, numbers=kept[some], views={}, **rows)
         if not isinstance(index, int | np.integer):
             raise ParameterError(
-                f'a row has a number, as in table[0]; for columns, table.to_pandas()["value"]: {index!r:.80}'
+                f'rows are numbered, as in table[0]; for columns use table.to_pandas()["value"]: {index!r:.80}'
             )
         if not -len(self) <= index < len(self):
             raise IndexError(f"the table has {len(self)} rows, and row {index} is not one of them")

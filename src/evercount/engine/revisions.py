@@ -118,12 +118,12 @@ def check_revised(query: Query) -> None:
     if not query.memoryless or query.whole_ticks or query.people is not None:
         raise ParameterError(
             f"late = 'revise': {query.name!r} looks at earlier events or at who sent them, so a late event would "
-            "change other days too; revise count, sum, histogram, rollup, marginals, quantiles or top-k"
+            "change other days too; revise only count, sum, histogram, rollup, marginals, quantiles or top-k"
         )
     if query.discovery is not None:
         raise ParameterError(
-            "late = 'revise': unlisted keys become public tick by tick, and a revised day has none of its own; list "
-            "the keys (histogram)"
+            "late = 'revise' cannot be used with unlisted keys, which become public tick by tick; list the keys "
+            "(histogram)"
         )
     if query.publishing.why_no_views is not None or query.publishing.weights is not None or query.publishing.own_ticks:
         raise ParameterError(f"late = 'revise': {query.name!r} publishes no sums; publish the sum and the count")
@@ -177,7 +177,7 @@ def cut_cells(cells: int, shards: int) -> list[range]:
 
 ONE_DAY = (
     "late = 'revise' protects one event, or what one user does on one day (period = '1d' for ticks of 1d): caps over "
-    "several days would have to be kept by the time of the event for all of them"
+    "several days are not supported"
 )
 
 

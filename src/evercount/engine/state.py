@@ -253,10 +253,10 @@ def choose_counting(budget: Budget, before: Counting | None, named: bool, capped
         raise ParameterError("name the users of a revised stream, lag by lag: it keeps their caps day by day")
     if query.people is not None:
         if named or capped:
-            raise ParameterError("the events of this query are their users: leave users and capped out")
+            raise ParameterError("the events of this query are their users: omit users and capped")
         return "by query"
     if named and capped:
-        raise ParameterError("give users, and the stream counts their events; or capped=True if you have done so")
+        raise ParameterError("give users, and the stream caps their events, or capped=True if you have; not both")
     if before is not None and named != (before == "named"):
         said = "names users" if before == "named" else "does not name users"
         raise ParameterError(

@@ -155,7 +155,7 @@ class Stream(GrowingStream[V_co]):
         1
         """
         if isinstance(users, str | bytes):
-            raise InputError("users name the user of each event: a sequence of texts, not one text")
+            raise InputError("users name the user of each event: a sequence of strings, not one string")
         named = None if users is None else list(plain_events(users))
         read = list(events) if isinstance(events, Iterator) else plain_events(events)  # the fingerprint reads them, too
 

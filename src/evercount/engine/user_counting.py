@@ -207,7 +207,7 @@ class UserCaps:
         if len(listed) != len(users):
             raise InputError(f"{len(listed)} events but {len(users)} users: there must be one user for each event")
         if counting and any(isinstance(event, str) or event not in (0, 1) for event in listed):
-            raise InputError("with users, each event of a count is 1 (or 0); leave events out to count them all")
+            raise InputError("with users, each event of a count is 1 (or 0); omit events to count them all")
         kept, changes = cap_per_user(zip(users, listed, strict=True), self.caps, state, tick)
         return (sum(int(event) for event in kept) if counting else kept), changes
 
@@ -273,7 +273,7 @@ def _counted_periods(budget: Budget) -> PeriodOf:
 
 def check_users(ticks: Sequence[Any], users: Sequence[Any]) -> None:
     if len(ticks) != len(users) or any(isinstance(people, str | bytes) for people in users):
-        raise InputError(f"users name the users of each of the {len(ticks)} ticks: a sequence of texts for each tick")
+        raise InputError(f"users name the users of each of the {len(ticks)} ticks: a sequence of strings for each tick")
 
 
 MOST_TICKS = 1024  # ticks of a person, each of which is looked at
@@ -288,9 +288,9 @@ def check_hands_on(engine: Factorization, query: Query, budget: Budget, horizon:
     """
     events, per_tick, ticks = budget.caps
     if budget.unit != "user" or budget.period is not None:
-        raise ParameterError("caps are carried over for persons without a period; others cost nothing more anyway")
+        raise ParameterError("caps are carried over only for persons without a period; else renewals cost nothing more")
     if not query.memoryless or query.discovery is not None or (query.people and not query.people.each_tick):
-        raise ParameterError(f"{query.name!r} remembers more of persons than their caps: the next stream adds up")
+        raise ParameterError(f"{query.name!r} remembers more about persons than their caps, so budgets add up")
     if ticks is None or events is not None:
         if events is None or per_tick is not None or ticks is not None:
             raise ParameterError("caps are carried over as max_ticks (with max_per_tick), or as max_events alone")
@@ -304,4 +304,4 @@ def check_hands_on(engine: Factorization, query: Query, budget: Budget, horizon:
     span = budget.touched(horizon).span
     whole = participation(engine, ticks, span)
     if any(participation(engine, part, span) * ticks > whole * part for part in range(1, ticks)):
-        raise ParameterError(f"some ticks of a person cost more than their part with {engine.name!r}: choose 'fresh'")
+        raise ParameterError(f"with {engine.name!r} some ticks of a person cost more than their share: choose 'fresh'")

@@ -182,7 +182,7 @@ class View(Exports):
         query = self._errors.query
         q = check_probability("q", q)
         if query.quantiles is None or len(self.cells) != query.outputs:
-            raise ParameterError("quantiles are read from all cells of a stream of Quantiles")
+            raise ParameterError("quantiles are read from a view of all cells of a stream of Quantiles")
         factor = interval_factors(level, self._errors.equal_differences(self.first - 1, self.last))
         cell, norms = self._cell_errors[1], query.quantiles.norms_against(q)
         rounding = self._parts[0].rounding

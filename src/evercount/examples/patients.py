@@ -13,7 +13,7 @@ CLINICS = ("north", "south")
 
 
 def write_csv(path: str | Path, days: int = 90, seed: int = 2026) -> int:
-    """Write one row per visit (time, patient, clinic), in order of time; about 100 a day, from 8 to 18 o'clock.
+    """Write one row per visit (time, patient, clinic), in order of time; about 100 a day, from 8:00 to 18:00.
 
     >>> write_csv("visits.csv", days=7) > 500
     True

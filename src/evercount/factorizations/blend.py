@@ -177,7 +177,7 @@ class TappedBlend(Dense):
     def __init__(self, horizon: int, filter: BlendFilter) -> None:  # noqa: A002 - as of `Blend`
         T = check_known_horizon(horizon)
         if T > LARGEST_OPTIMAL_HORIZON:
-            raise ParameterError(f"a blend with taps has at most {LARGEST_OPTIMAL_HORIZON} ticks, not {T}")
+            raise ParameterError(f"a blend with taps has at most {LARGEST_OPTIMAL_HORIZON} ticks, got {T}")
         self.filter = filter
         log_e, log_c = np.reshape(filter.weights, (2, WEIGHT_SHAPES)) @ weight_shapes(T, np.arange(T))
         e = _round(np.exp(log_e - log_e.max()))

@@ -187,7 +187,7 @@ class Dense(Matrices):
             workload: A matrix with a column for every tick, or a list of such matrices.
             unit: The most ticks that one protected unit touches: 1 for events, `max_ticks` for persons.
             period: Where a unit's ticks lie within this many consecutive ones.
-            worst: What is small: the largest error of a row, or the root mean square over the rows of each workload.
+            worst: What is minimised: the largest error of a row, or the root mean square over each workload's rows.
             name: What plans and releases call it.
 
         Returns:
@@ -234,7 +234,7 @@ def as_dense(given: Factorization, horizon: int | None, name: str | None = None)
     noise follow from the checked matrices. Test: tests/engine/test_own_factorization.py::test_claims_are_not_trusted.
     """
     if not isinstance(given, Factorization):
-        raise ParameterError(f"a factorization is an instance of Factorization, such as Dense(L, R), not {given!r:.80}")
+        raise ParameterError(f"a factorization is an instance of Factorization, such as Dense(L, R), got {given!r:.80}")
     own = name or given.name
     if given.horizon is None:
         raise ParameterError(f"{own!r} has no horizon: a factorization of your own is checked as matrices of all ticks")
@@ -244,7 +244,7 @@ def as_dense(given: Factorization, horizon: int | None, name: str | None = None)
     left, right = (_finite(letter, matrix) for letter, matrix in zip("LR", given.dense(), strict=True))
     if left.shape[1] != len(right) or (len(left), right.shape[1]) != (given.horizon,) * 2:
         raise ParameterError(
-            f"dense() of {own!r} gives matrices of {left.shape} and {right.shape}: they have no product"
+            f"dense() of {own!r} gives matrices of {left.shape} and {right.shape}: they cannot be multiplied"
         )
     norm = float(np.linalg.norm(right, axis=0).max())
     if not given.column_norm >= norm * (1 - NORM_ROUNDING_MARGIN):
@@ -297,7 +297,7 @@ def check_own_size(ticks: int) -> None:
 def check_own_name(name: Any) -> str:
     """The name of a factorization: a short public text."""
     if not isinstance(name, str) or not 1 <= len(name) <= 80:
-        raise ParameterError(f"the name of a factorization is a text of 1 to 80 characters, not {name!r:.120}")
+        raise ParameterError(f"the name of a factorization is a string of 1 to 80 characters, got {name!r:.120}")
     return check_public_text("the factorization's name", name)
 
 

@@ -31,10 +31,10 @@ REASONS = {
     5: "a key that is not in the list of keys",
     6: "the value is not a number",
     7: "a value outside its range",
-    8: "no user: a text or a whole number",
+    8: "no user: a string or a whole number",
     9: "not a JSON object, or one that repeats a field",
     10: "not a legal key: 1 to 200 characters, none of them invisible, no blanks at its ends",
-    NO_ORDER: "no whole number to order by, of at most 18 digits",
+    NO_ORDER: "no order: a whole number of at most 18 digits",
 }
 NAIVE_TYPES = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE")
 AWARE_TYPES = ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
@@ -192,7 +192,7 @@ def user_text(source: Source, name: str) -> str:
     kind = source.type_of(name)
     if kind.startswith(("FLOAT", "DOUBLE", "DECIMAL")):
         raise InputError(
-            f"the column {name!r} of {source.name} is of type {kind}; a user is a text or a whole number: 7 and 7.0 "
+            f"the column {name!r} of {source.name} is of type {kind}; a user is a string or a whole number: 7 and 7.0 "
             "would be two users. Cast the column (pandas turns integer columns with missing values into floats)"
         )
     return f"{source.column(name)}::VARCHAR"
@@ -247,8 +247,8 @@ def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
         wall, exact = "NULL::BIGINT", epoch_sql("t", WHOLE)
     else:
         raise InputError(
-            f"the column {columns.time!r} of {source.name} is of type {kind}; a time is a TIMESTAMP, a DATE, a text in "
-            "ISO 8601 or a number of seconds since 1970"
+            f"the column {columns.time!r} of {source.name} is of type {kind}; a time is a TIMESTAMP, a DATE, a string "
+            "in ISO 8601 or a number of seconds since 1970"
         )
     inner = f"SELECT *, {wall} AS wall_any, {exact} AS exact_any FROM ({fields})"
     keep = "CASE WHEN {0}_any BETWEEN " + f"{-FARTHEST} AND {FARTHEST}" + " THEN {0}_any END AS {0}"

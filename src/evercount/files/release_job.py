@@ -202,7 +202,7 @@ class Outcome:
             named = ", ".join(run.joined[:8]) + (", …" if len(run.joined) > 8 else "")
             from_now = f"counted from tick {run.first} on"
             when = from_now if self.released else "not counted yet: give them again next time"
-            lines.append(f"Keys that join: {named}; {when}. They cost nothing, if they were not chosen by the events.")
+            lines.append(f"Keys that join: {named}; {when}. They cost nothing if chosen without looking at the events.")
         lines += [f"Kept: {path}" for path in self.archived]
         lines += [f"View: {path}" for path in self.views]
         before = 0.0 if job.carried is None else job.carried.std

@@ -259,7 +259,7 @@ def _check_options(job: Job) -> None:
         "`new_noise_stream` does not go with `db`: declare a stream of another `name`": db and job.new_noise_stream,
         "`carry_caps` is for state files: omit `db` or `carry_caps`": db and job.declaration.carry_caps,
         "`carry_totals` needs `renew`: it is about the next stream": job.carry_totals and not job.renew,
-        "`lake` tables get each tick once, and `late` revise publishes it again: use `out`": lake and revised,
+        "`lake` tables get each tick once, but `late` revise publishes ticks again: use `out`": lake and revised,
         "`lake` needs `state`: without it a second run could not know what the first released": lake and not job.kept,
     }
     for why, given in refused.items():

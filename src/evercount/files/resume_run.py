@@ -60,7 +60,7 @@ def enter(job: Job, stream: Stream, state: State | None, publishes: bool, goes_o
     known = None if state is None else state.entry
     if job.ledger is None:
         if job.total is not None:
-            raise ParameterError("`total` needs `ledger`: the file that it is the total of")
+            raise ParameterError("`total` needs `ledger`: the file whose total it is")
         return Entered(known)
     ledger = _open(Path(job.ledger), job.total, stream.budget, publishes, cleanup)
     names = {entry.name for entry in ledger.entries}
@@ -296,7 +296,7 @@ def _check_first(job: Job) -> None:
     if schedule.start is None:
         raise ParameterError(
             "`start` is missing: the time at which the first tick begins, such as 2026-01-01. It is public and "
-            "does not follow from the events"
+            "must not follow from the events"
         )
     if (schedule.calendar or isinstance(period, str)) and not job.zone_given:
         what = f"ticks of {schedule.tick}" if schedule.calendar else f"periods of {period}"
@@ -326,7 +326,7 @@ def _continued(
             changes.append(f"{name} was {before!r} and is now {now!r}")
     if changes:
         raise ParameterError(
-            "this is another stream than the one in the state: " + "; ".join(changes) + ". Use the previous "
+            "this is not the stream in the state: " + "; ".join(changes) + ". Use the previous "
             f"parameters to continue it{changed_noise(known, declaration)}. A new stream is a successor with a later "
             "`start` and another `out`; `new_noise_stream` starts again with these and adds to the spent budget"
         )

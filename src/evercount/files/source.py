@@ -247,7 +247,7 @@ def open_source(
     if head == b"PAR1":
         return _parquet(link, shown, scratch)
     if head[:3] in (b"BZh", b"PK\x03") or head == b"\xfd7zX":
-        raise InputError(f"{shown} is compressed in a way that is not read here: use gzip or zstd, or pipe it in")
+        raise InputError(f"{shown} has a compression that is not supported: use gzip or zstd, or pipe it in")
     compression: Compression = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "none")
     source = _text(Source(link, shown, "csv", compression, (), (), delimiter), json_lines)
     if compression == "gzip":  # DuckDB reads bytes that do not have the checksum as if nothing were wrong
@@ -363,7 +363,7 @@ def _column(pa: Any, name: str, column: Any) -> Any:
     """A column of pandas as Arrow has it. Objects are taken for what they are, never for what the first of them are."""
     if str(column.dtype).startswith("period"):  # Arrow would take them for numbers
         raise InputError(
-            f"the column {name!r} of {FRAME_NAME} holds periods ({column.dtype}): make times of them, as in "
+            f"the column {name!r} of {FRAME_NAME} holds periods ({column.dtype}): convert them to times, as in "
             f"frame[{name!r}] = frame[{name!r}].dt.to_timestamp()"
         )
     if column.dtype == object:
@@ -387,7 +387,7 @@ def _objects(name: str, column: Any) -> Any:
         if not gone and (isinstance(value, bool) or not isinstance(value, str | int | datetime)):
             raise InputError(
                 f"the column {name!r} of {FRAME_NAME} holds objects: row {number} (from 0) is {value!r:.80} "
-                f"({type(value).__name__}). Make it one type, as in frame[{name!r}] = frame[{name!r}].astype(str)"
+                f"({type(value).__name__}). Convert it to one type, as in frame[{name!r}] = frame[{name!r}].astype(str)"
             )
         texts.append(None if gone else value.isoformat() if isinstance(value, datetime) else str(value))
     return column.__class__(texts, dtype=object)

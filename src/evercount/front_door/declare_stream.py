@@ -98,8 +98,8 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         time: Column with the time of an event.
         every: Tick length: 15m, 1h; 1d and 1w by the calendar of `zone`.
         start: Start of the first tick, ISO 8601.
-        zone: Zone of days, weeks and times without offset (UTC, but days and weeks need one).
-        late: Rows whose tick is closed: drop, count in the next tick, or revise (files that only grow).
+        zone: Time zone of days, weeks and times without offset (default: UTC; days and weeks need one).
+        late: Rows whose tick is closed: drop, next (count in the next tick), or revise (files that only grow).
         wait: How long after its end a tick is closed, such as 12h, for rows that come late (default: 0s).
         revise_for: With `late` revise: for how many ticks each number is published again.
         query: count, histogram (`key`), discovered-keys (`key`), rollup (`rollup`), sum or quantiles (`value`),
@@ -132,7 +132,7 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         factorization: How noise is correlated, or best: the least error.
         views: Publish this view, repeatable: per-tick, running, last-24, per-day, per-week, quantile-0.5. The output
             shows the first one; each of the others has a file next to it.
-        postprocess: nonnegative, integer, or both with a comma: what the views show is made so (single ticks, where no
+        postprocess: nonnegative, integer, or both with a comma: what the views show is made so (or single ticks, if no
             view is named).
         name: Name of the stream, for charts and for streams.toml.
 
@@ -272,7 +272,7 @@ def _query(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         asked[parameter] = keys_of(given["keys"], given["key"], bool(given["rollup"]))
     if given["weights"] is not None:
         if not {"max_keys_per_event", "weights"} <= known.keys():
-            raise ParameterError(f"`weights` are of the keys of a histogram; `query` {name} has none")
+            raise ParameterError(f"`weights` are for the keys of a histogram; `query` {name} has none")
         asked["weights"] = weights_of(given["weights"])
     return name, asked
 

@@ -144,7 +144,7 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
     follows from `start`, `every`, `end` and the clock, never from the events.
 
     With `state`, call it again later with more events: ticks that have ended since are added, with the same noise
-    stream, each once, also if the program was killed in between. Without `state` (and without `out`) every call is a
+    stream, each once, even if the program was killed in between. Without `state` (and without `out`) every call is a
     new stream and spends its budget again.
 
     Args:
@@ -155,25 +155,25 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
             standard output.
         state: State file (default: next to the output). Secret.
         end: Release no tick that ends after this.
-        now: Take this for the present time (default: the clock).
-        delimiter: Between the columns of a CSV (default: a comma).
+        now: Use this as the present time (default: the clock).
+        delimiter: Separator of the columns of a CSV (default: a comma).
         skip_bad: Leave bad rows out.
         rejects: Write all bad and all late rows to this private file.
-        check: Look at options, files and state; publish nothing.
+        check: Check options, files and state; publish nothing.
         new_noise_stream: Start again with new noise over the same data; the budgets add up.
         db: Store that keeps the stream in place of a state file, and that `evercount serve --read-only` shows: an
-            SQLite file or postgresql://… One spending; files are exports of it.
-        renew: When the horizon is complete, the next run goes on from there with a new stream, with new noise.
+            SQLite file or postgresql://… The budget is spent once; files are exports of the store.
+        renew: When the horizon is complete, the next run goes on from there with a new stream and new noise.
         carry_totals: With `renew`: running totals go on from the last published ones, and the errors add up.
         ledger: Ledger file of all streams over the same events: the stream is entered, or refused.
-        total: ε,δ of a new ledger that all its streams keep together, such as 1,1e-6.
+        total: ε,δ that all streams of a new ledger keep together, such as 1,1e-6.
         plot: Chart of all releases: .png, .svg or .pdf.
         add_keys: File with keys that join from the next tick on, as in `keys`: no history, their own noise, no new
             budget. Keys that are there already are left alone. Do not choose them by looking at the events.
-        remove_keys: File with keys that are not shown any more from the next tick on.
+        remove_keys: File with keys that are no longer shown from the next tick on.
         full_digits: All digits in the output, instead of as many as the error allows.
-        notes: Public remarks on ticks, each as FIRST,LAST,TEXT, such as "2026-03-05,2026-03-06,reporting system down":
-            a column of the output, and in charts. Write nothing that you know from the events only.
+        notes: Public notes on ticks, each as FIRST,LAST,TEXT, such as "2026-03-05,2026-03-06,reporting system down":
+            a column of the output, and in charts. Write nothing that you know only from the events.
         lake: Table that gets each released tick once: delta:FOLDER or iceberg:FOLDER/namespace.table.
         secret: The secret of a new stream. None draws one; one secret serves one stream only.
         progress: Called with what is being done, how many ticks are done, and of how many.
@@ -181,7 +181,7 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
 
     Returns:
         All ticks of the stream so far: tick, start, cell, value, std, low and high. `to_pandas`, `to_polars`,
-        `to_arrow`, `to_csv` and `plot` give it away; `views` has the other views.
+        `to_arrow`, `to_csv` and `plot` export it; `views` has the other views.
 
     Raises:
         ParameterError: An option is missing, or does not go with the others or with the state.
@@ -211,14 +211,14 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
 def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declared]) -> ViewPlan:
     """Which error will the numbers have? The std of each view, with every noise that a stream may have.
 
-    Nothing is counted and nothing is spent: it follows from the declaration alone. Columns of the data may be left out.
+    Nothing is counted and nothing is spent: it follows from the declaration alone. Columns of the data may be omitted.
 
     Args:
         declaration: The stream, instead of the options of `declare`.
         options: Those of `declare`: `every`, `epsilon`, `views` and so on.
 
     Returns:
-        A table: the noise that is chosen first, then the others. `to_pandas` and `to_polars` give it away.
+        A table: the noise that is chosen first, then the others. `to_pandas` and `to_polars` export it.
 
     Raises:
         ParameterError: An option is missing or not legal, or the query has no views.
@@ -251,7 +251,7 @@ def _notes(given: Any) -> tuple[Any, ...]:
     for one in [given] if isinstance(given, str) else given or ():
         parts = one.split(",", 2) if isinstance(one, str) else tuple(one)
         if len(parts) != 3:
-            raise ParameterError(f"`notes` are FIRST,LAST,TEXT, such as 2026-03-05,2026-03-06,late, not {one!r:.80}")
+            raise ParameterError(f"`notes` are FIRST,LAST,TEXT, such as 2026-03-05,2026-03-06,late, got {one!r:.80}")
         first, last, text = (str(part).strip() for part in parts)
         notes.append(NewMark(first=first, last=last, text=text))
     return tuple(notes)
@@ -262,5 +262,5 @@ def _total(total: Any) -> tuple[float, float]:
     try:
         epsilon, delta = map(float, total.split(",") if isinstance(total, str) else total)
     except (TypeError, ValueError):
-        raise ParameterError(f"`total` is epsilon and delta, such as 1,1e-6, not {total!r:.80}") from None
+        raise ParameterError(f"`total` is epsilon and delta, such as 1,1e-6, got {total!r:.80}") from None
     return epsilon, delta

@@ -34,7 +34,7 @@ Message = TypeVar("Message")
 class OneMessage(NoiseOwner, ABC, Generic[Message]):
     """A client that answers once: what the clients of all forms share.
 
-    A second call with another value is refused, and so are copies, also by a fork: the same randomness on two values
+    A second call with another value is refused, and so are copies, even by a fork: the same randomness on two values
     would reveal their difference. The key is derived from the secret and `declared`, a text of the public plan: one
     secret gives clients of different plans independent randomness. While a client lives, a second one of the same
     secret, plan and kind of loss is refused in this process; other processes are not seen, so give each person a
@@ -249,7 +249,7 @@ class LocalServer(MessageServer):
 
     def estimate(self) -> LocalEstimate:
         if not self.accepted:
-            raise InputError("no message was accepted yet: there is nothing to estimate")
+            raise InputError("no message has been accepted yet: there is nothing to estimate")
         return make_estimate(self.plan, self._sums, self.accepted)
 
     def poison_bound(self) -> float:

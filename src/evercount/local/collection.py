@@ -61,7 +61,7 @@ class Collection:
         """The public parameters of the chosen form."""
         if self.form == "hierarchical":
             if self.delta:
-                raise ParameterError(f"the hierarchical form has no delta: leave it out, got {self.delta!r}")
+                raise ParameterError(f"the hierarchical form has no delta: omit it, got {self.delta!r}")
             return HierarchyPlan(self.epsilon, 64 if self.buckets is None else self.buckets)
         if self.delta is None or self.n is None:
             raise ParameterError(f"the form {self.form!r} needs delta and n")

@@ -131,7 +131,7 @@ class GenProtServer(MessageServer):
             message: What the client sent.
 
         Raises:
-            MessageRejected: The number or the message is none that a client of this plan sends.
+            MessageRejected: The number or the message is not one that a client of this plan sends.
         """
         super().add((number, message))
 
@@ -152,7 +152,7 @@ class GenProtServer(MessageServer):
         Returns:
             The bound; divided by the number of accepted messages it is the share of one of them.
 
-        **Guarantee.** For every client number and message, also where the sender chose both. Every candidate lies in
+        **Guarantee.** For every client number and message, even where the sender chose both. Every candidate lies in
         the ball of radius `reach`, because `candidate` replaces others by zeros. So the sum moves by at most 2·reach,
         the mean vector by 2·reach·radius/(κ·accepted) with κ = moments[0], and x̂[t] is a linear function of it with
         the row t of `LocalEstimate.rows`: Cauchy and Schwarz. Zeros cost an estimate nothing: less than 2^−40 for a
@@ -166,7 +166,7 @@ class GenProtServer(MessageServer):
     def estimate(self) -> LocalEstimate:
         """The estimate from all accepted messages: unbiased for rule="best", nearly so for rule="paper"."""
         if not self.accepted:
-            raise InputError("no message was accepted yet: there is nothing to estimate")
+            raise InputError("no message has been accepted yet: there is nothing to estimate")
         plan = self.plan
         mean, variance = plan.moments
         vector = plan.centre + plan.radius * self._sums[:-1] / (mean * self.accepted)

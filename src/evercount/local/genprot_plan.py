@@ -65,7 +65,7 @@ class GenProtPlan:
     def __post_init__(self) -> None:
         check_name("rule of GenProt", self.rule, get_args(Rule))
         if not isinstance(self.seed, str) or not self.seed:
-            raise ParameterError("the public seed must be a nonempty text")
+            raise ParameterError("the public seed must be a nonempty string")
         try:
             self.seed.encode()
         except UnicodeEncodeError:

@@ -195,7 +195,7 @@ class HierarchyServer(MessageServer):
     def estimate(self) -> HierarchyEstimate:
         """The distribution of all accepted values; needs a message of every level."""
         if not self._counts.all():
-            raise InputError("no message of some level was accepted yet: there is nothing to estimate")
+            raise InputError("no message of some level has been accepted yet: there is nothing to estimate")
         nodes = [
             hadamard(self._coefficients(level).astype(np.float64)) * (self.plan.correction / count)
             for level, count in enumerate(self._counts.tolist(), 1)

@@ -66,7 +66,7 @@ def build_noise(
         raise ParameterError(f"the query declares a sensitivity of {sensitivity}: it must be positive")
     norm = sensitivity * (1 + SIGMA_TOLERANCE)
     if part is not None and isinstance(factorization, Periods):
-        raise ParameterError("a part of the cells has no noise of periods")
+        raise ParameterError("a part of the cells cannot have noise of periods")
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
     most = 2 * budget.noise_multiplier() * norm / grid
     reserved, limit = _numeric_price(factorization, most, cells, budget, horizon, touched)
@@ -85,7 +85,7 @@ def build_noise(
     stream: NoiseStream
     if names is not None:
         if isinstance(factorization, Periods):
-            raise ParameterError(f"unlisted keys have no noise of {factorization.name!r}: omit it")
+            raise ParameterError(f"unlisted keys cannot have noise of {factorization.name!r}: omit the factorization")
         engine = ONE_BY_ONE if isinstance(factorization, Fresh) else factorization
         if state is None:
             stream = NamedNoise(engine, scale, key, names, limit, reserved)

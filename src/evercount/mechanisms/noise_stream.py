@@ -80,7 +80,7 @@ class NoiseStream(ABC):
 
     def further_cells(self, first_cell: int, cells: int) -> NoiseStream:
         """The noise of further cells, numbered from `first_cell` on, under the same key, from tick 1 on."""
-        raise ParameterError("the noise of this stream cannot be joined by cells: no other cell has noise of its kind")
+        raise ParameterError("cells cannot join this stream: no other cell has noise of its kind")
 
     @abstractmethod
     def dump(self) -> dict[str, Any]:

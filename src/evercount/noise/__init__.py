@@ -1,4 +1,4 @@
-"""The only room where randomness is drawn: exact normals from a secret."""
+"""The only place where randomness is drawn: exact normals from a secret."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class ExactLaplace:
         rate = np.broadcast_to(np.asarray(rates, dtype=np.float64), rows.shape)
         if rate.size and not LEAST_RATE <= rate.min() <= rate.max() <= LARGEST_RATE:
             raise ParameterError(
-                f"the rates of Laplace noise must lie between 2^-36 and 64, not {float(rate.min())!r} to "
+                f"the rates of Laplace noise must lie between 2^-36 and 64, got {float(rate.min())!r} to "
                 f"{float(rate.max())!r}"
             )
         out = np.empty((len(rows), cells), np.int64)

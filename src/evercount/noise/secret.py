@@ -141,7 +141,7 @@ class Secret:
             ParameterError: The label is empty or no text.
         """
         if not isinstance(label, str) or not label:
-            raise ParameterError(f"a label must be a nonempty text, not {label!r}")
+            raise ParameterError(f"a label must be a nonempty string, got {label!r}")
         digest = hashlib.blake2b(label.encode(), digest_size=_KEY_BYTES, key=self.__key, person=_DERIVE_PERSON)
         return Secret._of(digest.digest())
 

@@ -116,7 +116,7 @@ class Plan:
         ticks: the number of ticks over which the mechanisms are compared.
         outputs: the number of published numbers per tick.
         squared_sensitivity: S of the query for this budget's unit.
-        lower_bound: what no worst std with Gaussian noise is below; NaN where nothing is known.
+        lower_bound: no worst std with Gaussian noise is below this; NaN where none is known.
         guarantee: the promise in one sentence.
         rows: one for each mechanism, best first.
         shares: the std of outputs over the largest one, where outputs differ: by the first label of each size.

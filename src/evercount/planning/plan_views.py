@@ -87,7 +87,7 @@ def shares_sentence(shares: dict[str, float]) -> str:
     if not shares:
         return ""
     less = {label: share for label, share in shares.items() if share < 1}
-    told = "of others, as a part of it: " + ", ".join(f"{label} {share:.3g}" for label, share in less.items())
+    told = "others have this fraction of it: " + ", ".join(f"{label} {share:.3g}" for label, share in less.items())
     if len(less) > MOST_NAMED:
         told = f"others have as little as {min(less.values()):.3g} of it"
     return f"The table is about the number with the largest error; {told}."
@@ -374,5 +374,5 @@ def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], que
     for each in found:
         name = f"{each.name} (chosen)" if each.chosen else each.name
         rows.append([name, f"{each.delta:g}", *(f"{std:.2f}" for std in each.stds), f"{each.above:.1%}"])
-    told = "above the least: than any factorization with Gaussian noise can have, as is certified."
+    told = "above the least: the certified least that any factorization with Gaussian noise can have."
     return "\n".join([*aligned(rows), told])

@@ -55,7 +55,7 @@ def dp_event(what: Budget | Costed) -> Any:
 
 
 def cost_of_pld(pld: Any, delta: float, **promise: Any) -> Cost:
-    """What a mechanism costs of which `dp_accounting` has the privacy loss distribution: for a `Ledger`.
+    """What a mechanism costs, from its privacy loss distribution in `dp_accounting`: for a `Ledger`.
 
     **Guarantee.** The cost is Gaussian noise of the least μ found whose profile is above that of the distribution at
     every ε, and a leak for the mass at infinity: composed with others it is never charged less than the distribution
@@ -80,7 +80,7 @@ def cost_of_pld(pld: Any, delta: float, **promise: Any) -> Cost:
         last *= 2
     leak = infinite + LEAST_TAIL
     if not leak < delta:
-        raise ParameterError(f"the distribution has {infinite:.3g} at infinity, and rounding: delta must be larger")
+        raise ParameterError(f"the distribution has {infinite:.3g} at infinity, plus rounding: delta must be larger")
     epsilons = np.linspace(0.0, last, GRID)
     # δ falls with ε: what it is at one value, Gaussian noise must have at the next
     needed = (np.asarray(pld.get_delta_for_epsilon(epsilons[:-1])) - infinite) / (1 - leak) * (1 + 1e-9)
@@ -147,7 +147,7 @@ def exact_privacy_profile(what: Budget | Costed, *, epsilon: float | None = None
     0.2876
     """
     if (epsilon is None) == (delta is None):
-        raise ParameterError("give epsilon, to learn delta, or delta, to learn epsilon: one of them")
+        raise ParameterError("give either epsilon, to get delta, or delta, to get epsilon")
     cost = _cost_of(what, "a privacy profile")
     own = cost.budget.epsilon
     if epsilon is not None:
@@ -173,9 +173,7 @@ def exact_privacy_profile(what: Budget | Costed, *, epsilon: float | None = None
 def _cost_of(what: Budget | Costed, name: str) -> Cost:
     cost = Cost(what, 0.0) if isinstance(what, Budget) else getattr(what, "cost", None)
     if not isinstance(cost, Cost):
-        raise ParameterError(f"{name} is that of a Budget or a Stream, not of {type(what).__name__}")
+        raise ParameterError(f"{name} needs a Budget or a Stream, not {type(what).__name__}")
     if cost.leak is None:
-        raise ParameterError(
-            f"{name} is that of known noise, and of this cost only the promise is known: {cost.budget!r}"
-        )
+        raise ParameterError(f"{name} needs known noise, but of this cost only the promise is known: {cost.budget!r}")
     return cost

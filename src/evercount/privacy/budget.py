@@ -53,9 +53,9 @@ class Budget:
             last two for ε < 1 only.
         unit: What is protected: one "event", or everything under one "user" id, of which the caps below say how much
             is counted. Caps hold per user id and period; what is beyond them is dropped.
-        max_events: The most events that are counted of one user id.
-        max_per_tick: The most events that are counted of one user id in one tick, the first ones.
-        max_ticks: In how many ticks one user id counts: the first in which an event of it came.
+        max_events: The most events that are counted for one user id.
+        max_per_tick: The most events that are counted for one user id in one tick, the first ones.
+        max_ticks: In how many ticks one user id counts: the first ones in which it has an event.
         period: What one user id does in one period is protected, rather than all it ever does: a number of ticks, or
             where ticks have times a calendar length such as "1d", "1w" or "4w", counted from the stream's start.
             None: the whole stream is one period.
@@ -118,7 +118,7 @@ class Budget:
         if isinstance(self.period, int):
             object.__setattr__(self, "period_ticks", self.period)
         elif self.period is None and self.period_ticks is not None:
-            raise ParameterError("period_ticks says how long a period is, and there is no period: leave it out")
+            raise ParameterError("period_ticks says how long a period is, but there is no period: omit it")
 
     @property
     def caps(self) -> tuple[int | None, int | None, int | None]:
@@ -268,7 +268,7 @@ class Budget:
         """
         reserved = check_number("numeric_delta", numeric_delta)
         if reserved < 0:
-            raise ParameterError(f"numeric_delta must not be negative, not {numeric_delta!r}.")
+            raise ParameterError(f"numeric_delta must not be negative, got {numeric_delta!r}")
         if reserved >= self.delta:
             raise ParameterError(
                 f"the numerical error needs delta {reserved!r} and the budget has {self.delta!r}: nothing is left for "

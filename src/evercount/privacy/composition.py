@@ -61,9 +61,9 @@ class Cost:
 
     def __post_init__(self) -> None:
         if not isinstance(self.budget, Budget):
-            raise ParameterError(f"a cost is that of a Budget, not {type(self.budget).__name__}.")
+            raise ParameterError(f"a cost needs a Budget, got {type(self.budget).__name__}")
         if self.during is not None and not isinstance(self.during, TimeRange):
-            raise ParameterError(f"the time range of a cost is a TimeRange, not {type(self.during).__name__}.")
+            raise ParameterError(f"the time range of a cost must be a TimeRange, got {type(self.during).__name__}")
         if self.leak is not None:
             object.__setattr__(self, "leak", check_number("leak", self.leak))
             if self.leak or not self.budget.pure:
@@ -71,7 +71,7 @@ class Cost:
         elif self.budget.pure:
             object.__setattr__(self, "leak", 0.0)
         if not 0 <= check_number("unseen", self.unseen) <= (self.leak or 0.0):
-            raise ParameterError(f"unseen is a part of the leak {self.leak!r}, not {self.unseen!r}.")
+            raise ParameterError(f"unseen is a part of the leak {self.leak!r}, got {self.unseen!r}")
 
     @property
     def span(self) -> TimeRange | None:
@@ -146,7 +146,7 @@ class Cost:
             The cost.
 
         Raises:
-            ParameterError: Other fields than a cost has.
+            ParameterError: The fields are not those of a cost.
         """
         if not isinstance(data, dict) or set(data) != {"budget", "leak", "during", "unseen"}:
             raise ParameterError("a cost is a mapping of budget, leak, during and unseen.")
@@ -177,7 +177,7 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
         ParameterError: no costs, costs about different units, deltas that add up to 1 or more and no proof of less, or
             a `delta` at which nothing is proved.
 
-    **Guarantee.** All releases of all streams together are (epsilon, delta)-DP, also where inputs depend on earlier
+    **Guarantee.** All releases of all streams together are (epsilon, delta)-DP, even where inputs depend on earlier
     releases: `composition.proof.md`, sections 5 and 8. Assumes that the streams themselves were chosen without looking
     at releases; where they were, a total that was fixed before holds (`Ledger`), and a number stated afterwards does
     not. Tests: `tests/privacy/test_privacy_together.py`, test_the_stated_promise_is_never_below_the_truth, and
@@ -359,5 +359,5 @@ def check_one_unit(costs: Sequence[Cost]) -> None:
     if len(periods) > 1:
         raise ParameterError(
             f"persons are protected in different periods, {' and '.join(sorted(periods))}: one week of the first meets "
-            "two of the second. Streams add up where their starts are a whole number of periods apart."
+            "two of the second. They can be added only if their starts are a whole number of periods apart."
         )

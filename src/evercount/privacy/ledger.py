@@ -61,7 +61,7 @@ class Ledger:
     All entries are Gaussian noise within half of δ, or their promises add up to no more than ε and half of δ. One entry
     alone may take everything.
 
-    **Guarantee.** The streams of all entries together are (total.epsilon, total.delta)-DP, also where they run side by
+    **Guarantee.** The streams of all entries together are (total.epsilon, total.delta)-DP, even where they run side by
     side and where inputs, and number, kind and budget of the streams, depend on earlier releases. Assumes that each
     stream keeps its `Cost`, and that everything released about these events is in this ledger. Streams over disjoint
     time ranges share the total only where a unit can be in both. Proof: `composition.proof.md`, sections 7 and 8.
@@ -115,13 +115,13 @@ class Ledger:
         if not file.records:
             if asked is None:
                 file.path.unlink()  # an empty file that this call has made
-                raise ParameterError(f"there is no ledger at {file.path}: give its total to start one.")
+                raise ParameterError(f"there is no ledger at {file.path}: give its total to start one")
             file.begin({"total": asked.to_dict(), "plain": None})
             return asked
         try:
             total = Budget.from_dict(file.records[0]["total"])
             if file.records[0]["plain"] is not None:
-                raise ParameterError("it has a part for pure streams alone, by which no version decides any more")
+                raise ParameterError("it has a separate part for pure streams, which no version supports any more")
             self._entries = tuple(Entry(one["name"], Cost.from_dict(one["cost"])) for one in file.records[1:])
         except (EvercountError, KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the ledger {file.path} is damaged or was changed: {error}") from error
@@ -130,7 +130,7 @@ class Ledger:
         return total
 
     def close(self) -> None:
-        """Give the file's lock back; this object spends no more."""
+        """Release the lock of the file; this object spends no more."""
         if self._file is not None:
             self._file.close()
 
@@ -238,12 +238,12 @@ class Ledger:
     def _check_fits(self, entry: Entry) -> None:
         name, earlier = entry.name, [one.cost for one in self._entries]
         if not isinstance(name, str) or not name:
-            raise ParameterError(f"an entry needs a name, not {name!r}.")
+            raise ParameterError(f"an entry needs a name, got {name!r}")
         if any(one.name == name for one in self._entries):
             raise ParameterError(
                 f"the ledger already has an entry {name!r}. A stream that has spent continues from its snapshot with "
                 "Stream.restore, which spends nothing; if it was lost before its first release, start again with a new "
-                "secret, which spends again. Anything else takes a name of its own."
+                "secret, which spends again. Anything else needs a name of its own."
             )
         check_one_unit([Cost(self.total), *earlier, entry.cost])
         if not self._filter.admits([*earlier, entry.cost]):
@@ -253,7 +253,7 @@ class Ledger:
         """The largest cost that still fits as a single cost: Gaussian noise, or ε of pure privacy.
 
         Args:
-            pure: Whether it shall have δ = 0, as it always has where the total is pure.
+            pure: Whether it must have δ = 0, as it always does where the total is pure.
             during: The time range of the stream (`StreamDeclaration.during`); None: it may meet every event.
 
         Returns:
@@ -272,9 +272,9 @@ class Ledger:
         kinds = (True,) if total.pure else (True, False)
         rests = (self._filter.remaining(earlier, pure, cost.during) for pure in kinds)
         left = ", or ".join(_spoken(rest) for rest in rests if rest is not None)
-        rest = f"Left is at most {left}." if left else "Nothing is left."
+        rest = f"What is left: at most {left}." if left else "Nothing is left."
         return (
-            f"{entry.name!r} needs {_spoken(cost)}; with the {len(earlier)} entries so far that exceeds the parts of "
+            f"{entry.name!r} needs {_spoken(cost)}; with all entries so far ({len(earlier)}) that exceeds the parts of "
             f"epsilon={total.epsilon:g}, delta={total.delta:g}. {rest}"
         )
 

@@ -13,7 +13,7 @@ Tampering that is detected when the file is opened again:
 
 With a key the links and the head are keyed BLAKE2b, and nobody without the key can make a line, a link or a head.
 Without a key they are plain hashes: they show accidents and careless edits, not somebody who computes all hashes again.
-What is never noticed: an older ledger and its older head that are put back together, in place, or both removed. Keep
+What is not detected: an older ledger and its older head that are put back together, in place, or both removed. Keep
 the head where a restore does not bring it back (`head=`), as for a store.
 
 A crash. A line is written and synced first, then the head. A crash before the line is complete leaves a piece without
@@ -96,7 +96,7 @@ class LedgerFile:
             ) from None
         here, there = os.fstat(self._handle), self.path.stat()
         if (here.st_ino, here.st_dev) != (there.st_ino, there.st_dev):
-            raise StoreError(f"the ledger {self.path} was replaced at this moment: open it again")
+            raise StoreError(f"the ledger {self.path} was replaced while it was being opened: open it again")
 
     # -- the chain ---------------------------------------------------------------------------------------------------
 

@@ -45,10 +45,10 @@ class TimeRange:
     def __post_init__(self) -> None:
         whole = [self.start] if self.end is None else [self.start, self.end]
         if any(isinstance(one, bool) or not isinstance(one, int) for one in whole) or whole != sorted(set(whole)):
-            raise ParameterError(f"a time range goes from a start to a later end, not {self.start!r} to {self.end!r}")
+            raise ParameterError(f"a time range goes from a start to a later end, got {self.start!r} to {self.end!r}")
         texts = (self.ticks, self.periods, self.chain)
         if not all(isinstance(text, str) for text in texts) or not self.ticks:
-            raise ParameterError(f"ticks, periods and chain are texts, not {texts!r}")
+            raise ParameterError(f"ticks, periods and chain are strings, got {texts!r}")
 
     @property
     def key(self) -> list[Any]:

@@ -65,7 +65,7 @@ def check_distinct(what: str, given: Sequence[Any]) -> None:
     """Refuse public names of which one is there twice."""
     if len(set(given)) < len(given):
         twice = Counter(given).most_common(1)[0][0]
-        raise ParameterError(f"{what} must be distinct; {twice!r:.120} is there twice")
+        raise ParameterError(f"{what} must be distinct; {twice!r:.120} occurs twice")
 
 
 def public_names(what: str, given: Any, legal: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def public_names(what: str, given: Any, legal: tuple[str, ...] = ()) -> tuple[st
 
     A set is refused: its order is another one in the next process, and so would be the cells."""
     if isinstance(given, str | bytes | Mapping | set | frozenset) or not isinstance(given, Iterable):
-        raise ParameterError(f"{what}s must be a list of texts, not {given!r:.80}.")
+        raise ParameterError(f"{what}s must be a list of strings, got {given!r:.80}")
     names = tuple(name if name in legal else check_public_text(f"the {what}", name) for name in given)
     if not names:
         raise ParameterError(f"there must be at least one {what}")
@@ -194,7 +194,7 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
 
     @property
     def monotone(self) -> bool:
-        """Whether no published number can truly fall from one tick to the next."""
+        """Whether no published number can decrease from one tick to the next."""
         return False
 
     @property
@@ -297,7 +297,7 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
             return np.empty((0, self.cells), np.int64)
         if array.shape[1:] != (self.cells,) or not np.issubdtype(array.dtype, np.integer):
             raise InputError(
-                f"totals are whole numbers of the shape (ticks, {self.cells}), not {array.shape} of {array.dtype}"
+                f"totals are whole numbers of the shape (ticks, {self.cells}), got {array.shape} of {array.dtype}"
             )
         if array.dtype == np.uint64 and int(array.max()) >= 2**63:
             raise InputError("totals must fit 63 bits")

@@ -255,7 +255,7 @@ def count_keys(events: Any) -> Counter[str]:
     more: Counter[str] = Counter()
     for place, (key, number) in enumerate(events.items()):
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number <= LARGEST_TOTAL:
-            raise EventRefused(place, f"must have a whole number of events from 0 to 2^53, not {number!r:.80}")
+            raise EventRefused(place, f"must have a whole number of events from 0 to 2^53, got {number!r:.80}")
         if number:
             more[normal_key(place, key)] += int(number)
     return more
@@ -264,7 +264,7 @@ def count_keys(events: Any) -> Counter[str]:
 def normal_key(number: int, key: Any) -> str:
     """The key of event `number` in composed form, or EventRefused."""
     if not isinstance(key, str):
-        raise EventRefused(number, f"is not a key: a key is a text, not {type(key).__name__}")
+        raise EventRefused(number, f"is not a key: a key is a string, got {type(key).__name__}")
     normal, wrong = _checked(key)
     if wrong is not None:
         raise EventRefused(number, f"has a key that {wrong}")

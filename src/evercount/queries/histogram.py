@@ -82,7 +82,7 @@ class Histogram(PowerQuery[FloatArray]):
             self._keys = _checked_keys(keys, unknown == OTHER)
             known = len(self._keys)
         if len(added) and self._keys is None:
-            raise ParameterError("keys that are numbers cannot be joined by others: list them by name")
+            raise ParameterError("other keys cannot join keys that are numbers: list the keys by name")
         self._added = _checked_keys([*(self._keys or ()), *added], unknown == OTHER)[known:] if len(added) else ()
         self._known = known
         self._other = known if unknown == OTHER else -1
@@ -216,7 +216,7 @@ class Histogram(PowerQuery[FloatArray]):
         for key, sign in signs.items():
             if isinstance(key, bool) or not isinstance(key, Integral if self._keys is None else str):
                 wanted = "a whole number" if self._keys is None else "a string"
-                raise EventRefused(number, f"is not a key: a key is {wanted}, not {key!r:.80} ({type(key).__name__})")
+                raise EventRefused(number, f"is not a key: a key is {wanted}, got {key!r:.80} ({type(key).__name__})")
             if self._keys is not None:
                 cell = self._cell_of.get(key, self._other)
             else:

@@ -72,7 +72,7 @@ class UserQuery(PowerQuery):
             else:
                 raise EventRefused(number, "must be a pair (user, key)")
             if not isinstance(user, str) or not 0 < len(user) <= LONGEST_USER:
-                raise EventRefused(number, f"has no user, who is a text of 1 to {LONGEST_USER} characters")
+                raise EventRefused(number, f"has no user, which is a string of 1 to {LONGEST_USER} characters")
             if not isinstance(key, str) or key not in self._legal:
                 raise EventRefused(number, f"has the key {key!r:.80}, which is not in the public list")
             pairs.append((user, key))

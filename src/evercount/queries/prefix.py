@@ -60,7 +60,7 @@ def register_encoder(name: str) -> Callable[[Registered], Registered]:
 
     def register(function: Registered) -> Registered:
         if not callable(function):
-            raise ParameterError(f"an encoder is a function, not {function!r:.80}.")
+            raise ParameterError(f"an encoder is a function, got {function!r:.80}")
         known = _ENCODERS.get(name)
         if known is not None and known is not function and (_path(known) != _path(function) or "<" in _path(function)):
             raise ParameterError(
@@ -129,7 +129,7 @@ class PrefixQuery(Query):
             )
         self._function = _ENCODERS[encode] if isinstance(encode, str) else encode
         if not callable(self._function):
-            raise ParameterError(f"encode must be a function or the name of a registered one, not {encode!r:.80}.")
+            raise ParameterError(f"encode must be a function or the name of a registered one, got {encode!r:.80}")
         self.cells = check_count("cells", cells)
         require_fits(self.cells, "this query", "Use fewer cells.")
         if not isinstance(sensitivity, Mapping) or not sensitivity:

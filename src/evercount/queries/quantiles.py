@@ -62,7 +62,7 @@ class Quantiles(TreeQuery):
             raise ParameterError(f"bins must be a power of two from 2 to {MOST_BINS}, got {bins}")
         self.width = (self.high - self.low) / self.bins
         if not max(abs(self.low), abs(self.high)) < self.width * 2**40:
-            raise ParameterError(f"doubles cannot tell {bins} bins from {low} to {high} apart: shift the range to 0")
+            raise ParameterError(f"doubles cannot tell {bins} bins from {low} to {high} apart: move the range nearer 0")
         self.height = self.bins.bit_length() - 1
         children = tuple((2,) * (1 << level) for level in range(self.height))
         self.tree = ConsistentTree(children, check_weights(weights, self.height + 1, "level from the top", least=0))

@@ -47,7 +47,7 @@ def _events(tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """How rows of a table become events. Every door that reads rows asks for this."""
+    """How rows of a table become events. Every interface that reads rows asks for this."""
 
     columns: tuple[str, ...] = ()
     """Which columns an event needs besides its time: "key", "value", "user", or "levels" (one for each level)."""
@@ -158,7 +158,7 @@ class Sensitivities(ABC):
         this. Proof: `mechanisms/laplace_noise.proof.md`, lemma 3. Queries that do not declare it are refused under δ =
         0. Test: tests/mechanisms/test_laplace_stream.py::test_l1_sensitivity_by_enumeration.
         """
-        raise ParameterError(f"{type(self).__name__} declares no l1 sensitivity, as delta=0 needs: use a small delta")
+        raise ParameterError(f"{type(self).__name__} declares no l1 sensitivity, which delta=0 needs: use delta > 0")
 
 
 def bounded(what: Literal["ticks", "events"], budget: Budget, horizon: int | None) -> int:

@@ -105,9 +105,9 @@ def cap_per_user(
     changes: UserState = {}
     for number, (user, event) in enumerate(events):
         if not isinstance(user, str):  # 7 and "7" would be one user before a snapshot and two after it
-            raise EventRefused(number, f"has a user who must be a string, not {type(user).__name__}")
+            raise EventRefused(number, f"has a user that must be a string, got {type(user).__name__}")
         if not user:
-            raise EventRefused(number, "has an empty user, which names nobody: leave it out")
+            raise EventRefused(number, "has an empty user, which names nobody: omit it")
         used = changes.get(user) or state.get(user, NOTHING)
         room = caps.room(used, tick)
         counts = room is None or room > 0

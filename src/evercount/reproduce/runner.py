@@ -51,7 +51,7 @@ def run_items(
 ) -> list[dict[str, Any]]:
     """Run the named items into folders under `out` and write README.md, the index."""
     if repetitions is not None and repetitions < 2:
-        raise ParameterError(f"repetitions must be at least 2, not {repetitions}")
+        raise ParameterError(f"repetitions must be at least 2, got {repetitions}")
     items = choose(names)
     out.mkdir(parents=True, exist_ok=True)
     for item in items:

@@ -48,7 +48,7 @@ class NewToken:
     """A token as an admin asks for it."""
 
     role: Role
-    label: Annotated[str, Field(max_length=200, description="a text of at most 200 characters")] = ""
+    label: Annotated[str, Field(max_length=200, description="a string of at most 200 characters")] = ""
 
 
 class Access:
@@ -163,7 +163,7 @@ async def read_body(request: Request, most: int) -> bytes:
                 break
         else:
             return bytes(body)
-    raise Problem(413, "TooLarge", f"a body has at most {most} bytes")
+    raise Problem(413, "TooLarge", f"the body of a request has at most {most} bytes")
 
 
 VARIABLE = "EVERCOUNT_ADMIN_TOKEN"

@@ -85,7 +85,7 @@ class PlanQueue:
                 raise _busy()
             if list(self._places.values()).count(client) >= self.most_per_client:
                 message = f"{self.most_per_client} plans of this client are being computed or waiting"
-                remedy = "Wait for one of them, or end its request."
+                remedy = "Wait for one of them, or cancel its request."
                 raise Problem(429, "TooManyRequests", message, remedy, retry=RETRY_SECONDS)
             if len(self._places) >= self.most:
                 raise _busy("too many plans are waiting to be computed", "Try again.")
@@ -135,10 +135,10 @@ class Asked(BaseModel):
     view: str | None = Field(
         None, max_length=40, description="running, per-tick, last-24, per-day, per-week or quantile-0.5"
     )
-    cell: list[str] = Field([], max_length=50, description="labels of cells; all without it")
-    minus: str | None = Field(None, max_length=1000, description="a cell that is subtracted from the one cell")
-    minus_stream: str | None = Field(None, max_length=64, description="the stream of `minus`, where it is another")
-    limit: int = Field(1000, ge=1, le=1000, description="the most spans")
+    cell: list[str] = Field([], max_length=50, description="labels of cells (default: all)")
+    minus: str | None = Field(None, max_length=1000, description="the label of a cell to subtract from `cell`")
+    minus_stream: str | None = Field(None, max_length=64, description="the stream of `minus`, if it is another one")
+    limit: int = Field(1000, ge=1, le=1000, description="how many spans at most")
 
 
 def read_view(
@@ -172,7 +172,7 @@ def _read_view(
     if len(asked.cell) != 1:
         raise ParameterError("a comparison needs one cell and one minus")
     if name == RUNNING and any(store.carried(one.id) for one in (live, other) if one is not None):
-        raise ParameterError("running totals that go on from another stream are not compared: compare another view")
+        raise ParameterError("running totals that go on from another stream cannot be compared: compare another view")
     if other is None:
         both = _outputs(live, (*asked.cell, asked.minus))
         view = _view(store, live, name, both, asked.limit, numbers).compare(asked.cell[0], asked.minus)

@@ -103,9 +103,9 @@ class Requests:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         by = ["method", "route", "status"]
-        meaning = "Requests by route and status, without accepted batches."
+        meaning = "Requests by route and status, except accepted batches."
         self._requests = Counter("evercount_requests", meaning, by, registry=self._registry)
-        meaning = "Duration of requests, without accepted batches."
+        meaning = "Duration of requests, except accepted batches."
         self._seconds = Histogram("evercount_request_seconds", meaning, buckets=BUCKETS, registry=self._registry)
         ProcessCollector(registry=self._registry)
         self._latest: deque[float] = deque(maxlen=REMEMBERED)
@@ -139,8 +139,8 @@ REMEDIES: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.Conflict, 409, "Use another name or another Idempotency-Key."),
     (CatchingUp, 503, "Send the same batch again after Retry-After seconds; /readyz says when all is caught up."),
     (errors.Busy, 503, "Send fewer, larger batches, and try again after a second."),
-    (errors.StreamStopped, 503, "The operator finds the reason in the log of the service."),
-    (StoreError, 503, "Send the same request again; if it keeps failing, the operator finds the reason in the log."),
+    (errors.StreamStopped, 503, "The operator can find the reason in the log of the service."),
+    (StoreError, 503, "Send the same request again; if it keeps failing, the operator can find the reason in the log."),
     (errors.HorizonReached, 409, "Declare a new stream for what comes later."),
     (errors.BudgetExceeded, 409, "Declare it with a smaller budget; the operator may raise the cap of the store."),
     (errors.AlreadyReleased, 409, "Read the release; a closed tick does not change."),
@@ -209,7 +209,7 @@ def describe(error: Exception) -> Json:
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("unexpected %s\n%s", type(error).__name__, frames)  # its text could hold data, so it is omitted
     return answer(
-        500, "InternalError", "the service failed unexpectedly", "Try again; the operator finds the place in the log."
+        500, "InternalError", "the service failed unexpectedly", "Try again; the operator can find this in the log."
     )
 
 

@@ -82,7 +82,7 @@ def _read_objects(
         if len(fields) != 1 or next(iter(fields)) not in PAYLOADS:
             raise InputError(
                 f"event {number} (from 0) must hold its content under one of {', '.join(PAYLOADS)}, "
-                "and besides it at most 'user' and 'time'"
+                "and otherwise only 'user' and 'time'"
             )
         payloads.extend(fields.values())
         if per_user:
@@ -109,7 +109,7 @@ def _named_user(query: Query, number: int, item: Any) -> dict[str, Any]:
         fields = dict(zip(("user", "key"), pair, strict=False)) if len(pair) <= 2 else {}
     if fields.keys() != ({"user", "key"} if keyed else {"user"}):
         wanted = "'user' and 'key'" if keyed else "'user'"
-        raise InputError(f"event {number} (from 0) must hold {wanted}, and besides at most 'time'")
+        raise InputError(f"event {number} (from 0) must hold {wanted}, and otherwise only 'time'")
     user = _user(number, fields["user"])
     return {"event": [user, fields["key"]] if keyed else user, **time}
 
@@ -117,7 +117,7 @@ def _named_user(query: Query, number: int, item: Any) -> dict[str, Any]:
 def _user(number: int, user: Any) -> str:
     if not isinstance(user, str) or not 0 < len(user) <= LONGEST_USER:
         raise InputError(
-            f"event {number} (from 0) needs 'user', a text of 1 to {LONGEST_USER} characters: "
+            f"event {number} (from 0) needs 'user', a string of 1 to {LONGEST_USER} characters: "
             "this stream protects or counts users"
         )
     # two spellings of one name would be two users, each with events of their own

@@ -67,14 +67,14 @@ def add_administration(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/tokens", tags=["administration"])
     async def list_tokens(request: Request) -> Response:
-        """The tokens, without the tokens themselves (admin)."""
+        """The ids, roles and labels of the tokens, not the tokens themselves (admin)."""
         service.access.require(request)
         tokens = await service.read(read_tokens, service.store)
         return Json({"tokens": [{"id": t.id, "role": t.role, "label": t.label, "created": t.created} for t in tokens]})
 
     @app.post("/v1/tokens", tags=["administration"], status_code=201, openapi_extra=openapi.TOKEN)
     async def make_token(request: Request) -> Response:
-        """A new token (admin); the answer is the only time that it is shown."""
+        """Make a token (admin). It is shown only once, in this answer."""
         service.access.require(request)
         new = NewToken(**await service.read_json(request))
         if new.label:
@@ -85,7 +85,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
 
     @app.delete("/v1/tokens/{number}", tags=["administration"])
     async def delete_token(request: Request, number: int = PathParameter(..., ge=1, le=2**31 - 1)) -> Response:
-        """Take a token back (admin)."""
+        """Revoke a token (admin)."""
         service.access.require(request)
         gone = await service.write(lambda: remove_token(service.store, number))
         await service.read(service.access.reload)
@@ -112,7 +112,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/clock", tags=["administration"])
     async def accept_clock(request: Request) -> Response:
-        """Agree with the time as it is, after the clock jumped ahead (admin). The ticks it ended are then closed."""
+        """Confirm the present time after the clock jumped ahead (admin). The ticks that have ended are then closed."""
         service.access.require(request)
         return Json(await service.write(service.accept_clock))
 
@@ -133,7 +133,7 @@ READ_AT_ONCE = 1 << 15  # bytes of a body that is read where it arrives: quicker
 def add_streams(app: FastAPI, service: Service) -> None:
     @app.get("/v1/streams", tags=["streams"])
     async def list_streams(request: Request) -> Response:
-        """All streams; without a token the public ones. With the ledger: what these spend together."""
+        """All streams; without a token only the public ones. With the ledger: what these spend together."""
         role = service.access.role(request)
         known: list[AnyStream] = [*service.store.streams.values(), *service.store.ended.values()]
         seen = [live for live in known if role or live.declaration.public]
@@ -208,7 +208,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/streams/{name}/open", tags=["streams"])
     async def open_history(request: Request, name: Name) -> Response:
-        """Close the ticks of a stream with a past start from now on (write): its history is sent, or there is none."""
+        """Start the clock of a stream that starts in the past (write): its history has been sent, or there is none."""
         service.access.require(request, "write")
         live = service.find(name)
         return Json(await service.write(lambda: service.facts(service.store.open_history(live.name))))
@@ -237,7 +237,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
 class PageAsked(Asked):
     """A page of releases, or a view."""
 
-    limit: int = Field(200, ge=1, le=1000, description="the most releases, or spans of a view")
+    limit: int = Field(200, ge=1, le=1000, description="how many releases, or spans of a view, at most")
     after: int = Field(0, ge=0, le=LARGEST_TICK, description="releases of later ticks only")
     first_cell: int = Field(0, ge=0, le=2**31 - 1, description="the first cell that is shown, from 0")
     cells: int = Field(CELLS_PER_PAGE, ge=1, le=10_000, description="how many cells are shown")

@@ -257,7 +257,7 @@ def _released(job: ShardJob, blocks: Iterable[TickTotals | TickEvents], part: ra
     """What a stream of these cells shows when it has released the blocks, in tables of a bounded size, as Arrow."""
     declaration, secret = job.declaration, run_secret(job.run)
     if proof_of(secret) != job.proof:
-        raise ParameterError("this executor has another secret than the driver: give both the same")
+        raise ParameterError("this executor and the driver have different secrets: give both the same")
     stream, schedule = declaration.build(secret=secret, part=part), declaration.schedule
     before, made = np.empty((0, len(stream.labels))), declaration.view_postprocess
     try:

@@ -321,7 +321,7 @@ def _is_text(events: DataFrame, name: str, legal: Any, what: str) -> bool:
 
 def _key(events: DataFrame, name: str) -> str:
     """SQL: a key or a user as a text."""
-    _is_text(events, name, KEY_TYPES, "a key is a text or a whole number")
+    _is_text(events, name, KEY_TYPES, "a key is a string or a whole number")
     return f"CAST({_quoted(name)} AS STRING)"
 
 
@@ -354,8 +354,8 @@ def instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Col
         exact = seconds
     else:
         raise InputError(
-            f"the column {name!r} is of type {kind.simpleString()}; a time is a TIMESTAMP, a DATE, a text in ISO 8601 "
-            "or a number of seconds since 1970"
+            f"the column {name!r} is of type {kind.simpleString()}; a time is a TIMESTAMP, a DATE, a string in ISO "
+            "8601 or a number of seconds since 1970"
         )
     return wall.alias("wall"), exact.alias("exact")
 

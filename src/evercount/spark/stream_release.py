@@ -83,7 +83,7 @@ def release_stream(
     Args:
         events: a streaming DataFrame with the columns of the declaration. A reader of files must have the option
             maxFileAge, and give times in texts (JSON, CSV) as string.
-        declaration: the stream, the same as for every other door.
+        declaration: the stream, the same as for every other interface.
         store: an open store, or its place: an SQLite file or a PostgreSQL URL.
         checkpoint: the folder in which Spark keeps what it has read. One checkpoint serves one stream.
         clock: the instant now.
@@ -93,14 +93,14 @@ def release_stream(
         new_checkpoint: whether a checkpoint may be new although the store was fed from another one before. Say so
             only if the source holds no event that was counted already.
         lake: a Delta or Iceberg table, delta:FOLDER or iceberg:FOLDER/namespace.table, that gets every released tick
-            once: what it lacks is appended after the round, also what an earlier round could not append.
+            once: what it lacks is appended after the round, with what an earlier round could not append.
         say: called with a line for each micro-batch and for the round. They count rows exactly, so they are for the
             operator and not for publication.
 
     Returns:
         What was released.
 
-    **Guarantee.** The ticks are released by the same engine as through every other door, each once
+    **Guarantee.** The ticks are released by the same engine as by every other interface, each once
     (`store/writer.py`), and every event is counted once: Spark delivers a micro-batch again under the same number
     until it is committed, and the store counts a number once (`store/accept_totals.py`). A checkpoint with batches
     that the store lacks is refused before a tick closes. Assumption: the source gives the same events for the same
@@ -137,7 +137,7 @@ def release_stream(
         ticks = fed.close_due(now)
         if lake is not None:
             append_released(opened, declaration.name, lake)
-        what = f"ticks {ticks[0]} to {ticks[-1]} released" if ticks else "no tick had ended"
+        what = f"ticks {ticks[0]} to {ticks[-1]} released" if ticks else "no tick has ended"
         say(f"{what}; {fed.due(clock())} behind the clock")
         return StreamOutcome(ticks, round_.batches, fed.finished, dict(round_.bad))
 

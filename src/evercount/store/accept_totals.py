@@ -240,7 +240,7 @@ def check_fed(declaration: StreamDeclaration, source: str) -> None:
     if query.people is not None and budget.caps[:2] != (None, None):
         raise ParameterError(
             f"{query.name!r} counts a user once, however many events there are, and {source} hands over each user once "
-            "a tick: leave max_events and max_per_tick out (max_ticks and period are served), or use `evercount "
+            "a tick: omit max_events and max_per_tick (max_ticks and period are supported), or use `evercount "
             "release`"
         )
 

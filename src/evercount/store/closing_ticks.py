@@ -222,11 +222,11 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
         if cut.shards != shards:
             raise Conflict(
                 f"stream {live.name!r} is kept in {cut.shards} shards, each with its own state, not in "
-                f"{shards}: say {cut.shards}, or leave the number out"
+                f"{shards}: say {cut.shards}, or omit the number"
             )
         return
     if live.closed:
-        raise Conflict(f"stream {live.name!r} began as a whole and cannot be cut now: leave the number of shards out")
+        raise Conflict(f"stream {live.name!r} began as a whole and cannot be cut now: omit the number of shards")
     if not can_be_cut(live.declaration.released_query):
         raise ParameterError(f"the cells of {live.declaration.query.name!r} cannot be cut into shards")
     with store.database.transaction() as connection:

@@ -155,7 +155,7 @@ class Group:
             earlier = None if mark is None else self.known.get(mark[:2])
             if mark is not None and earlier is not None:
                 if earlier.digest != mark[2]:
-                    reused = "this Idempotency-Key was used for another batch: take a new key for new events"
+                    reused = "this Idempotency-Key was used for another batch: use a new key for new events"
                     raise Conflict(reused, events=earlier.size)
                 return Accepted(batch.size, earlier.tick, repeated=True)
             live.check_open(self.now)

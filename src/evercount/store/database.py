@@ -65,11 +65,11 @@ def parse_url(place: str | Path) -> URL:
     kind = url.get_backend_name()
     if kind == "sqlite":
         if not url.database or url.database == ":memory:":
-            raise ParameterError("the store must be durable: give the path of a file, not an SQLite in memory")
+            raise ParameterError("the store must be durable: give the path of a file, not an SQLite database in memory")
         return URL.create("sqlite", database=str(Path(url.database).absolute()))
     if kind in ("postgresql", "postgres"):
         return url.set(drivername="postgresql+psycopg")
-    raise ParameterError(f"the database must be SQLite or PostgreSQL, not {kind!r:.40}")
+    raise ParameterError(f"the database must be SQLite or PostgreSQL, got {kind!r:.40}")
 
 
 WRITER_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON")

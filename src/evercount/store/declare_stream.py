@@ -80,7 +80,7 @@ def declare_stream(
                 cut_stream(store, known, shards)
             return known
         raise Conflict(
-            f"stream {declaration.name!r} is declared in another way, and a declared stream is immutable: its "
+            f"stream {declaration.name!r} was declared differently, and a declared stream is immutable: its "
             f"noise is calibrated to its declaration{changed_noise(known.declaration, declaration)}. Declare a new "
             "stream under another name: it is charged as a second one, or as a successor if it starts when this "
             "one is over (`evercount store retire --successor`)"

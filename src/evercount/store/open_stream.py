@@ -199,7 +199,7 @@ class LiveStream:
             return Placed({last: list(range(size))}, 0, {})
         schedule = self.declaration.schedule
         if schedule.manual:
-            raise InputError("the stream has a manual clock: events have no 'time', they count in the open tick")
+            raise InputError("the stream has a manual clock: omit 'time'; events count in the open tick")
         begin, end = schedule.start_of(first), schedule.start_of(last + 1)
         known = [moment for moment in times if moment is not None]
         if first == last and known and begin <= min(known) and max(known) < end:

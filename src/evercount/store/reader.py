@@ -218,7 +218,7 @@ def open_sealer(connection: Connection, key: bytes | None) -> Sealer:
     sealer, probe = Sealer(key, read_identity(connection)), bytes.fromhex(read_fact(connection, "probe") or "")
     encrypted = probe[:1] == b"\x01"
     if encrypted and not sealer.encrypted:
-        raise StoreError("the store is encrypted: give its key by EVERCOUNT_KEY_FILE or EVERCOUNT_KEY")
+        raise StoreError("the store is encrypted: give its key in EVERCOUNT_KEY_FILE or EVERCOUNT_KEY")
     if sealer.encrypted and not encrypted:
         raise StoreError(
             "a key is given, but the store was created without encryption: omit the key, or start a new store with it"

@@ -51,7 +51,7 @@ def default_path(database: Database) -> Path:
     try:
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     except RuntimeError:
-        raise StoreError(f"the head file has no place: this user has no home folder. {ANOTHER_PLACE}") from None
+        raise StoreError(f"no place for the head file: this user has no home folder. {ANOTHER_PLACE}") from None
     return state / "evercount" / f"{hashlib.blake2b(where.encode(), digest_size=12).hexdigest()}.head"
 
 

@@ -171,7 +171,7 @@ def next_name(name: str) -> str:
     numbered = NUMBERED.fullmatch(name)
     following = f"{name}-2" if numbered is None else f"{numbered[1]}{int(numbered[2]) + 1}"
     if len(following) > 64:
-        raise ParameterError(f"the name after {name!r} is too long: give one")
+        raise ParameterError(f"the next name after {name!r} is too long: give one")
     return following
 
 

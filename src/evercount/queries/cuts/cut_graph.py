@@ -129,7 +129,7 @@ class CutGraph:
         first = self._side("S", S)
         second = self._side("P", set(range(self.vertices)) - set(first) if P is None else P)
         if set(first) & set(second):
-            raise ParameterError(f"S and P must be disjoint, both have {sorted(set(first) & set(second))}")
+            raise ParameterError(f"S and P must be disjoint, both contain {sorted(set(first) & set(second))}")
         value = float(self.weights[np.ix_(first, second)].sum())
         return CutValue(value, self.std * sqrt(len(first) * len(second)))
 

@@ -142,7 +142,7 @@ class EdgeRules:
             except InputError as error:
                 raise ParameterError(f"initial_edges: {error}") from error
             if (u, v) in edges:
-                raise ParameterError(f"initial_edges: edge {number}, {tuple(event)!r}, is there twice")
+                raise ParameterError(f"initial_edges: edge {number}, {tuple(event)!r}, occurs twice")
             edges[u, v] = weight
             degree.update((u, v))
             if self.max_degree is not None and max(degree[u], degree[v]) > self.max_degree:
@@ -163,10 +163,10 @@ class EdgeRules:
             old = now.get((u, v), state.edges.get((u, v)))
             comes, goes = weight > 0 and old is None, weight < 0 and old is not None
             if self.stream == "insert" and not comes:
-                again = "inserts an edge for the second time; leave it out or use ignore-duplicates"
+                again = "inserts an edge for the second time; omit it or use ignore-duplicates"
                 raise _refusal(number, event, again)
             if self.stream == "delete" and not goes:
-                raise _refusal(number, event, "deletes an edge that is not there; leave it out")
+                raise _refusal(number, event, "deletes an edge that is not there; omit it")
             full = False
             if limit is not None and (comes or goes or self.enforce_degree):
                 for vertex in (u, v):
@@ -208,7 +208,7 @@ class EdgeRules:
             if len(rest) > 1 or (not rest and largest > 1) or not 1 <= weight <= largest:
                 raise _refusal(number, event, f"needs (u, v, weight) with a weight in 1..{largest}")
         elif rest:
-            signs = "; a stream where edges come and go has stream='mixed'" if weight in (-1, 1) else ""
+            signs = "; where edges come and go, use stream='mixed'" if weight in (-1, 1) else ""
             raise _refusal(number, event, f"carries a weight where none belongs; give (u, v){signs}")
         return (min(u, v), max(u, v), -1 if goes else weight)
 

@@ -81,7 +81,7 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         if self.max_degree is not None:
             check_whole("max_degree", self.max_degree, 1, self.vertices - 1)
         elif self.enforce_degree:
-            raise ParameterError("enforce_degree needs max_degree: say which degree is to be enforced")
+            raise ParameterError("enforce_degree needs max_degree: give the degree to be enforced")
         mixed = self.stream == "mixed"
         if self.enforce_degree and (mixed or self.deletes):
             raise ParameterError(

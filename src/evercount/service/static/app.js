@@ -61,7 +61,7 @@ function message(title, text, ...extra) {
 function refused(error) {
   byId("stream-page").hidden = true;
   if (error.denied || error.status === 404) {
-    message(error.denied ? "No access" : "This stream is not here", sentence(error.message), openAccess());
+    message(error.denied ? "No access" : "Stream not found", sentence(error.message), openAccess());
     return;
   }
   const again = element("button", { type: "button", class: "primary" }, "Try again");
