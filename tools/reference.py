@@ -117,13 +117,13 @@ def described_api() -> FastAPI:
 
 def exit_codes_page() -> str:
     """The exit code of each kind of error."""
-    rows = {"0": ["done, also when there was nothing to do"], "130": ["stopped by Ctrl-C; nothing is half written"]}
+    rows = {"0": ["done, even when there was nothing to do"], "130": ["stopped by Ctrl-C; no file is half-written"]}
     for _, kind in inspect.getmembers(evercount.errors, inspect.isclass):
         if issubclass(kind, evercount.errors.EvercountError) and "exit_code" in vars(kind):
             meaning = one_line((kind.__doc__ or "").split("\n\n")[0])
             rows.setdefault(str(kind.exit_code), []).append(f"`{kind.__name__}`: {meaning}")
     table = [f"| {code} | {'<br>'.join(texts)} |" for code, texts in sorted(rows.items(), key=lambda row: int(row[0]))]
-    head = "One code for each kind of error; an error without a line of its own exits as its base in the tree below."
+    head = "One code for each kind of error; an error that is not listed has the code of its base in the tree below."
     tree = inspect.cleandoc(evercount.errors.__doc__ or "")
     return "\n".join(
         [
@@ -167,7 +167,7 @@ def metrics_page() -> str:
             WRITTEN,
             "",
             "`GET /metrics` of a service answers in the text format of Prometheus. It needs a token of any role; the",
-            "metrics that only an `admin` token gets move with single events or requests.",
+            "metrics that only an `admin` token gets change with single events or requests.",
             "",
             "| metric | type | labels | meaning | for |",
             "|---|---|---|---|---|",

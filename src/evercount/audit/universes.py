@@ -85,7 +85,7 @@ def whole_ticks(events: Sequence[Any], per_tick: int = 1) -> Universe:
     if not events:
         raise ParameterError("a universe needs at least one event")
     ticks = (tick for size in sizes for tick in product(range(len(events)), repeat=size))
-    known = _bounded(ticks, "take fewer of them, or fewer in a tick")
+    known = _bounded(ticks, "take fewer events, or a smaller per_tick")
     return _WholeTicks(known, (), merge=False, tick=lambda step: [events[n] for tick in step for n in tick])
 
 
@@ -117,7 +117,7 @@ def _rows_of_histogram(query: Histogram) -> Universe:
     if isinstance(parameters["keys"], int):
         raise ParameterError("rows have named keys: give the names of the histogram's keys")
     if parameters["max_keys_per_event"] != 1 or parameters["removals"]:
-        raise ParameterError("a row of a table names one key")
+        raise ParameterError("a row of a table names one key: rows have neither max_keys_per_event nor removals")
     return Universe(tuple(parameters["keys"]))
 
 

@@ -62,7 +62,7 @@ def replay(
     horizon: Horizon = "",
     factorization: Factorization = None,
     restarts: bool = Option(True, help="Stop the program halfway and continue it."),
-    examples: int | None = Option(None, help="Random neighbours to try, or 0. Default: 100; with Spark 4.", min=0),
+    examples: int | None = Option(None, help="Random neighbours to try, or 0. Default: 100 (with Spark: 4).", min=0),
     secret: RootSecret = None,
     json_output: Json = False,
 ) -> None:

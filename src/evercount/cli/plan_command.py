@@ -1,4 +1,4 @@
-"""`evercount plan`: which error will I get? Queries next to the lower bound, sparse-count next to plain counters."""
+"""`evercount plan`: how large errors will be. Queries next to the lower bound, sparse-count next to plain counters."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def plan(
     json_output: bool = Option(False, "--json", help="Print JSON instead of a table."),
     plot: Path | None = Option(None, help="Write a chart of error over time (PNG, SVG, PDF)."),
 ) -> None:
-    """Which error will I get? All mechanisms side by side, with the lower bound for Gaussian noise.
+    """How large will the error be? All mechanisms side by side, with the lower bound for Gaussian noise.
 
     Example: evercount plan --epsilon 0.5 --delta 1e-10 --horizon 2^16 --plot errors.png
 

@@ -31,8 +31,8 @@ def serve(
 ) -> None:
     """Serve streams over HTTP: events in, private releases out, with a live dashboard.
 
-    At the first start an admin token is written into a file for its owner only, unless EVERCOUNT_ADMIN_TOKEN is set.
-    Stops on Ctrl-C and SIGTERM.
+    At the first start an admin token is written to a file that only its owner can read, unless EVERCOUNT_ADMIN_TOKEN is
+    set. Stops on Ctrl-C and SIGTERM.
     """
     from evercount.declarations.cautions import cautions, published_line
     from evercount.declarations.schedule import SECOND, parse_length

@@ -131,7 +131,7 @@ def spark(
     follow: bool = Option(False, "--follow", help="Continue until the horizon or Ctrl-C."),
     pause: float = Option(1.0, min=0, help="Seconds between two rounds of --follow."),
     skip_bad: bool = Option(False, "--skip-bad", help="Leave out rows that are not events."),
-    new_checkpoint: bool = Option(False, "--new-checkpoint", help="The checkpoint is new, and so are all events."),
+    new_checkpoint: bool = Option(False, "--new-checkpoint", help="The checkpoint is new, with new events only."),
     key_file: KeyFile = None,
     head: Head = None,
     master: str | None = Option(None, help="Where Spark runs, such as local[4]."),

@@ -85,7 +85,9 @@ class LogAddress:
         if not known or not name or "/" in name or parts.fragment:
             raise ParameterError(f"not the address of a log: {example}")  # not quoted: it may hold a password
         if parts.scheme == "kafka" and "@" in parts.netloc:
-            raise ParameterError(f"a Kafka address names no user: use ?sasl.username=…&sasl.password=…; {example}")
+            raise ParameterError(
+                f"a Kafka address has no user before '@': use ?sasl.username=…&sasl.password=…; {example}"
+            )
         if len(dict(options)) < len(options):
             raise ParameterError("an option of the log's address is given twice")
         return cls(parts.scheme, parts.netloc, name, dict(options))

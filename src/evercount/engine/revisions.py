@@ -126,7 +126,9 @@ def check_revised(query: Query) -> None:
             "(histogram)"
         )
     if query.publishing.why_no_views is not None or query.publishing.weights is not None or query.publishing.own_ticks:
-        raise ParameterError(f"late = 'revise': {query.name!r} publishes no sums; publish the sum and the count")
+        raise ParameterError(
+            f"late = 'revise': {query.name!r} publishes no sums; for averages revise the sum and the count"
+        )
 
 
 class CellRange(_Derived):

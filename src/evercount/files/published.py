@@ -71,7 +71,9 @@ def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: S
     parts = []
     for table in tables:
         if table.as_of is not None:
-            raise ParameterError("a table of a lake gets each tick once, but this stream publishes ticks again")
+            raise ParameterError(
+                "a table of a lake gets each tick once, but this stream publishes ticks again: use files"
+            )
         if len(table.ticks) and table.ticks[-1] >= last:
             table = replace(table, notes=None)  # a note may be about a tick that is in the table already
             parts.append(_in_utc(arrow_table(table, arrow_schema(table, clock, {}))))

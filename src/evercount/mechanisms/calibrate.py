@@ -66,7 +66,7 @@ def build_noise(
         raise ParameterError(f"the query declares a sensitivity of {sensitivity}: it must be positive")
     norm = sensitivity * (1 + SIGMA_TOLERANCE)
     if part is not None and isinstance(factorization, Periods):
-        raise ParameterError("a part of the cells cannot have noise of periods")
+        raise ParameterError("a part of the cells cannot have noise of periods: choose another factorization")
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
     most = 2 * budget.noise_multiplier() * norm / grid
     reserved, limit = _numeric_price(factorization, most, cells, budget, horizon, touched)

@@ -121,7 +121,7 @@ class Ledger:
         try:
             total = Budget.from_dict(file.records[0]["total"])
             if file.records[0]["plain"] is not None:
-                raise ParameterError("it has a separate part for pure streams, which no version supports any more")
+                raise ParameterError("it has a separate part for pure streams, which is not supported")
             self._entries = tuple(Entry(one["name"], Cost.from_dict(one["cost"])) for one in file.records[1:])
         except (EvercountError, KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the ledger {file.path} is damaged or was changed: {error}") from error

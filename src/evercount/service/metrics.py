@@ -32,9 +32,9 @@ def public_metrics(
     released numbers of public streams; nothing of it depends on an event or on a request otherwise. Test:
     `tests/service/test_service_neighbours.py::test_neighbours_look_alike_from_outside`.
     """
-    yield InfoMetricFamily("evercount_build", "The version that runs.", {"version": version})
+    yield InfoMetricFamily("evercount_build", "The running version.", {"version": version})
     yield GaugeMetricFamily("evercount_uptime_seconds", "Seconds since the start.", round(uptime))
-    yield GaugeMetricFamily("evercount_healthy", "1 while the store can be written.", healthy)
+    yield GaugeMetricFamily("evercount_healthy", "1 while the store can be written to.", healthy)
     yield GaugeMetricFamily("evercount_ready", "1 while every stream is up to date.", ready)
     yield GaugeMetricFamily("evercount_clock_skew_seconds", "How far the clock was set ahead.", round(skew))
     yield GaugeMetricFamily("evercount_streams_open", "Streams that take events.", opened)

@@ -101,7 +101,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz", tags=["administration"])
     async def ready(request: Request) -> Response:
-        """200 when every stream is up to date; 503 while ticks that were missed are closed, or the clock is in doubt.
+        """200 when every stream is up to date; 503 while missed ticks are being closed, or the clock is in doubt.
 
         With a token it says how many ticks each stream has to close.
         """

@@ -222,7 +222,7 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
         if cut.shards != shards:
             raise Conflict(
                 f"stream {live.name!r} is kept in {cut.shards} shards, each with its own state, not in "
-                f"{shards}: say {cut.shards}, or omit the number"
+                f"{shards}: give {cut.shards} shards, or omit the number"
             )
         return
     if live.closed:
