@@ -23,7 +23,7 @@ from evercount.engine import take_views
 from evercount.engine.build import LAST, PER_TICK, RUNNING, Names, view_width
 from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
-from evercount.engine.revisions import by_day, with_revisions_left
+from evercount.engine.revisions import by_day
 from evercount.engine.stream import Stream
 from evercount.engine.views import View
 from evercount.engine.write_table import postprocess_table
@@ -87,7 +87,8 @@ def view_table(view: View, name: str, schedule: Schedule, postprocess: Names = (
     else:
         value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), LEVEL))
         table = table_of(view.last, starts, (match[1],), [value, np.full_like(value, np.nan), low, high], begin)
-    return with_revisions_left(table, view)
+    newest = view._errors.newest(view.last)
+    return table if newest is None else replace(table, as_of=newest[0], left=newest[1])
 
 
 def all_of_view(releases: Releases, name: str, schedule: Schedule, postprocess: Names = ()) -> ReleaseTable:

@@ -212,6 +212,10 @@ class ErrorModel:
         ones, roundings = np.ones(len(pairs)), self.factorization.roundings(earlier, later)
         return self._of_cell(noise**2, noise**2 * self._continuous, ones, roundings)
 
+    def newest(self, last: IntArray) -> tuple[IntArray, IntArray] | None:
+        """Where days are revised: the tick as of which each number is, and how often it will still be revised."""
+        return None
+
     @property
     def _continuous(self) -> float:
         """Variance of continuous Laplace noise over that of the discrete noise of a digit tree; 1 for other trees."""

@@ -211,6 +211,11 @@ class DayErrors(ErrorModel):
     def lag_of(self, day: IntArray) -> IntArray:
         return np.clip(self.released - day, 0, self.lags - 1)
 
+    def newest(self, last: IntArray) -> tuple[IntArray, IntArray]:
+        final = last + self.lags - 1
+        as_of = np.minimum(final, self.released)
+        return as_of, final - as_of
+
     def difference_errors(self, earlier: IntArray, later: IntArray) -> CellStd:
         """(std, errors) of the sum of one cell over days earlier+1 … later."""
         std, cell = self.cell_errors(np.arange(1, self.lags + 1))
@@ -339,13 +344,3 @@ def by_day(table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequen
         as_of=as_of[there],
         left=(lags - 1 - lag)[there],
     )
-
-
-def with_revisions_left(table: ReleaseTable, view: View) -> ReleaseTable:
-    """A view of newest numbers with the tick as of which each is, and how often it will still be revised."""
-    errors = view._errors
-    if not isinstance(errors, DayErrors):
-        return table
-    final = view.last + errors.lags - 1
-    as_of = np.minimum(final, errors.released)
-    return replace(table, as_of=as_of, left=final - as_of)

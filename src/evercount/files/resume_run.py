@@ -176,7 +176,7 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
         _finish_lake(job, state, stream, home)
     joined: list[str] = []
     if home is None or not renewing:  # the keys of a renewed stream of a store change with its next run
-        joined = stream.add_keys(job.add_keys)
+        joined = stream.add_keys(job.add_keys) if job.add_keys else []
         if home is not None:
             joined = home.change_keys(job) or joined
         elif hidden := [label for label in job.remove_keys if label not in stream.hidden_labels]:
