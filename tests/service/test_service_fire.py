@@ -63,7 +63,12 @@ def server() -> None:
             serve_once(life)
             os._exit(0)
         _, status = os.waitpid(child, 0)
-        print(json.dumps({"ended": status}), flush=True)
+        tell({"ended": status})
+
+
+def tell(answer: dict[str, Any]) -> None:
+    """One line of standard output, in one write: a kill finds it whole or not at all."""
+    os.write(1, (json.dumps(answer) + "\n").encode())
 
 
 def serve_once(life: dict[str, Any]) -> None:
@@ -104,9 +109,7 @@ def serve_once(life: dict[str, Any]) -> None:
     service = Service(store, admin=ADMIN)
     for table in life["streams"]:
         store.declare(StreamDeclaration.from_dict(table), service.clock.now(), Secret.from_hex(SECRET))
-    run(
-        service, "127.0.0.1", 0, lambda address: print(json.dumps({"address": address, "pid": os.getpid()}), flush=True)
-    )
+    run(service, "127.0.0.1", 0, lambda address: tell({"address": address, "pid": os.getpid()}))
 
 
 # -- the client ---------------------------------------------------------------------------------------------------
