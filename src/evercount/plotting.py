@@ -198,7 +198,7 @@ def chart_html(
     if not len(values):
         return f"<p>{escape(title)}: nothing is released yet.</p>"
     rows = "".join(
-        f"<tr><td>{escape(cell)}</td><td>{_shown(value)}</td><td>{_shown(a)} … {_shown(b)}</td></tr>"
+        f"<tr><td>{escape(cell)}</td><td>{_format(value)}</td><td>{_format(a)} … {_format(b)}</td></tr>"
         for cell, value, a, b in list(zip(cells, values[-1], low[-1], high[-1], strict=True))[:LISTED_CELLS]
         if np.isfinite(value)
     )
@@ -215,7 +215,7 @@ def chart_html(
     )
 
 
-def _shown(number: float) -> str:
+def _format(number: float) -> str:
     """A number as people write it: no exponents for large ones, four digits for small ones."""
     return f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
 

@@ -104,13 +104,13 @@ def _round(consumers: list[LogConsumer], waiting: int, metrics: Any) -> bool:
         if messages or ticks:
             every = sum(consumer.bad.values())
             aside = f", {every - bad} set aside because they are not events ({every} in all)" if every > bad else ""
-            released = f"; released {_named(ticks)}" if ticks else ""
+            released = f"; released {_name_ticks(ticks)}" if ticks else ""
             typer.echo(f"{name}: counted {messages} messages{aside}{released}", err=True)
         over.append(consumer.finished)
     return all(over)
 
 
-def _named(ticks: range) -> str:
+def _name_ticks(ticks: range) -> str:
     return f"tick {ticks[0]}" if len(ticks) == 1 else f"ticks {ticks[0]} to {ticks[-1]}"
 
 

@@ -203,7 +203,7 @@ def add_keys(
     from evercount.store.stream_life import join_keys
 
     with open_store(db, key_file, head) as opened:
-        live = _found(opened, stream)
+        live = _find(opened, stream)
         joined = join_keys(opened, stream, listed_keys(keys, live.declaration, "keys"))
         tick = live.open_tick
     if not joined:
@@ -226,13 +226,13 @@ def remove_keys(
     from evercount.store.stream_life import hide_keys
 
     with open_store(db, key_file, head) as opened:
-        live = _found(opened, stream)
+        live = _find(opened, stream)
         labels = [label_of(key) for key in listed_keys(keys, live.declaration, "keys")]
         hidden, tick = hide_keys(opened, stream, labels), live.open_tick
     typer.echo(f"no longer shown in {stream!r} from tick {tick} on: {', '.join(hidden) or 'no further key'}")
 
 
-def _found(opened: Store, stream: str) -> LiveStream:
+def _find(opened: Store, stream: str) -> LiveStream:
     from evercount._validate import check_name
 
     if not opened.name_is_spent(stream):
@@ -261,7 +261,7 @@ def note(
 
     with open_store(db, key_file, head) as opened:
         asked = NewMark(first=first, last=last, text=text, missing=cast(Any, missing))
-        made = mark_ticks(opened, stream, asked.on(opened.known(stream).declaration.schedule))
+        made = mark_ticks(opened, stream, asked.on(opened.find_any(stream).declaration.schedule))
     typer.echo(f"noted on ticks {made.first} to {made.last} of {stream}", err=True)
 
 

@@ -216,7 +216,7 @@ class Columns:
             )
 
     @model_serializer(mode="wrap")
-    def _named(self, write: Any) -> dict[str, Any]:
+    def _leave_out_empty(self, write: Any) -> dict[str, Any]:
         return {name: column for name, column in write(self).items() if column}
 
 

@@ -117,7 +117,7 @@ def _sorted(rows: Any, like: Any) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -127,7 +127,7 @@ def _told(what: str) -> Iterator[None]:
 class _Delta:
     def __init__(self, place: str) -> None:
         self._place, self._delta = place, library("deltalake", "Delta tables", "lake")
-        with _told(f"the Delta table {place} cannot be read"):
+        with _explained(f"the Delta table {place} cannot be read"):
             table = self._delta.DeltaTable
             self._table = table(place) if table.is_deltatable(place) else None
 
@@ -142,7 +142,7 @@ class _Delta:
     def append(self, writer: str, last: int, rows: Any, note: str) -> None:
         """Commit rows together with their last tick; fails if another commit of this writer came in between."""
         mark = self._delta.CommitProperties(app_transactions=[self._delta.Transaction(writer, last)])
-        with _told(f"the Delta table {self._place} cannot be written"):
+        with _explained(f"the Delta table {self._place} cannot be written"):
             if self._table is not None:
                 self._delta.write_deltalake(self._table, rows, mode="append", commit_properties=mark)
                 return
@@ -157,7 +157,7 @@ class _Iceberg:
         if not folder or self._name.count(".") != 1 or not all(self._name.split(".")):
             raise ParameterError(f"{place!r:.80} does not name an Iceberg table: {EXAMPLE}")
         self._place, root = place, Path(folder).absolute()
-        with _told(f"the Iceberg table {place} cannot be read"):
+        with _explained(f"the Iceberg table {place} cannot be read"):
             root.mkdir(parents=True, exist_ok=True)
             self._catalog = catalog("evercount", uri=f"sqlite:///{root}/catalog.db", warehouse=root.as_uri())
             self._table = self._catalog.load_table(self._name) if self._catalog.table_exists(self._name) else None
@@ -170,7 +170,7 @@ class _Iceberg:
         return self._table.scan(row_filter=f"tick = {tick}").to_arrow()
 
     def append(self, writer: str, last: int, rows: Any, note: str) -> None:
-        with _told(f"the Iceberg table {self._place} cannot be written"):
+        with _explained(f"the Iceberg table {self._place} cannot be written"):
             table = self._table
             if table is None:
                 self._catalog.create_namespace_if_not_exists(self._name.split(".")[0])

@@ -133,7 +133,7 @@ class ExactNoise:
         for draw in range(0, len(draws), rows):
             for cell in range(0, cells, width):
                 here = slice(draw, draw + rows), slice(cell, cell + width)
-                words, k = self._kept(counters(draws[here[0]], which[here[1]]))
+                words, k = self._first_kept(counters(draws[here[0]], which[here[1]]))
                 sign = 1 - 2 * (words.view(np.int8)[:, 24] & 1)  # the lowest byte of the last word
                 found: list[AnyArray] = [sign, k, words[:, 0], words[:, 1]]
                 for part, numbers in zip(vars(out[here]).values(), found, strict=True):
@@ -142,7 +142,7 @@ class ExactNoise:
             array.flags.writeable = False
         return out
 
-    def _kept(self, blocks: UIntArray) -> tuple[UIntArray, npt.NDArray[np.uint8]]:
+    def _first_kept(self, blocks: UIntArray) -> tuple[UIntArray, npt.NDArray[np.uint8]]:
         """Words and k of the first attempt that is kept, for each row of counters."""
         words, k, kept = self._attempt(blocks)
         left, attempt = (~kept).nonzero()[0], 1

@@ -199,10 +199,10 @@ class Resources:
         return asdict(self)
 
     def __str__(self) -> str:
-        memory, state = _shown(self.memory, BYTES), _shown(self.state, BYTES)
+        memory, state = _format(self.memory, BYTES), _format(self.state, BYTES)
         return (
             f"For {self.cells:,} cell{'s' * (self.cells > 1)}, about: memory of release {memory}, state on disk "
-            f"{state}, time per tick {_shown(self.seconds_per_tick, SECONDS)} on this machine."
+            f"{state}, time per tick {_format(self.seconds_per_tick, SECONDS)} on this machine."
         )
 
 
@@ -238,10 +238,10 @@ def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Reso
     return Resources(query.cells, memory, round(state * scale) + texts, seconds / ticks * scale)
 
 
-def _shown(number: float, units: dict[str, float]) -> str:
+def _format(number: float, units: dict[str, float]) -> str:
     """A number in the first unit that is not larger than it, else in the last, with two digits or more.
 
-    >>> _shown(900, BYTES), _shown(1.43e9, BYTES), _shown(0.0000154, SECONDS), _shown(2.5, SECONDS)
+    >>> _format(900, BYTES), _format(1.43e9, BYTES), _format(0.0000154, SECONDS), _format(2.5, SECONDS)
     ('900 B', '1.4 GB', '15 µs', '2.5 s')
     """
     unit = next((unit for unit, size in units.items() if number >= size), list(units)[-1])

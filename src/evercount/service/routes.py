@@ -170,7 +170,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
         deleted. With `successor` the same declaration goes on under that name, with a new secret: its budget is added.
         """
         service.access.require(request)
-        service.known(name)
+        service.find_any(name)
         return Json(await service.write(lambda: service.retire(name, reason, successor)))
 
     @app.post("/v1/streams/{name}/events", tags=["streams"], openapi_extra=openapi.EVENTS)

@@ -173,14 +173,14 @@ class Service:
         if self.writer.failing is not None:
             raise Problem(503, "Recovering", "the store is being loaded again", "Try again in a moment.", retry=2)
 
-    def known(self, name: str) -> AnyStream:
+    def find_any(self, name: str) -> AnyStream:
         if (known := self.look_up(name)) is None:
             raise Problem(404, "NotFound", "there is no such stream")
         return known
 
     def find(self, name: str) -> LiveStream:
         """The stream that takes events; Problem 404 where there is none, 410 where it is over."""
-        known = self.known(name)
+        known = self.find_any(name)
         if isinstance(known, EndedStream):
             onward = f" Send events to {known.successor!r}." if known.successor else ""
             raise Problem(410, "StreamEnded", f"the stream is {known.ending}: {known.reason}.{onward}")
@@ -195,7 +195,7 @@ class Service:
 
     def mark(self, name: str, data: Any) -> dict[str, Any]:
         """Keep a note on ticks, or declare them missing; called in the writer's thread."""
-        schedule = self.known(name).declaration.schedule
+        schedule = self.find_any(name).declaration.schedule
         return mark_ticks(self.store, name, NewMark(**data).on(schedule)).facts(schedule)
 
     def accept_clock(self) -> dict[str, Any]:

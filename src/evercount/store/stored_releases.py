@@ -209,7 +209,7 @@ class StoredReleases:
         outputs = range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
         if not outputs:
             return []
-        table, reached = self._shown(one, after, limit, until, labels, outputs)
+        table, reached = self._read_page(one, after, limit, until, labels, outputs)
         hashes = self.database.read(read_hashes, one.id, after, reached)
         return described(with_marks(table, marks, one.declaration.main_view), format_utc, hashes)
 
@@ -221,7 +221,7 @@ class StoredReleases:
             labels, marks = labels_of(connection, one), read_marks(connection, one.id)
         declaration, size, reached = one.declaration, max(1, NUMBERS_PER_TABLE // len(labels)), 0
         while True:
-            table, reached = self._shown(one, reached, size, until, labels, range(len(labels)))
+            table, reached = self._read_page(one, reached, size, until, labels, range(len(labels)))
             if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
                 known = len(declaration.query.labels)
                 table = among(table, [*table.cells[:known], *sorted(table.cells[known:])])
@@ -229,7 +229,7 @@ class StoredReleases:
             if reached >= until:
                 return
 
-    def _shown(
+    def _read_page(
         self, one: Known, after: int, limit: int, until: int, labels: Sequence[str], cells: range
     ) -> tuple[ReleaseTable, int]:
         """At most `limit` ticks, or spans of the view that is shown, after tick `after`; the tick that was reached."""

@@ -129,7 +129,7 @@ def mark_ticks(store: Store, name: str, mark: TickMark) -> TickMark:
     dropped, or counted once, in the next tick: `tick_marks.proof.md`. Tests:
     `tests/store/test_tick_marks.py::test_neighbours_stay_neighbours`, ::test_missing_ticks_count_nothing.
     """
-    live, known = store.streams.get(name), store.known(name)
+    live, known = store.streams.get(name), store.find_any(name)
     check_mark(known.declaration, mark)
     if mark in known.marks:
         return mark  # a retry
@@ -244,7 +244,7 @@ Then {successor!r} is declared in the same way, with a new secret, from tick 1 o
 
 
 def explain(store: Store, name: str, now: float, successor: str | None) -> str:
-    known = store.known(name)
+    known = store.find_any(name)
     text = EXPLANATION.format(name=name, guarantee=known.guarantee)
     if successor is None:
         return text
@@ -269,7 +269,7 @@ def retire_stream(
     `tests/store/test_store_retire.py::test_nothing_of_a_retired_stream_is_left_to_release`,
     `tests/store/test_store_retire.py::test_the_noise_of_a_retired_stream_is_never_used_again`.
     """
-    ended, known = store.ended.get(name), store.known(name)
+    ended, known = store.ended.get(name), store.find_any(name)
     if len(reason) > LONGEST_REASON:
         raise ParameterError(f"the reason has at most {LONGEST_REASON} characters")
     if reason:

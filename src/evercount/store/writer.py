@@ -160,7 +160,7 @@ class Store(Reading):
             live.waiting = None
         return live
 
-    def known(self, name: str) -> AnyStream:
+    def find_any(self, name: str) -> AnyStream:
         known = self.streams.get(name) or self.ended.get(name)
         if known is None:
             raise ParameterError(f"the store has no stream {name!r}")
@@ -168,7 +168,7 @@ class Store(Reading):
 
     def find(self, name: str) -> LiveStream:
         """The stream of that name that can go on; StreamStopped if it is over."""
-        known = None if name in self.heads.lost else self.known(name)
+        known = None if name in self.heads.lost else self.find_any(name)
         if not isinstance(known, LiveStream):
             raise StreamStopped(f"stream {name!r} has ended and takes no events")
         return known
