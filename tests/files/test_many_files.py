@@ -275,6 +275,7 @@ def test_json_summary_holds_public_facts(folder: Path) -> None:
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["released"], found["last_tick"], found["complete"], found["output"]) == (10, 10, True, "out.csv")
+    assert (found["epsilon"], found["delta"], found["shows"], found["noise_for"]) == (1, 0, "per-tick", ["per-tick"])
     assert found["guarantee"].startswith("All releases together")
     Path("log.csv").write_text("ts\n" + "2026-01-01T01:00:00\n" * 50)
     again = run("log.csv", *OPTIONS.split(), "--out", "out2.csv", "--json", "--horizon", "10")

@@ -144,19 +144,23 @@ class Outcome:
 
     def facts(self) -> dict[str, Any]:
         """The summary for programs. Public facts only: no number of rows."""
-        job, places = self.job, self.run.places
+        job, places, declared = self.job, self.run.places, self.job.declaration
         return {
             "checked": job.check,
             "released": self.released,
             "first_tick": self.run.first if self.released else None,
             "last_tick": self.last,
-            "horizon": job.declaration.horizon,
+            "horizon": declared.horizon,
             "complete": self.complete,
             "next_tick_ends": None if self.complete else self.next_end,
             "output": None if places.output is None else str(places.output),
             "state": str(places.state) if job.db is None else None,
             "kept": [str(path) for path in self.archived],
             "views": [str(path) for path in self.views],
+            "shows": declared.main_view,
+            "noise_for": list(declared.noise_for),
+            "epsilon": declared.budget.epsilon,
+            "delta": declared.budget.delta,
             "joined": list(self.run.joined),
             "guarantee": self.published.guarantee,
             "composed": self.run.composed,
