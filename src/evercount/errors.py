@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class EvercountError(Exception):
@@ -125,6 +126,7 @@ class HorizonReached(EvercountError):
     """A step past the declared horizon; the stream is unchanged."""
 
     exit_code = 4
+    table: Any = None  # of a run of files: what the stream has published, where a state alone keeps it
 
     def __init__(
         self,

@@ -237,6 +237,17 @@ def test_standard_output(folder: Path) -> None:
     }
 
 
+def test_standard_output_of_a_stream_that_is_over(folder: Path) -> None:
+    """A pipe that broke while the last ticks were printed gets them from the next run, which refuses further ticks."""
+    last = run("events.csv", "--quiet", out="-", state="s", horizon=6, end=at(6))
+    assert last.exit_code == 0, last.stderr
+    again = run("events.csv", "--quiet", out="-", state="s", horizon=6, end=at(7))
+    assert again.exit_code == 4
+    assert again.stdout == last.stdout
+    assert "released all 6 ticks" in again.stderr
+    assert run("events.csv", "--check", out="-", state="s", horizon=6, end=at(7)).stdout == ""
+
+
 def test_days_of_a_time_zone(folder: Path) -> None:
     Path("v.csv").write_text("ts\n2026-03-28T23:30:00\n2026-03-29T03:30:00\n2026-03-30T00:30:00+02:00\n")
     options = {"key": None, "keys": None, "zone": "Europe/Vienna", "every": "1d", "start": "2026-03-28"}

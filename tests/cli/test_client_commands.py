@@ -172,6 +172,11 @@ def test_push_sends_long_lines(service: tuple[Service, str], tmp_path: Path) -> 
     assert done.exit_code == 0, done.stderr
     close(url, "hidden")
     assert open_totals(running, "hidden") == [600]
+    file.write_text("".join(f'{{"value": {" " * size}2}}\n' for size in (900_000, 1_500_000)))
+    done = run(url, "push", "hidden", str(file))
+    assert done.exit_code == 0, done.stderr
+    close(url, "hidden")
+    assert open_totals(running, "hidden") == [604]
 
 
 def test_push_says_what_is_wrong(service: tuple[Service, str], tmp_path: Path) -> None:

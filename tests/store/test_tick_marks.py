@@ -125,6 +125,7 @@ def test_readers_see_notes_and_gaps(tmp_path: Path) -> None:
     for bad, why in (
         (TickMark(3, 2, "x"), "not ticks"),
         (TickMark(1, 1, ""), "needs text"),
+        (TickMark(1, 1, "x" * 501), "at most 500 characters"),
         (TickMark(61, 61, "x"), "60"),
     ):
         with pytest.raises(EvercountError, match=why):

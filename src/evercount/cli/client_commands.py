@@ -232,11 +232,12 @@ def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
     batch: list[str] = []
     size = 0
     for line in lines:
-        batch.append(line)
-        size += len(line.encode()) + 1
-        if len(batch) == EVENTS_OF_A_BATCH or size > BYTES_OF_A_BATCH:
+        length = len(line.encode()) + 1
+        if batch and (len(batch) == EVENTS_OF_A_BATCH or size + length > BYTES_OF_A_BATCH):
             yield batch
             batch, size = [], 0
+        batch.append(line)
+        size += length
     if batch:
         yield batch
 

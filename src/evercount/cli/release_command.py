@@ -19,7 +19,7 @@ from typer import Argument, Option
 
 from evercount.cli.options import choose_stream, progress_bar
 from evercount.engine.write_table import round_table
-from evercount.errors import ParameterError
+from evercount.errors import HorizonReached, ParameterError
 from evercount.front_door import release as release_data
 from evercount.front_door.declare_stream import Declared, declare, described_options
 from evercount.front_door.release_data import run
@@ -27,6 +27,7 @@ from evercount.front_door.release_data import run
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
     from evercount.declarations.streams_file import FilePlaces
+    from evercount.engine.release_table import ReleaseTable
 
 STREAMS = Path("streams.toml")  # where `evercount release NAME` looks for the stream NAME
 SPELLED = {"views": "view", "notes": "note"}  # options that are spelled otherwise than the parameter
@@ -120,6 +121,10 @@ def release(
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
             outcome = run(files, declaration, progress=tell, **given)
+    except HorizonReached as over:
+        if piped and not given["check"] and over.table is not None:
+            _print(over.table, given["full_digits"])
+        raise
     except KeyboardInterrupt:
         typer.echo("stopped: this run published nothing, or all of it; run it again to continue", err=True)
         raise typer.Exit(130) from None
@@ -130,12 +135,15 @@ def release(
     if outcome.bad > len(outcome.shown):
         typer.echo(f"skipped {outcome.bad} bad rows in all", err=True)
     if piped and not given["check"]:
-        table = outcome.table if given["full_digits"] else round_table(outcome.table)
-        typer.echo(table.to_csv(), nl=False)
+        _print(outcome.table, given["full_digits"])
     if json_output:
         typer.echo(json.dumps(outcome.facts(), indent=1))
     elif not quiet:
         typer.echo(as_options(outcome.summary()), err=True)
+
+
+def _print(table: ReleaseTable, full_digits: bool) -> None:
+    typer.echo((table if full_digits else round_table(table)).to_csv(), nl=False)
 
 
 def resolve_stream(

@@ -230,6 +230,7 @@ def offered_views(query: Query, schedule: Schedule, postprocess: Names) -> Names
 
 # -- what the operator says about ticks --------------------------------------------------------------------------------
 
+LONGEST_NOTE = 500
 DROP, NEXT = "drop", "next"  # what becomes of the events of a missing tick: nobody counts them, or the next tick does
 
 
@@ -262,7 +263,7 @@ class NewMark:
 
     first: Annotated[int | str, Field(description="the number of a tick, or a day or time in it")]
     last: Annotated[int | str | None, Field(description="as first; omit it for one tick")] = None
-    text: Annotated[str, Field(description="a public text")] = ""
+    text: Annotated[str, Field(description=f"a public text of at most {LONGEST_NOTE} characters")] = ""
     missing: Annotated[Literal["drop", "next"] | None, Field(description="drop, next or null")] = None
 
     def on(self, schedule: Schedule) -> TickMark:
@@ -283,6 +284,8 @@ def check_mark(declaration: StreamDeclaration, mark: TickMark) -> None:
         check_public_text("the note", mark.text)
     elif mark.missing is None:
         raise ParameterError("a note needs text")
+    if len(mark.text) > LONGEST_NOTE:
+        raise ParameterError(f"a note has at most {LONGEST_NOTE} characters")
 
 
 def tick_named(text: str, schedule: Schedule) -> int:

@@ -182,7 +182,12 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
         elif hidden := [label for label in job.remove_keys if label not in stream.hidden_labels]:
             stream.remove_keys(hidden)
     job = replace(job, declaration=declaration.with_query(stream.query))
-    first, stop = _due(job, stream)
+    try:
+        first, stop = _due(job, stream)
+    except HorizonReached as over:
+        if state is not None and home is None and job.out is None:  # nobody else has what was published
+            over.table = Published.of(job, stream, state.numbers, state.tables, _known_marks(state, home)).table()
+        raise
     if state is not None:
         state.closed.check(first, declaration.schedule)
     publishes = not job.check and stop > first
