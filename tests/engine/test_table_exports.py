@@ -48,6 +48,16 @@ def test_frames_hold_the_table(shown, kind: str) -> None:
         assert frame.attrs["evercount.noise"] == "exact"
 
 
+@BOTH
+def test_starts_without_a_schedule_are_whole_numbers(shown) -> None:
+    pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    starts = [1_000_000 * tick for tick in range(len(shown))]
+    table = shown.table(starts=starts)
+    wanted = table.columns()["start"].tolist()
+    assert table.to_pandas()["start"].tolist() == table.to_arrow()["start"].to_pylist() == wanted
+
+
 @pytest.mark.parametrize("name", ["pandas", "polars", "pyarrow"])
 def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, name, None)

@@ -160,6 +160,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[EvercountError]
         'weights must be a table such as {"north": 3}',
     ),
     "a view's number": (lambda: FRAME, {"views": 7}, ParameterError, "`views` must be a value such as"),
+    "views in a list": (
+        lambda: FRAME,
+        {"views": [["per-tick"]]},
+        ParameterError,
+        "a name in `views` must be a value such as .last-7., got list",
+    ),
+    "post-processing in a list": (
+        lambda: FRAME,
+        {"postprocess": [["integer"]]},
+        ParameterError,
+        "a name in `postprocess` must be a value such as .integer., got list",
+    ),
     "post-processing": (
         lambda: FRAME,
         {"postprocess": 1},

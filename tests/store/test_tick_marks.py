@@ -113,7 +113,7 @@ def test_events_that_move_are_there_for_those_that_come_later(tmp_path: Path) ->
     store.close()
 
 
-def test_readers_see_notes_and_gaps(tmp_path: Path) -> None:
+def test_readers_see_notes_and_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = declared(views=["per-tick", "per-week"], public=True)
     store = Store(tmp_path / "a.db")
     live = store.declare(one, START, SECRET)
@@ -127,11 +127,15 @@ def test_readers_see_notes_and_gaps(tmp_path: Path) -> None:
         (TickMark(1, 1, ""), "needs text"),
         (TickMark(1, 1, "x" * 501), "at most 500 characters"),
         (TickMark(61, 61, "x"), "60"),
+        (TickMark(1, 1, "x" * 501), "at most 500 characters"),
     ):
         with pytest.raises(EvercountError, match=why):
             mark_ticks(store, "flu", bad)
     assert mark_ticks(store, "flu", TickMark(5, 5, "reporting system down")) in live.marks  # a retry adds nothing
     assert len(live.marks) == 2
+    monkeypatch.setattr("evercount.declarations.view_names.MOST_NOTES", 2)  # each is looked at for every row
+    with pytest.raises(EvercountError, match="at most 2 notes"):
+        mark_ticks(store, "flu", TickMark(6, 6, "one more"))
     shown = store.read_releases(live)
     assert [len(tick["values"]) for tick in shown] == [1, 0, 0, 1, 1, 1, 1, 1, 1]
     assert [tick.get("note") for tick in shown[1:6]] == ["missing", "missing", None, "reporting system down", None]

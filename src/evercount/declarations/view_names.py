@@ -230,8 +230,8 @@ def offered_views(query: Query, schedule: Schedule, postprocess: Names) -> Names
 
 # -- what the operator says about ticks --------------------------------------------------------------------------------
 
-LONGEST_NOTE = 500
 DROP, NEXT = "drop", "next"  # what becomes of the events of a missing tick: nobody counts them, or the next tick does
+LONGEST_NOTE, MOST_NOTES = 500, 10_000
 
 
 @dataclass(frozen=True)
@@ -272,8 +272,8 @@ class NewMark:
         return TickMark(first, last, self.text.strip(), self.missing)
 
 
-def check_mark(declaration: StreamDeclaration, mark: TickMark) -> None:
-    """Refuse a remark that is not about ticks of the stream, or not a text for the public."""
+def check_mark(declaration: StreamDeclaration, mark: TickMark, number: int) -> None:
+    """Refuse a remark that is not about ticks of the stream, or not a text for the public; `number` are there."""
     horizon = declaration.horizon
     if not 1 <= mark.first <= mark.last <= (horizon or 2**40):
         raise ParameterError(
@@ -286,6 +286,8 @@ def check_mark(declaration: StreamDeclaration, mark: TickMark) -> None:
         raise ParameterError("a note needs text")
     if len(mark.text) > LONGEST_NOTE:
         raise ParameterError(f"a note has at most {LONGEST_NOTE} characters")
+    if number >= MOST_NOTES:
+        raise ParameterError(f"a stream has at most {MOST_NOTES:,} notes")
 
 
 def tick_named(text: str, schedule: Schedule) -> int:

@@ -27,7 +27,7 @@ from evercount.mechanisms.noise_stream import join_cells
 from evercount.queries.base import Query, V_co
 from evercount.queries.discovered_keys import RESERVED
 from evercount.queries.key_counts import KeyCounts, Thresholds
-from evercount.queries.rollup import SEPARATOR
+from evercount.queries.rollup import SEPARATOR, path_key
 from evercount.queries.sensitivities import protected_l1
 
 TICKS_AT_A_TIME = 32  # ticks whose noise is drawn together; a block that fails can be tried again
@@ -180,6 +180,11 @@ def add_keys(
     )
 
 
+def _in_rows(key: Any) -> str:
+    """A key as `Rows` lists it: what else has a label, such as a total, is none of these."""
+    return path_key(list(map(str, key))) if isinstance(key, tuple) else str(key)
+
+
 def label_of(key: Any) -> str:
     """How a key is shown; a path by all its names."""
     return SEPARATOR.join(map(str, key)) if isinstance(key, tuple | list) else str(key)
@@ -254,10 +259,11 @@ class GrowingStream(StreamFacts[V_co]):
         ('north', 'south')
         """
         self._check_owner()
-        hidden, known = self.hidden_labels, set(self.labels)
+        hidden, rows = self.hidden_labels, self.query.rows
+        known = set(rows.keys[0]) if rows is not None and rows.keyed else ()
         named = list(dict.fromkeys(tuple(key) if isinstance(key, list) else key for key in keys))
         again = [label_of(key) for key in named if label_of(key) in hidden]
-        new = [key for key in named if label_of(key) not in known]
+        new = [key for key in named if label_of(key) not in hidden and _in_rows(key) not in known]
         self._state = self._state.with_users()
         parameters, state = self._parameters, self._state
         if new:

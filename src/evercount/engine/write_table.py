@@ -114,10 +114,10 @@ def write_parquet(
             writer.write_table(arrow_table(each, schema))
 
 
-def arrow_schema(table: ReleaseTable, clock: Clock | None, metadata: Mapping[str, str]) -> Any:
-    """The types of a table's columns; without a clock its starts are texts."""
+def arrow_schema(table: ReleaseTable, clock: Clock | None, metadata: Mapping[str, str], *, texts: bool = False) -> Any:
+    """The types of a table's columns; without a clock its starts are whole numbers, or `texts`."""
     pa, _ = parquet_modules()
-    whole = ("tick", "first", "as_of", "revisions_left")
+    whole = ("tick", "first", "as_of", "revisions_left", *(() if texts else ("start",)))
     types = {name: pa.float64() for name in NUMBERS} | {name: pa.int64() for name in whole}
     if clock is not None:
         types["start"] = pa.timestamp("us", tz=clock.arrow_zone)

@@ -253,7 +253,7 @@ def _noted(job: Job, state: State | None, home: StoreHome | None, publishes: boo
     known = list(_known_marks(state, home))
     for note in notes:
         mark = note.on(job.declaration.schedule)
-        check_mark(job.declaration, mark)
+        check_mark(job.declaration, mark, len(known))
         known += [] if mark in known else [mark]
     return tuple(known)
 

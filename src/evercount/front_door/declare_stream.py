@@ -283,7 +283,10 @@ def listed_names(
     """One name or several, each once where they are `distinct`; with `split` a text may hold several, with commas."""
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")] if split else [names]
-    check_kind(f"`{what}`", names, Sequence | None, '["per-tick", "last-7"]' if what == "views" else '["integer"]')
+    example = {"postprocess": "integer", "rollup": "state"}.get(what, "last-7")
+    check_kind(f"`{what}`", names, Sequence | None, f'["{example}"]')
+    for name in names or ():
+        check_kind(f"a name in `{what}`", name, str, f'"{example}"')
     return tuple(dict.fromkeys(names or ())) if distinct else tuple(names or ())
 
 

@@ -339,7 +339,10 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
 
     def identity(self) -> list[Any]:
         """[name, parameters] as keys of noise are derived from them."""
-        return [self.name, {SPELLED_IN_KEYS.get(name, name): value for name, value in self.parameters().items()}]
+        known = self.parameters()
+        if not any(short in known for short in SPELLED_IN_KEYS.values()):  # else two of them would become one
+            known = {SPELLED_IN_KEYS.get(name, name): value for name, value in known.items()}
+        return [self.name, known]
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.parameters() == other.parameters()

@@ -263,7 +263,7 @@ def _released(job: ShardJob, blocks: Iterable[TickTotals | TickEvents], part: ra
     try:
         closed = (table for block in blocks for table in close_ticks(stream, block, schedule.starts_of))
         for table in shown_tables(stream, closed, declaration.main_view, schedule, before, made):
-            yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
+            yield from arrow_table(table, arrow_schema(table, None, {}, texts=True), schedule.show).to_batches()
     finally:
         stream.close()
 
