@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evercount.errors import ParameterError, UnknownName
-from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, build_query
+from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, Sum, build_query
 
 
 @pytest.mark.parametrize("name", [name for name in QUERIES if name != "prefix"])
@@ -46,6 +46,20 @@ class Hidden(Multiples):
 
     def __init__(self, divisor: int) -> None:
         super().__init__(divisor)
+
+
+class Spelled(Multiples):
+    """One with a parameter of the short name and one of the long name that it stands for in keys of noise."""
+
+    def __init__(self, low: int, lo: int) -> None:
+        super().__init__(1)
+        self.low, self.lo = low, lo
+
+
+def test_declarations_that_differ_have_different_identities() -> None:
+    assert Sum(0, 1).identity()[1] == {"lo": 0, "hi": 1, "grid": 1.0}
+    made = [Spelled(low, lo) for low in (0, 1) for lo in (0, 1)]
+    assert len({repr(query.identity()) for query in made}) == len(made)
 
 
 def test_parameters_are_the_arguments_of_the_constructor() -> None:

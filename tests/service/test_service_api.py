@@ -189,6 +189,18 @@ def test_unexpected_failures_tell_nothing(client: httpx.Client, service: Service
     assert "123456" not in message
 
 
+def test_a_tick_at_which_the_view_has_no_number_is_closed(client: httpx.Client) -> None:
+    """Said as a refusal, it would be closed again: the next tick in its place."""
+    table = {**FLU, "name": "three", "views": ["last-3"]}
+    assert client.post("/v1/streams", json=table).status_code == 201
+    close = "/v1/streams/three/close-tick"
+    assert [client.post(close).json() for _ in range(2)] == [{"tick": 1}, {"tick": 2}]
+    assert client.post(close, params={"tick": 1}).json() == {"tick": 1}
+    third = client.post(close).json()
+    assert (third["tick"], len(third["values"])) == (3, 2)
+    assert client.get("/v1/streams/three/releases").json()["releases"] == [third]
+
+
 def test_live_releases_are_resumable(client: httpx.Client, service: Service) -> None:
     declare(client)
     for _ in range(3):
