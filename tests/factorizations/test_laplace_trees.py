@@ -127,7 +127,7 @@ def test_names() -> None:
     for horizon, base in ((0, 2), (9, 1), (9, True), (9, 3.0), (9, 4), (9, 1001), (2**41, 2)):
         with pytest.raises(ParameterError):
             DigitTree(horizon, base)
-    for name in ("pure-tree-2", "pure-tree-4"):
+    for name in ("pure-tree-2", "pure-tree-02", "pure-tree-٢", "pure-tree-4"):
         with pytest.raises(ParameterError):
             pure_factorization(name, 9)
     with pytest.raises(ParameterError, match="Laplace"):

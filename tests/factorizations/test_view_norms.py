@@ -9,7 +9,7 @@ from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS, Anytime, Balanced, Normalized, Unbounded, factorization, view_norms
 from evercount.factorizations.blend import Blend, BlendFilter
 from evercount.factorizations.laplace_bridge import Bridge, Design
-from evercount.factorizations.laplace_choice import EndlessBridge
+from evercount.factorizations.laplace_choice import EndlessBridge, pure_factorization
 from evercount.factorizations.view_norms import worst_view
 
 
@@ -80,3 +80,14 @@ def test_a_search_survives_that_others_are_forgotten(monkeypatch):
 
     monkeypatch.setattr(view_norms, "_found", Forgotten())
     assert worst_view(Balanced(32), 1) == view_norms._search(Balanced(32), 1, None)
+
+
+@pytest.mark.parametrize("width", [None, 1, 3])
+def test_no_view_has_ticks_beyond_the_horizon(width):
+    engines = [factorization(name, 10) for name in FACTORIZATIONS if name != "fresh"]
+    engines += [
+        pure_factorization(name, 10) for name in ("pure-tree", "pure-binary", "fresh", "pure-window-7", "bridge")
+    ]
+    for engine in engines:
+        with pytest.raises(ParameterError):
+            worst_view(engine, width, 40)

@@ -373,3 +373,10 @@ def test_refusals() -> None:
         GenProtClient(plan, -1)
     with pytest.raises(InputError):
         GenProtClient(plan, 1).message(2.0)
+
+
+def test_whole_numbers_of_numpy_are_taken_as_they_are_elsewhere():
+    plan = GenProtPlan(1.0, np.int64(50), "seed", candidates=np.int64(64), buckets=np.int64(8))
+    assert plan == GenProtPlan(1.0, 50, "seed", candidates=64, buckets=8)
+    assert [type(number) for number in (plan.n, plan.candidates, plan.buckets)] == [int] * 3
+    assert GenProtServer.load(GenProtServer(plan).dump()).plan == plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
@@ -321,3 +322,20 @@ def test_a_sparse_counter_spends_what_its_plan_says(delta: float) -> None:
     for number, budget in enumerate(budgets):
         ledger.spend(f"part {number}", Cost(budget, counter.numeric_delta if not budget.pure else None))
     assert [entry.cost.plain for entry in ledger.entries] == [budget.pure for budget in budgets]
+
+
+def test_an_entry_that_was_interrupted_on_its_way_to_the_disk_leaves_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "spent.ledger"
+    ledger = Ledger(Budget(1.0, 1e-6), path)
+
+    def interrupted(handle):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.spend("an entry with a long name", Budget(0.1, 1e-9))
+    ledger.spend("short", Budget(0.1, 0.0))
+    ledger.close()
+    with Ledger(path=path) as again:
+        assert [entry.name for entry in again.entries] == ["short"]

@@ -224,7 +224,7 @@ def window_tree(width: int, horizon: int | None) -> WindowTree:
 PURE = ("bridge", "pure-tree", "pure-tree-19", "pure-binary")  # mechanisms for a known horizon, best first
 PURE_ENDLESS = ("endless-bridge", "pure-hybrid", "pure-hybrid-binary")
 """Mechanisms for a stream without a horizon, best first."""
-_NAME = re.compile(r"pure-tree-(?!2$)(\d+)")  # base 2 is pure-binary
+_NAME = re.compile(r"pure-tree-(?!0*2$)([0-9]+)")  # base 2 is pure-binary
 _WINDOW = re.compile(r"pure-window-([1-9][0-9]{0,7})")
 
 

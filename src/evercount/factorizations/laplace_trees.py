@@ -217,7 +217,7 @@ class DigitTree(PureFactorization):
 
     def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
         """The nodes that only one of the two prefixes uses."""
-        return np.sqrt(self.apart(earlier, later).astype(np.float64))
+        return np.sqrt(self.apart(earlier, self._check_ticks(later)).astype(np.float64))
 
     def apart(self, earlier: npt.ArrayLike, later: npt.ArrayLike) -> IntArray:
         """How many nodes make up the difference of two prefixes."""

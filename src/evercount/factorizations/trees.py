@@ -282,6 +282,7 @@ class HonakerFull(Factorization):
         return float(self.difference_norms(np.asarray([earlier]), np.asarray([later]))[0])
 
     def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        later = self._check_ticks(later)
         apart = self._covariance(earlier, earlier) + self._covariance(later, later)
         apart -= 2 * self._covariance(earlier, later)
         return np.sqrt(np.maximum(apart, 0.0))

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from evercount._validate import FloatArray, IntArray, check_name, check_whole
+from evercount._validate import FloatArray, IntArray, check_count, check_name, check_whole
 from evercount.errors import ParameterError
 from evercount.local.collection_plan import MISS, UNIT, LocalPlan
 from evercount.privacy import Budget
@@ -70,7 +70,8 @@ class GenProtPlan:
             self.seed.encode()
         except UnicodeEncodeError:
             raise ParameterError("the public seed holds half a character: it cannot be written as UTF-8") from None
-        check_whole("candidates", self.candidates, 2, MOST_CANDIDATES)
+        count = check_whole("candidates", check_count("candidates", self.candidates), 2, MOST_CANDIDATES)
+        object.__setattr__(self, "candidates", count)
         # the shape refuses what cannot be run: too many buckets, a bad delta, an epsilon that no noise can be found for
         shape = self.shape
         for name, value in (("epsilon", shape.epsilon), ("n", shape.n), ("buckets", shape.w), ("delta", shape.delta)):

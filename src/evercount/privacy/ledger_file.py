@@ -214,7 +214,7 @@ class LedgerFile:
         with disk_errors(f"nothing is spent, because the ledger {self.path} cannot be written"):
             try:
                 self._write(_canonical({**record, "link": link.hex()}) + b"\n")
-            except OSError:
+            except BaseException:  # an interrupt, too: else the next line would be written over a longer one
                 with contextlib.suppress(OSError):
                     self._cut()
                 raise
