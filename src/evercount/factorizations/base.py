@@ -178,6 +178,9 @@ class Factorization(ABC):
 
         Returns:
             One norm for each pair.
+
+        Raises:
+            ParameterError: A tick lies beyond the horizon.
         """
         pairs = zip(earlier.tolist(), later.tolist(), strict=True)
         return np.asarray([self.difference_norm(one, other) for one, other in pairs])
