@@ -127,7 +127,6 @@ def test_readers_see_notes_and_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (TickMark(1, 1, ""), "needs text"),
         (TickMark(1, 1, "x" * 501), "at most 500 characters"),
         (TickMark(61, 61, "x"), "60"),
-        (TickMark(1, 1, "x" * 501), "at most 500 characters"),
     ):
         with pytest.raises(EvercountError, match=why):
             mark_ticks(store, "flu", bad)
