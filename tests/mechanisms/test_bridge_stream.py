@@ -16,7 +16,15 @@ from evercount.engine.build_parameters import unpack
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
 from evercount.factorizations.laplace_bridge import UNITS, Bridge, Design, design_for
 from evercount.mechanisms import laplace_noise
-from evercount.mechanisms.laplace_noise import PureStream, TreeNoise, bridge_noise, build_pure, round_to_grid, unit_rate
+from evercount.mechanisms.laplace_noise import (
+    PureStream,
+    TreeNoise,
+    bridge_noise,
+    build_pure,
+    fair_bits,
+    round_to_grid,
+    unit_rate,
+)
 from evercount.mechanisms.noise_stream import declaration_fingerprint
 from evercount.noise import Secret
 from evercount.queries.counts import Count
@@ -140,20 +148,60 @@ def test_wide_integers_give_the_same_numbers() -> None:
         wide.__class__, wide.more = Wide, more  # type: ignore[attr-defined]
         nodes, weights, shares = tree.matrix(np.arange(1, 366))
         whole = np.asarray(weights.astype(object) @ plain.draw(nodes, shares).astype(object) << more)
-        assert (wide.rows(1, 365) == round_to_grid(whole, tree.bits)).all()
+        assert (wide.rows(1, 365) == round_to_grid(whole, tree.bits, wide._up)).all()
     assert (np.concatenate([plain.rows(t, 1) for t in range(1, 366)]) == want).all()
     assert abs(int(bridge_noise(Bridge(2**36), 1e-6, 1.0, 1.0, 1, SECRET).rows(2**35, 1)[0, 0])) > 1e6
     with pytest.raises(ParameterError, match="coarser grid"):
         bridge_noise(Bridge(2**20), 1e-11, 1.0, 1.0, 1, SECRET)
 
 
-def test_rounding_is_symmetric_and_exact() -> None:
-    x = np.arange(-4096, 4097)
-    want = [round(Fraction(int(v), 64)) for v in x]
-    assert round_to_grid(x, 6).tolist() == want
-    assert round_to_grid(x.astype(object), 6).tolist() == want
-    assert (round_to_grid(-x, 6) == -round_to_grid(x, 6)).all()
-    assert round_to_grid(x, 0) is x
+def test_rounding_commutes_with_whole_numbers() -> None:
+    """Halves go up or down as the cell's coin says, never as the number itself says; also at the ends of 64 bits."""
+    x, half = np.arange(-4096, 4097), Fraction(1, 2)
+    up, down = np.ones(len(x), np.int8), np.zeros(len(x), np.int8)
+    for numbers in (x, x.astype(object)):
+        assert round_to_grid(numbers, 6, up).tolist() == [math.floor(Fraction(int(v), 64) + half) for v in x]
+        assert round_to_grid(numbers, 6, down).tolist() == [math.ceil(Fraction(int(v), 64) - half) for v in x]
+    for whole in (1, -3, 2**40 + 1):
+        for coin in (up, down):
+            assert (round_to_grid(x + (whole << 6), 6, coin) == whole + round_to_grid(x, 6, coin)).all()
+    assert (round_to_grid(-x, 6, up) == -round_to_grid(x, 6, down)).all()
+    ends = np.asarray([2**63 - 1, -(2**63)])
+    assert round_to_grid(ends, 6, up[:2]).tolist() == [2**57, -(2**57)]
+    assert round_to_grid(x, 0, up) is x
+
+
+def test_coins_are_fair_and_belong_to_cells() -> None:
+    """40,000 coins within 5 standard deviations; the same in any slice of the cells, others under another key."""
+    coins = fair_bits(SECRET, range(40_000))
+    assert set(coins.tolist()) == {0, 1}
+    assert abs(int(coins.sum()) - 20_000) < 5 * 100
+    assert (fair_bits(SECRET, range(700, 70_000))[: 40_000 - 700] == coins[700:]).all()
+    other = fair_bits(SECRET.derive("other"), range(40_000))
+    assert abs(int((coins ^ other).sum()) - 20_000) < 5 * 100
+    numbers = bridge_noise(Bridge(8), 0.1, 1.0, 1.0, 40_000, SECRET).draw(np.arange(2), np.full(2, UNITS // 2))
+    for row in numbers:
+        assert abs(int(((row & 1) ^ fair_bits(SECRET, range(40_000))).sum()) - 20_000) < 5 * 100
+
+
+@pytest.mark.parametrize("horizon", [24, 365])
+def test_rounded_noise_has_mean_zero(horizon: int) -> None:
+    """Over 20,000 cells, within 5 standard errors, at the ticks where half of all numbers are halves.
+
+    If these all went up, the mean would be a quarter: the numbers of both ways lie half a unit apart.
+    """
+    tree = Bridge(horizon)
+    noise = bridge_noise(tree, 1.0, 1.0, 1.0, 20_000, SECRET)
+    coins, ticks = noise._up, np.flatnonzero(tree._places(np.arange(1, horizon + 1)) == 1) + 1
+    assert len(ticks)
+    for tick in ticks.tolist():
+        row = noise.rows(tick, 1)[0]
+        assert abs(row.mean()) < 5 * row.std() / math.sqrt(len(row))
+        noise._up = np.ones_like(coins)
+        above = noise.rows(tick, 1)[0]
+        noise._up = np.zeros_like(coins)
+        assert (above - noise.rows(tick, 1)[0]).mean() == pytest.approx(0.5, abs=0.02)
+        noise._up = coins
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 3.0, 20.0])

@@ -87,7 +87,7 @@ def test_rows_are_the_coefficients_times_the_numbers_drawn(integers: bool) -> No
         ticks = np.arange(1, min(int(ENDS[epoch + 1]), 400) - int(ENDS[epoch]) + 1)
         nodes, weights, shares = bridge.coefficients(ticks)
         drawn = inside.draw(nodes.ravel(), shares.ravel()).reshape(*nodes.shape, 3)
-        want = before + round_to_grid(np.einsum("tn,tnc->tc", weights, drawn), bridge.bits)
+        want = before + round_to_grid(np.einsum("tn,tnc->tc", weights, drawn), bridge.bits, inside._up)
         assert (rows[ENDS[epoch] : ENDS[epoch] + len(ticks)] == want).all()
         before = before + inside.draw(np.zeros(1, np.int64), bridge.top_shares)[0]
         if len(ticks) == ENDS[epoch + 1] - ENDS[epoch]:

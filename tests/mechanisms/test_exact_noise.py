@@ -172,7 +172,7 @@ def test_equals_exact_rational_evaluation(kind: type[Any], horizon: int) -> None
         for row in left
     ]
     got = ExactStream(f, SCALE, cells, SECRET).take(horizon)
-    assert got.dtype == np.float64
+    assert got.dtype == np.int64
     assert got.tolist() == want
 
 

@@ -13,7 +13,7 @@ from evercount.engine.build import make_noise
 from evercount.errors import HorizonReached, ParameterError
 from evercount.factorizations.laplace_choice import WindowTree, window_tree
 from evercount.factorizations.laplace_trees import DigitTree
-from evercount.mechanisms import laplace_noise
+from evercount.mechanisms import noise_stream
 from evercount.mechanisms.laplace_noise import PureStream
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import variance
@@ -85,7 +85,7 @@ def test_the_horizon_and_the_largest_noise_are_kept(monkeypatch: pytest.MonkeyPa
     made.take(9)
     with pytest.raises(HorizonReached):
         made.take(2)
-    monkeypatch.setattr(laplace_noise, "LARGEST_NOISE", 3)
+    monkeypatch.setattr(noise_stream, "LARGEST_NOISE", 3)
     with pytest.raises(ParameterError, match="coarser grid"):
         stream(WindowTree(3, None, 3, 1)).take(100)
 

@@ -74,11 +74,11 @@ def _advance_own_ticks(
     tests/queries/test_keys_of_the_day.py::test_against_a_dense_oracle.
     """
     noise, thresholds = _by_name(parameters)
-    totals = numbers + noise.rows(state.tick + 1, len(numbers))[:, noise.place[""]].astype(np.int64)
+    totals = numbers + noise.rows(state.tick + 1, len(numbers))[:, noise.place[""]]
     found: list[dict[str, int]] = []
     for tick, more in enumerate(encoder.pending, state.tick + 1):
         names = sorted(key for key, count in more.items() if count >= thresholds.minimum)
-        noisy = np.asarray([more[key] for key in names], np.int64) + noise.at(tick, names).astype(np.int64)
+        noisy = np.asarray([more[key] for key in names], np.int64) + noise.at(tick, names)
         passed = np.flatnonzero(noisy >= thresholds.at(tick)).tolist()
         found.append({names[place]: int(noisy[place]) for place in passed})
     keys = sorted({key for day in found for key in day})
@@ -116,7 +116,7 @@ def _block(
         if noise.join(table.keys[len(columns) :], before):
             drawn = noise.rows(before + 1, len(ticks))
         columns = _columns(noise, table, columns)
-        noisy = table.counts + drawn[number, columns].astype(np.int64)
+        noisy = table.counts + drawn[number, columns]
         if thresholds.discovers(tick):
             table = _discover(parameters, table, noisy, tick)
         total += int(numbers[number])

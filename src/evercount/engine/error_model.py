@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray, check_probability
 from evercount.bounds import simultaneous_quantile
-from evercount.bounds.tails import continuous_std, equal_numbers, laplace_factor
+from evercount.bounds.tails import equal_numbers, laplace_factor
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.factorizations.laplace_trees import DigitTree, PureFactorization
@@ -57,8 +57,9 @@ CellStd = tuple[FloatArray, CellErrors]  # the std of one cell and its errors, e
 @dataclass(frozen=True, eq=False)
 class ErrorModel:
     """The public facts from which every error bar follows. `sigma` is the std of z in real units; a rounded release
-    adds the variance grid²/12 of its rounding. `outputs` is how many numbers a tick of the whole stream has, where the
-    query is a part of it. `joined` are the cells that joined later: their noise is that since they joined."""
+    adds the variance of its rounding, grid²/12 or near it (`Factorization.rounding_variance`). `outputs` is how many
+    numbers a tick of the whole stream has, where the query is a part of it. `joined` are the cells that joined later:
+    their noise is that since they joined."""
 
     query: Query
     factorization: Factorization
@@ -132,8 +133,7 @@ class ErrorModel:
         Where the noise is wider than the grid, rounding acts as independent noise of variance grid²/12 and is part of
         the spread; half the distance of neighbouring published numbers is the slack. Below that rounding is not normal,
         and its largest possible size is the slack. Pure noise is discrete: its std is exact, its spread is that of
-        continuous noise, and half a unit is added (`bounds.tails.continuous_std`). A bridge whose noise is wider than
-        the grid is rounded too.
+        continuous noise, and half a unit is added. A bridge whose noise is wider than the grid is rounded too.
 
         **Guarantee.** An interval of this half-width holds its true number with at least the probability of the
         quantile. Proof: `queries/cell_errors.proof.md`. Assumption: that of `CellErrors.slack_of`. Test:
@@ -165,12 +165,12 @@ class ErrorModel:
         """(std, errors) of one cell's published number, each array (ticks, 1)."""
         at, published = whole_ticks(ticks, self.factorization.horizon), self.query.publishing
         before = at - 1 if published.own_ticks else np.zeros_like(at)
-        weights, roundings = published.sum_weights(at), self.factorization.roundings(before, at)
+        weights = published.sum_weights(at)
         if self.pure:
             variance, plain, _ = self._laplace(at)
         else:
             variance = plain = (self.sigma * self.norms(at)) ** 2
-        return self._of_cell(variance, plain, weights, roundings)
+        return self._of_cell(variance, plain, weights, before, at)
 
     def worst_ticks(self, last: int) -> IntArray:
         """Those of the ticks 1 … last, at least 1, at which the std of a cell or a part of its interval is largest.
@@ -189,12 +189,17 @@ class ErrorModel:
         std, cell = self.cell_errors(ticks)
         return np.unique([ticks[np.argmax(side)] for side in (std, cell.spread, cell.slack, cell.step)])
 
-    def _of_cell(self, variance: FloatArray, plain: FloatArray, weights: FloatArray, roundings: IntArray) -> CellStd:
-        """(std, errors) of weight × (a sum of rounded numbers), from the exact variance of its noise; `plain` is that
-        of continuous noise. A sum of discrete Laplace numbers needs half a unit once, however many they are; rounded
-        numbers need it each."""
+    def _of_cell(
+        self, variance: FloatArray, plain: FloatArray, weights: FloatArray, earlier: IntArray, later: IntArray
+    ) -> CellStd:
+        """(std, errors) of weight × (the noise at `later` less that at `earlier`), from its exact variance before it is
+        rounded; `plain` is that of continuous noise. A sum of discrete Laplace numbers needs half a unit once, however
+        many they are; rounded numbers need it each."""
         grid, half = self.query.grid, self.query.grid / 2 * weights
-        std = np.sqrt(variance + grid**2 / 12 * weights**2 * roundings) if self.rounded else np.sqrt(variance)
+        roundings, std = self.factorization.roundings(earlier, later), np.sqrt(variance)
+        if self.rounded:
+            added = self.factorization.rounding_variance(earlier, later)
+            std = np.sqrt(variance + grid**2 * weights**2 * added)
         spread, slack, step = np.sqrt(plain), half * (roundings if self.rounded else 1), np.zeros(len(std))
         if not self.pure:
             narrow = (spread < grid) & self.rounded
@@ -207,21 +212,22 @@ class ErrorModel:
         """(std, errors) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
         pairs = np.stack([earlier, later], axis=1)
         distinct, where = np.unique(pairs, axis=0, return_inverse=True)
-        norms = np.asarray([self.factorization.difference_norm(int(a), int(b)) for a, b in distinct])
-        noise = self.sigma * (norms[where.reshape(-1)] if len(norms) else np.zeros(len(pairs)))
-        ones, roundings = np.ones(len(pairs)), self.factorization.roundings(earlier, later)
-        return self._of_cell(noise**2, noise**2 * self._continuous, ones, roundings)
+        variance, plain = (side[where.reshape(-1)] for side in self._of_differences(*distinct.T))
+        return self._of_cell(variance, plain, np.ones(len(pairs)), earlier, later)
+
+    def _of_differences(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, FloatArray]:
+        """(exact variance, that of continuous noise) of the difference of one cell's sums, before it is rounded."""
+        tree, square = self.factorization, self.query.grid**2
+        if isinstance(tree, PureFactorization):
+            exact, plain = tree.difference_errors(earlier, later, self.full_rate)
+            return square * exact, square * plain
+        pairs = zip(earlier.tolist(), later.tolist(), strict=True)
+        variance = (self.sigma * np.asarray([tree.difference_norm(*pair) for pair in pairs])) ** 2
+        return variance, variance
 
     def newest(self, last: IntArray) -> tuple[IntArray, IntArray] | None:
         """Where days are revised: the tick as of which each number is, and how often it will still be revised."""
         return None
-
-    @property
-    def _continuous(self) -> float:
-        """Variance of continuous Laplace noise over that of the discrete noise of a digit tree; 1 for other trees."""
-        if not isinstance(self.factorization, DigitTree):
-            return 1.0
-        return float((continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2)
 
     def equal_differences(self, earlier: IntArray, later: IntArray) -> IntArray:
         """`equal_numbers` of the difference at each pair of ticks. In a digit tree it is a sum of as many equal numbers

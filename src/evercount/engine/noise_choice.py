@@ -214,10 +214,18 @@ def view_stds(
 def worst_std(model: ErrorModel, width: int | None, last: int) -> float:
     """The largest std of a view of this width over the first `last` ticks."""
     engine = model.factorization
-    if width is None and isinstance(engine, PureFactorization) and (ticks := engine.suspects(last)):
-        return float(model.std(np.asarray(ticks)).max())
+    if width is None and isinstance(engine, PureFactorization):
+        return float(model.std([worst_tick(model, last)]).max())
     tick, _ = worst_view(engine, width, last)
     return float(model.std(np.asarray([tick]), width).max())
+
+
+def worst_tick(model: ErrorModel, last: int) -> int:
+    """The tick, of the first `last`, with the largest std that a stream of Laplace noise states."""
+    engine = model.factorization
+    assert isinstance(engine, PureFactorization)
+    ticks = engine.stated_suspects(last)
+    return int(ticks[np.argmax(model.cell_errors(ticks)[0])])
 
 
 MOST_PER_TICK = 64
@@ -257,8 +265,10 @@ def _of_sums(model: ErrorModel, ticks: IntArray) -> FloatArray:
         )
         covariance *= model.sigma**2
     if model.rounded:
-        shared = _from_differences(lambda tick, from_: engine.roundings(from_, np.full_like(from_, tick)), places)
-        covariance += model.query.grid**2 / 12 * shared
+        shared = _from_differences(
+            lambda tick, from_: engine.rounding_variance(from_, np.full_like(from_, tick)), places
+        )
+        covariance += model.query.grid**2 * shared
     return np.asarray(covariance[np.ix_(where, where)])
 
 
@@ -329,9 +339,8 @@ def noise_paths(model: ErrorModel, count: int, last: int | None, seed: int | Non
     whole_ticks(at[-1:], model.factorization.horizon)
     rows = simulated_noise(model, count, seed).take(last)
     if query.publishing.own_ticks:
-        rows = np.diff(rows, axis=0, prepend=0.0)
-    rows *= (query.grid * query.publishing.sum_weights(at))[:, np.newaxis]
-    return rows.T
+        rows = np.diff(rows, axis=0, prepend=0)
+    return np.asarray((rows * (query.grid * query.publishing.sum_weights(at))[:, np.newaxis]).T)
 
 
 SIMULATED_RUNS = 4000

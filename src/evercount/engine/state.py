@@ -175,9 +175,9 @@ def advance(parameters: StreamParameters, state: StreamState, increments: IntArr
 def _advance_block(parameters: StreamParameters, state: StreamState, increments: IntArray) -> Advanced:
     query, noise = parameters.query, parameters.noise.stream
     sums, totals = _running_sums(state, increments, query.lags)
-    noisy = noise.rows(state.tick + 1, len(increments))
-    # whole numbers are added as such: no sum is ever too large to be private
-    noisy = (noisy.astype(np.int64) + sums).astype(np.float64, copy=False)
+    drawn = noise.rows(state.tick + 1, len(increments))
+    # whole numbers are added as such, and doubles are made of the sums: what these round is what is published
+    noisy = (drawn + sums).astype(np.float64)
     if query.grid != 1.0:
         noisy *= query.grid
     published = query.decode_run(state.tick + 1, noisy)

@@ -169,6 +169,20 @@ class Factorization(ABC):
         """
         return np.where(earlier > 0, 2, 1)
 
+    def rounding_variance(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        """What rounding adds to the variance of the difference of two releases, in squares of the grid.
+
+        Roundings count as independent of each other and of the noise: 1/12 each where what they cut off is uniform.
+
+        Args:
+            earlier: Ticks; 0 stands for the time before the first tick.
+            later: For each, a tick that is not before it.
+
+        Returns:
+            One number for each pair.
+        """
+        return np.asarray(self.roundings(earlier, later) / 12)
+
     def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
         """`difference_norm` of many pairs, equal up to rounding; faster where it can be.
 

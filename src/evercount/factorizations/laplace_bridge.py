@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
-from evercount.factorizations.laplace_trees import PureFactorization, Rows, check_pure_horizon, node_variance
+from evercount.factorizations.laplace_trees import PureFactorization, Rows, Square, check_pure_horizon, node_variance
 
 UNITS = 1 << 24  # shares are whole multiples of ε/UNITS
 FINE, COARSE, DEEP = 6, 4, 6
@@ -43,6 +43,7 @@ ALL_TICKS = 1 << 21  # the worst tick is looked for among all ticks of horizons 
 NARROW = 0.75  # noise whose std at the first tick is below this many grid units has whole coefficients
 _KEPT_BLOCKS = 2048  # blocks of a level that the search for the worst tick of longer horizons goes on with
 _TICKS_AT_ONCE = 1 << 15  # ticks whose errors are computed at a time
+_PAIRS_AT_ONCE = 1 << 13  # pairs of ticks whose nodes are looked at together
 
 
 PLAIN = 7  # up to this horizon one level is best: every tick has all of ε
@@ -277,22 +278,26 @@ class Bridge(PureFactorization):
 
     @cached_property
     def _worst_row(self) -> tuple[int, float]:
-        if self.horizon <= ALL_TICKS:
-            return self._worst_of(np.arange(1, self.horizon + 1))
-        best, blocks = (0.0, 1), self._top()
+        return self._worst_of(self.stated_suspects(self.horizon))
+
+    def stated_suspects(self, ticks: int) -> IntArray:
+        """All ticks; above 2^21 of them, those of the blocks whose ends have the largest variances."""
+        return np.arange(1, self.horizon + 1) if self.horizon <= ALL_TICKS else self._likely_ticks
+
+    @cached_property
+    def _likely_ticks(self) -> IntArray:
+        blocks, likely = self._top(), [np.ones(1, np.int64)]
         for level, k in enumerate(self.branching):
             split = self._split(level, blocks)
             ends = (blocks.index[:, None] * k + np.arange(1, k + 1)) * self._size[level]
-            inside = np.where(ends <= self.horizon, split.variance[:, 1:], 0.0)
-            at = int(np.argmax(inside))
-            best = max(best, (float(inside.flat[at]), int(ends.flat[at])))
+            likely.append(ends[ends <= self.horizon])
             if level + 1 < self.levels:
                 index = (blocks.index[:, None] * k + np.arange(k)).ravel()
                 keep = np.flatnonzero(index * self._size[level] < self.horizon)
                 inner = self._inside(blocks, split, keep // k, keep % k, index[keep])
                 order = np.sort(np.argsort(-np.maximum(inner.start, inner.end), kind="stable")[:_KEPT_BLOCKS])
                 blocks = Blocks(*(part[order] for part in vars(inner).values()))
-        return best[1], math.sqrt(best[0] / 2)
+        return np.unique(np.concatenate(likely))
 
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         at = self._check_ticks(ticks).ravel()
@@ -342,7 +347,48 @@ class Bridge(PureFactorization):
             done, count = done + k, count + len(nodes[-1])
         return Rows(np.concatenate(nodes), np.concatenate(shares), place, end)
 
+    def rounding_variance(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        """As `Factorization.rounding_variance`: exact for each tick, but for terms that vanish for wide noise.
+
+        What is cut off is a multiple of 2^−p, p the binary places of the tick's coefficients: nothing for p = 0, and
+        else a uniform one between −1/2 and 1/2, of variance 1/12 + 4^−p/6, as both ends are equally likely.
+        """
+        return self._rounding_at(later) + np.where(earlier > 0, self._rounding_at(np.maximum(earlier, 1)), 0.0)
+
+    def _rounding_at(self, ticks: IntArray) -> FloatArray:
+        flat, out = ticks.ravel(), np.zeros(ticks.size)
+        for start in range(0, flat.size if self.bits else 0, _TICKS_AT_ONCE):
+            here = slice(start, start + _TICKS_AT_ONCE)
+            places = self._places(flat[here])
+            out[here] = np.where(places > 0, 1 / 12 + 0.25**places / 6, 0.0)
+        return out.reshape(ticks.shape)
+
+    def _places(self, ticks: IntArray) -> IntArray:
+        """The binary places of each tick's row of L, or a few more where there are many."""
+        ends: IntArray = np.zeros((2, 1), np.int64)
+        for level, _, split, row, child in self._descend(ticks):
+            alpha = split.alpha
+            zeros = np.log2(np.maximum(alpha & -alpha, 1)).astype(np.int64)  # behind the last binary one
+            own = ends.max(axis=0)[:, None] + self._step - zeros
+            places = np.where(alpha == 0, ends[1][:, None], np.where(alpha == self._one, ends[0][:, None], own))
+            if level + 1 < self.levels:
+                _, first = np.unique((ticks - 1) // self._size[level], return_index=True)
+                r, c = row[first], child[first]
+                ends = np.stack([places[r, c], places[r, c + 1]])
+        return np.asarray(places[row, child + 1])
+
     def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        return np.sqrt(self._apart(earlier, later, lambda share: 1 / np.square(share)))
+
+    def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
+        out = np.empty(len(later))
+        for start in range(0, len(later), _PAIRS_AT_ONCE):
+            here = slice(start, start + _PAIRS_AT_ONCE)
+            out[here] = self._few_apart(earlier[here], later[here], square)
+        return out
+
+    def _few_apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
+        """As `_apart`, for few pairs; `earlier` may be 0."""
         pairs = len(later)
         nodes, weights, shares = self.coefficients(np.maximum(np.concatenate([later, earlier]), 1))
         weights[np.concatenate([later, earlier]) == 0] = 0
@@ -352,8 +398,8 @@ class Bridge(PureFactorization):
         nodes, weights, shares = (np.take_along_axis(part, order, axis=1) for part in (nodes, weights, shares))
         new = np.diff(nodes, axis=1, prepend=-1) != 0  # each node of a pair once
         total = np.bincount(np.cumsum(new.ravel()) - 1, weights.ravel() / float(1 << self.bits))
-        squares = np.square(total / (shares[new] / UNITS))
-        return np.asarray(np.sqrt(np.bincount(np.nonzero(new)[0], squares, pairs)))
+        squares = np.square(total) * square(shares[new] / UNITS)
+        return np.asarray(np.bincount(np.nonzero(new)[0], squares, pairs))
 
     def interval(self, node: int) -> tuple[int, int]:
         level = max(level for level in range(self.levels) if self._offset[level] <= node)

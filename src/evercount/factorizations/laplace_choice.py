@@ -22,6 +22,7 @@ import numpy.typing as npt
 from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations.laplace_bridge import (
+    ALL_TICKS,
     ENDLESS,
     NARROW,
     UNITS,
@@ -34,6 +35,7 @@ from evercount.factorizations.laplace_trees import (
     EndlessTree,
     HybridTree,
     PureFactorization,
+    Square,
     best_base,
     check_pure_horizon,
     node_variance,
@@ -136,18 +138,42 @@ class EndlessBridge(EndlessTree):
         return left, right, later
 
     def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        return np.sqrt(self._apart(earlier, later, lambda share: 1 / np.square(share)))
+
+    def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
+        """As `PureFactorization._apart`; `earlier` may be 0."""
         first, last = self.epochs(np.maximum(earlier, 1)), self.epochs(later)
-        norms = np.empty(len(later))
+        squares = np.empty(len(later))
         for a, b in set(zip(first.tolist(), last.tolist(), strict=True)):
             here = (first == a) & (last == b)
             start, stop = earlier[here] - int(ENDS[a]), later[here] - int(ENDS[b])
             if a == b:
-                norms[here] = self.tree(a).difference_norms(start, stop)
+                squares[here] = self.tree(a)._apart(start, stop, square)
                 continue
-            rest = self.tree(a).difference_norms(start, np.full(len(start), int(ENDS[a + 1] - ENDS[a])))
-            between = float((1 / self.total_parts[a + 1 : b] ** 2).sum())
-            norms[here] = np.sqrt(rest**2 + between + self.tree(b).row_norms(stop) ** 2)
-        return norms
+            rest = self.tree(a)._apart(start, np.full(len(start), int(ENDS[a + 1] - ENDS[a])), square)
+            between = float(square(self.total_parts[a + 1 : b]).sum())
+            squares[here] = rest + between + self.tree(b)._apart(np.zeros_like(stop), stop, square)
+        return squares
+
+    def rounding_variance(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        return self._rounding_at(later) + np.where(earlier > 0, self._rounding_at(np.maximum(earlier, 1)), 0.0)
+
+    def _rounding_at(self, ticks: IntArray) -> FloatArray:
+        epochs, out = self.epochs(ticks), np.zeros(ticks.shape)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            out[here] = self.tree(epoch)._rounding_at(ticks[here] - int(ENDS[epoch]))
+        return out
+
+    def stated_suspects(self, ticks: int) -> IntArray:
+        """All ticks; beyond 2^21 of them, those that `Bridge.stated_suspects` has of each epoch."""
+        if ticks <= ALL_TICKS:
+            return np.arange(1, ticks + 1)
+        every = []
+        for epoch in range(int(self.epochs([ticks])[0]) + 1):
+            start, stop = int(ENDS[epoch]), min(ticks, int(ENDS[epoch + 1]))
+            every.append(start + self.tree(epoch, stop - start).stated_suspects(stop - start))
+        return np.concatenate(every)
 
 
 _SOME = 4096

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -33,6 +34,9 @@ def check_pure_horizon(horizon: Any) -> int:
     if (ticks := check_known_horizon(horizon)) > LARGEST_TICKS:
         raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {ticks}")
     return ticks
+
+
+Square = Callable[[FloatArray], FloatArray]  # the variance of a node with this share of ε, in some unit
 
 
 class Rows(NamedTuple):
@@ -80,10 +84,31 @@ class PureFactorization(Factorization):
         earlier, later = self._check_pair(earlier, later)
         return float(self.difference_norms(np.asarray([earlier]), np.asarray([later]))[0])
 
+    def difference_errors(self, earlier: IntArray, later: IntArray, rate: float) -> tuple[FloatArray, FloatArray]:
+        """(variance, continuous variance) of the noise at `later` less that at `earlier`, as `laplace_errors` has them.
+
+        Tick 0 is before the first and has no noise: there it is `laplace_errors`.
+        """
+        both, first, rest = np.zeros((2, len(later))), (earlier == 0) & (later > 0), (earlier > 0) & (later > earlier)
+        if first.any():
+            both[:, first] = self.laplace_errors(later[first], rate)[:2]
+        if rest.any():
+            both[0, rest] = self._apart(earlier[rest], later[rest], lambda share: node_variance(rate * share))
+            both[1, rest] = self._apart(earlier[rest], later[rest], lambda share: 2 / np.square(rate * share))
+        return both[0], both[1]
+
+    @abstractmethod
+    def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
+        """Σ coefficient²·square(share of ε) over the nodes in the difference of the rows of two ticks, 1 ≤ earlier."""
+
     def suspects(self, ticks: int) -> list[int]:
         """Ticks, none above `ticks`, one of which has the largest std of the first `ticks`."""
         # Empty where none are known; with a horizon, `ticks` must be that.
         return [] if self.horizon is None else [self.worst_row()[0]]
+
+    def stated_suspects(self, ticks: int) -> IntArray:
+        """As `suspects`, of the std that a stream states: of discrete numbers, rounded, whatever their rate."""
+        return np.asarray(self.suspects(ticks), np.int64)
 
     def rows(self, ticks: IntArray) -> Rows:
         """The noise at ticks that lie close together."""
@@ -218,6 +243,9 @@ class DigitTree(PureFactorization):
     def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
         """The nodes that only one of the two prefixes uses."""
         return np.sqrt(self.apart(earlier, self._check_ticks(later)).astype(np.float64))
+
+    def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
+        return np.asarray(self.apart(earlier, later) * square(np.asarray(1 / self.levels)))
 
     def apart(self, earlier: npt.ArrayLike, later: npt.ArrayLike) -> IntArray:
         """How many nodes make up the difference of two prefixes."""
@@ -368,14 +396,23 @@ class HybridTree(EndlessTree):
         earlier, later = self._check_pair(earlier, later)
         if earlier == 0:
             return float(self.row_norms([later])[0])
+        return math.sqrt(self._apart(np.asarray([earlier]), np.asarray([later]), lambda share: 1 / share**2)[0])
+
+    def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
+        pairs = zip(earlier.tolist(), later.tolist(), strict=True)
+        return np.asarray([self._nodes_apart(*pair, square) for pair in pairs])
+
+    def _nodes_apart(self, earlier: int, later: int, square: Square) -> float:
+        """As `_apart`, of one pair."""
         one, two = earlier.bit_length() - 1, later.bit_length() - 1
         first, second = earlier - (1 << one) + 1, later - (1 << two) + 1
         if one == two:
-            return float(self.node_share(one)) * self.tree(one).difference_norm(first, second)
-        squared = float(self.total_share) ** 2 * (two - one)
+            return float(self.tree(one).apart(first, second) * square(np.asarray(1 / float(self.node_share(one)))))
+        total = (two - one) * square(np.asarray(1 / float(self.total_share)))
         for epoch, tick in ((one, first), (two, second)):
-            squared += float(self.node_share(epoch)) ** 2 * int(self.tree(epoch).weight([tick])[0])
-        return math.sqrt(squared)
+            nodes = int(self.tree(epoch).weight([tick])[0])
+            total = total + nodes * square(np.asarray(1 / float(self.node_share(epoch))))
+        return float(total)
 
 
 @lru_cache(maxsize=128)

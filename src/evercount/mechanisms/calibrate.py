@@ -5,6 +5,7 @@ Where days are revised, every day has a short noise stream of its own, which liv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from evercount._validate import FloatArray
-from evercount.errors import ParameterError, SnapshotError
+from evercount._validate import IntArray
+from evercount.errors import ParameterError, SnapshotError, TooLarge
 from evercount.factorizations import Factorization, Fresh, Periods
 from evercount.mechanisms.composed_noise import ONE_BY_ONE, FreshStream, NamedNoise, PeriodicStream
-from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
-from evercount.mechanisms.exact.exact_noise import ExactStream
+from evercount.mechanisms.exact.arithmetic import kernel, numeric_delta, numeric_horizon
+from evercount.mechanisms.exact.exact_noise import LARGEST, ExactStream
 from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
 from evercount.mechanisms.noise_stream import (
+    LARGEST_NOISE,
     Facts,
     Noise,
     NoiseStream,
@@ -67,7 +69,7 @@ def build_noise(
     norm = sensitivity * (1 + SIGMA_TOLERANCE)
     if part is not None and isinstance(factorization, Periods):
         raise ParameterError("a part of the cells cannot have noise of periods: choose another factorization")
-    # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
+    # The price of finite arithmetic grows with σ, and σ with that price: bound both for a σ that is surely larger.
     most = 2 * budget.noise_multiplier() * norm / grid
     reserved, limit = _numeric_price(factorization, most, cells, budget, horizon, touched)
     if reserved > budget.delta / 2:
@@ -134,15 +136,46 @@ def _numeric_price(
     epsilon, cap = budget.epsilon, min(NUMERIC_DELTA, budget.delta / 16)
     if not isinstance(factorization, Fresh | Periods):
         limit = numeric_horizon(factorization, scale, cells, epsilon, cap) if horizon is None else horizon
+        _check_rows(factorization, scale, limit)
         return numeric_delta(factorization, scale, cells, epsilon, limit), limit
     width = factorization.width if isinstance(factorization, Periods) else 1
     engine = factorization.period if isinstance(factorization, Periods) else ONE_BY_ONE
     once = numeric_delta(engine, scale, cells, epsilon, width)
-    last = MOST_TICKS if horizon is None else horizon
+    _check_rows(engine, scale, width)
+    last = _last_with_room(MOST_TICKS if horizon is None else horizon, engine, scale, width)
+    if horizon is not None and last < horizon:
+        raise TooLarge(f"the noise of {horizon} ticks could pass 2^61 grid units: use a coarser grid")
     if touched is None and horizon is None:  # a unit may touch them all: as many as the price allows
         last = min(last, max(1, int(cap / once)) * width)
     parts = -(-last // width)
     return once * min(parts, parts if touched is None else touched), last
+
+
+DEVIATIONS = 16.0
+"""Noise that passes this many standard deviations is rarer than 2^-183; where that does not fit, it is refused."""
+
+
+def _check_rows(factorization: Factorization, scale: float, limit: int) -> None:
+    """Refuse noise that could pass 2^53 grid units, beyond which doubles do not decide its rounding.
+
+    **Guarantee.** What `ExactStream` refuses while it runs is rarer than 2^-183 for each number: so that refusals tell
+    nothing. Proof: `exact_noise.proof.md`, "Room". Test:
+    tests/mechanisms/test_whole_noise.py::test_noise_without_room_is_refused_before_it_is_drawn.
+    """
+    most = LARGEST / (DEVIATIONS * scale)
+    if kernel(factorization).norm(limit) < most:
+        return
+    ticks = np.unique(np.geomspace(1, limit, 64).astype(np.int64)) if factorization.horizon is None else None
+    norm = factorization.worst_row()[1] if ticks is None else float(factorization.row_norms(ticks).max())
+    if norm >= most:
+        raise TooLarge(f"noise of scale {scale:.6g} could pass 2^53 grid units: use a coarser grid")
+
+
+def _last_with_room(last: int, engine: Factorization, scale: float, width: int) -> int:
+    """The last tick, up to `last`, until which the sum of the noise of all periods stays below `LARGEST_NOISE`."""
+    end = DEVIATIONS * scale * float(engine.row_norms([width])[0])
+    periods = math.floor(min((LARGEST_NOISE / end) ** 2, 2.0**60)) - 1
+    return min(last, periods * width)
 
 
 MakeDay = Callable[..., Noise]  # the noise of one day, from its `secret`; `dumped` may say which σ it has
@@ -163,19 +196,19 @@ class RevisionNoise(NoiseStream):
         self._lags, self._cells, self._make, self._key, self.tick = lags, cells, make, key, tick
         first = self._noise_of(0).stream
         self.rounded, self.numeric_delta = first.rounded, first.numeric_delta
-        self._days: dict[int, FloatArray] = {}
+        self._days: dict[int, IntArray] = {}
 
     def _noise_of(self, day: int) -> Noise:
         return self._make(secret=self._key.derive(f"day {day}"))
 
-    def _day(self, day: int) -> FloatArray:
+    def _day(self, day: int) -> IntArray:
         """All numbers that a day will have, shape (lags, cells)."""
         if day not in self._days:
             self._days[day] = self._noise_of(day).stream.take(self._lags)
         return self._days[day]
 
-    def take(self, ticks: int) -> FloatArray:
-        rows = np.zeros((ticks, self._lags, self._cells))
+    def take(self, ticks: int) -> IntArray:
+        rows = np.zeros((ticks, self._lags, self._cells), np.int64)
         for row in rows:
             tick = self.tick + 1
             for lag in range(min(self._lags, tick)):

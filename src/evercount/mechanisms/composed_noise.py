@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from evercount._validate import FloatArray
+from evercount._validate import IntArray
 from evercount.errors import SnapshotError
 from evercount.factorizations import Direct, Factorization, Periods
 from evercount.mechanisms.exact.exact_noise import ExactStream, pack, unpack
 from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
-from evercount.mechanisms.noise_stream import Facts, NoiseStream
+from evercount.mechanisms.noise_stream import Facts, NoiseStream, check_room, whole_noise
 from evercount.noise import Secret
 
 ONE_BY_ONE = Direct(MOST_TICKS)
@@ -47,20 +47,21 @@ class FreshStream(NoiseStream):
         self.numeric_delta, self._secret = numeric_delta, secret
         if dumped is None:
             self._each = ExactStream(ONE_BY_ONE, scale, cells, secret, first_cell, limit=limit)
-            self._before: FloatArray = np.zeros(cells)
+            self._before: IntArray = np.zeros(cells, np.int64)
             return
         self._each = ExactStream.load(ONE_BY_ONE, scale, cells, dumped)
-        self._before = np.asarray(dumped["before"], dtype=np.float64)
-        if self._each.first_cell != first_cell or self._before.shape != (cells,):
+        self._before = whole_noise(dumped["before"], cells)
+        if self._each.first_cell != first_cell:
             raise SnapshotError("the noise state belongs to other cells")
 
     @property
     def tick(self) -> int:
         return self._each.tick
 
-    def take(self, ticks: int) -> FloatArray:
+    def take(self, ticks: int) -> IntArray:
         rows = np.cumsum(self._each.take(ticks), axis=0)
         rows += self._before
+        check_room(rows)
         if ticks:
             self._before = rows[-1].copy()
         return rows
@@ -91,7 +92,7 @@ class PeriodicStream(NoiseStream):
         self.period, self._root = factorization.width, root
         self._parameters = (factorization.period, scale, cells)
         self._done, self._inner = 0, self._noise_of(0)
-        self._before: FloatArray = np.zeros(cells)
+        self._before: IntArray = np.zeros(cells, np.int64)
         self.numeric_delta = self._inner.numeric_delta
 
     def _noise_of(self, period: int) -> ExactStream:
@@ -101,13 +102,14 @@ class PeriodicStream(NoiseStream):
     def tick(self) -> int:
         return self._done * self.period + self._inner.tick
 
-    def take(self, ticks: int) -> FloatArray:
+    def take(self, ticks: int) -> IntArray:
         parts = [self._inner.take(0)]
         while ticks:
             if self._inner.tick == self.period:
                 self._done, self._inner = self._done + 1, self._noise_of(self._done + 1)
             count = min(ticks, self.period - self._inner.tick)
             parts.append(self._inner.take(count) + self._before)
+            check_room(parts[-1])
             ticks -= count
             if self._inner.tick == self.period:
                 self._before = parts[-1][-1].copy()
@@ -118,9 +120,7 @@ class PeriodicStream(NoiseStream):
         return {"secret": self._root.hex(), **inner}
 
     def resume(self, dumped: dict[str, Any]) -> PeriodicStream:
-        before = np.asarray(dumped["before"], dtype=np.float64)
-        if before.shape != self._before.shape:
-            raise SnapshotError("the noise state belongs to other cells")
+        before = whole_noise(dumped["before"], len(self._before))
         self._inner = ExactStream.load(*self._parameters, dumped["inner"])
         self._done, self._before = int(dumped["done"]), before
         return self
@@ -163,10 +163,10 @@ class NamedNoise(NoiseStream):
     def tick(self) -> int:
         return self._cohorts[0].tick
 
-    def take(self, ticks: int) -> FloatArray:
+    def take(self, ticks: int) -> IntArray:
         return np.concatenate([cohort.take(ticks) for cohort in self._cohorts], axis=1)
 
-    def rows(self, first: int, ticks: int) -> FloatArray:
+    def rows(self, first: int, ticks: int) -> IntArray:
         """One column for each name that has joined."""
         if first % JOIN_EVERY == 1 and all(cohort.tick == first - 1 for cohort in self._cohorts):
             self._join_cohorts()
@@ -182,10 +182,10 @@ class NamedNoise(NoiseStream):
             self._add_cohorts(tick, fresh)
         return bool(fresh)
 
-    def at(self, tick: int, names: Sequence[str]) -> FloatArray:
+    def at(self, tick: int, names: Sequence[str]) -> IntArray:
         """The noise of names at one tick, where ticks have independent noise: then nobody joins."""
         if not names:
-            return np.empty(0)
+            return np.empty(0, np.int64)
         return ExactStream(*self._parameters, len(names), self._secret, limit=self.limit, names=names).row(tick)
 
     def _add_cohorts(self, tick: int, names: list[str]) -> None:

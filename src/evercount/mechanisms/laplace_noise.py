@@ -28,9 +28,10 @@ from evercount.factorizations.laplace_trees import (
     PureFactorization,
     Rows,
 )
-from evercount.mechanisms.noise_stream import Facts, Noise, NoiseStream, noise_key
+from evercount.mechanisms.noise_stream import Facts, Noise, NoiseStream, check_room, noise_key
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
+from evercount.noise.prf import Prf, counters
 from evercount.privacy.gaussian import round_down
 
 
@@ -76,15 +77,19 @@ class TreeNoise:
     """Rows of noise of one tree for many cells: a function of (secret, tree, rate, tick, cell), in whole grid units.
 
     A row is the tree's coefficients times the numbers of its nodes, which are drawn again for every few ticks, rounded.
+    Halves are rounded up or down: a fair coin of the cell decides for all its ticks.
 
     **Guarantee.** No number is ever cut or rounded before the last step: where 64 bits may not hold all products and
-    sums, Python's integers are used. Test:
-    tests/mechanisms/test_bridge_stream.py::test_wide_integers_give_the_same_numbers.
+    sums, Python's integers are used. Rounding commutes with whole numbers (`round_to_grid`). Tests:
+    tests/mechanisms/test_bridge_stream.py::test_wide_integers_give_the_same_numbers and
+    tests/mechanisms/test_released_integers.py::test_the_exact_law_of_each_released_integer.
     """
 
     def __init__(self, tree: DigitTree | Bridge, unit: float, cells: int, secret: Secret, first_cell: int = 0) -> None:
         self.tree, self.unit, self.cells, self.first_cell = tree, unit, cells, first_cell
         self._laplace = ExactLaplace(secret)
+        some = range(first_cell, first_cell + cells)
+        self._up: IntArray = fair_bits(secret, some) if tree.bits else np.zeros(cells, np.int8)
 
     def rates(self, shares: IntArray) -> FloatArray:
         """The rates of nodes with these shares, cut to the largest that the sampler serves: that only adds noise."""
@@ -111,7 +116,7 @@ class TreeNoise:
             noise: AnyArray = np.zeros((len(out), drawn.shape[1]), kind)
             for weight, place in zip(rows.weights.T, rows.place.T, strict=True):
                 noise += weight[:, None] * numbers[place]
-            out[:, cells] = round_to_grid(noise, self.tree.bits)
+            out[:, cells] = round_to_grid(noise, self.tree.bits, self._up[cells])
         return out
 
 
@@ -153,10 +158,7 @@ class WindowNoise(TreeNoise):
         drawn[0] = 0
         sums = np.cumsum(drawn, axis=0)
         sums += self._sum - sums[self._tops - numbers[0]]
-        if np.abs(sums).max(initial=0) >= LARGEST_NOISE:
-            raise ParameterError(
-                "the noise of the running sums has passed 2^52: use a larger epsilon or a coarser grid"
-            )
+        check_room(sums)
         self._tops, self._sum = int(numbers[-1]), sums[-1]
         lower = self.sums(self.tree.below(self.tree.levels - 1, ticks))
         return np.asarray(sums[tops - numbers[0]] + lower)
@@ -232,21 +234,35 @@ class HybridNoise(EpochNoise):
         return np.asarray(source.draw([epoch], rate, self.cells, self.first_cell)[0])
 
 
-def round_to_grid(noise: AnyArray, bits: int) -> AnyArray:
-    """Round numbers in units of 2^−bits to whole numbers, halves to even: −x becomes minus what x becomes."""
+def round_to_grid(noise: AnyArray, bits: int, up: IntArray) -> AnyArray:
+    """Round numbers in units of 2^−bits to whole numbers, halves upwards where `up` is 1 and downwards where it is 0.
+
+    **Guarantee.** For whole X, round(X + N) = X + round(N): only the part of N behind the point decides. Halves to even
+    would not do: they look at whether N is odd, which with an odd X says something about X. Nothing overflows. Test:
+    tests/mechanisms/test_bridge_stream.py::test_rounding_commutes_with_whole_numbers.
+    """
     if bits == 0:
         return noise
     low = noise >> bits
     rest = noise - (low << bits)
-    half = 1 << (bits - 1)
-    return np.asarray(low + ((rest > half) | ((rest == half) & (low % 2 == 1))))
+    return np.asarray(low + (rest + up > 1 << (bits - 1)))
+
+
+def fair_bits(secret: Secret, cells: range) -> IntArray:
+    """A fair bit for each cell, independent of all numbers that `ExactLaplace` draws from the same secret."""
+    prf, bits = Prf(secret, TIES), np.empty(len(cells), np.int8)
+    for start in range(0, len(cells), _BITS_AT_ONCE):
+        some = cells[start : start + _BITS_AT_ONCE]
+        bits[start : start + len(some)] = prf.words(counters(range(1), some))[:, 0] & np.uint64(1)
+    return bits
 
 
 AHEAD, LEAST_AHEAD, MOST_AHEAD = 64, 8, 1 << 12
 """Ticks of noise that are made at a time: for lone ticks, at least, and at most."""
 NUMBERS_AHEAD = 1 << 18  # numbers that are made at a time, unless LEAST_AHEAD ticks have more
-LARGEST_NOISE = 2**52
-"""Running sums of a `WindowTree` grow without end; beyond this they would not be exact as doubles."""
+TIES = "evercount/noise/ties/1"
+"""The label under which the key of the coins is derived that decide halves."""
+_BITS_AT_ONCE = 1 << 16
 _CELLS_AT_ONCE = 1 << 10  # the numbers of some hundred nodes for so many cells stay in the processor's cache
 _FORMAT = 1
 
@@ -283,7 +299,7 @@ class PureStream(NoiseStream):
         self.limit = LARGEST_TICKS if tree.horizon is None else tree.horizon
         self._parameters = [tree.name, tree.horizon, float(epsilon), float(l1), float(grid), self.cells]
         self._calibration, self._secret = (epsilon, l1, grid), secret
-        self._rows: FloatArray = np.empty((0, self.cells))
+        self._rows: IntArray = np.empty((0, self.cells), np.int64)
         self._last = np.zeros(self.cells, np.int64)
         self._source: TreeNoise | EpochNoise
         place = self.cells, secret, self.first_cell
@@ -303,7 +319,7 @@ class PureStream(NoiseStream):
         if self.first_cell:
             self._parameters.append(self.first_cell)
 
-    def take(self, ticks: int) -> FloatArray:
+    def take(self, ticks: int) -> IntArray:
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit)
         parts, ready = [self._rows], self.tick + len(self._rows)
@@ -311,10 +327,10 @@ class PureStream(NoiseStream):
             wanted = min(max(AHEAD, self.tick + ticks - ready), MOST_AHEAD)
             ahead = max(LEAST_AHEAD, min(wanted, NUMBERS_AHEAD // self.cells))
             stop = min(self.limit, ready - ready % ahead + ahead)
-            parts.append(self._source.rows(ready + 1, stop - ready).astype(np.float64))
+            parts.append(self._source.rows(ready + 1, stop - ready))
             ready = stop
         rows = np.concatenate(parts)
-        last = rows[ticks - 1].astype(np.int64) if ticks else self._last
+        last = rows[ticks - 1].copy() if ticks else self._last
         self._rows, self._last, self.tick = rows[ticks:].copy(), last, self.tick + ticks
         return rows[:ticks]
 

@@ -15,19 +15,41 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from evercount._validate import FloatArray
-from evercount.errors import EvercountError, ParameterError, SnapshotError
+from evercount._validate import AnyArray, IntArray
+from evercount.errors import EvercountError, ParameterError, SnapshotError, TooLarge
 from evercount.factorizations import Factorization
 from evercount.noise import Secret
 
 Facts = Mapping[str, Any]  # plain data: JSON values and arrays, such as a dump or a declaration
 
 
+LARGEST_NOISE = 2**61
+"""Noise is smaller than this, in grid units: so 64 bits hold the difference of two numbers, added to a sum of 2^62."""
+
+
+def check_room(noise: IntArray) -> None:
+    """Refuse noise of `LARGEST_NOISE` and more."""
+    if noise.size and not -LARGEST_NOISE < int(noise.min()) <= int(noise.max()) < LARGEST_NOISE:
+        raise TooLarge("the noise of the running sums has passed 2^61: use a larger epsilon or a coarser grid")
+
+
+def whole_noise(kept: Any, cells: int) -> IntArray:
+    """The noise of a snapshot, one number for each cell; older snapshots hold whole numbers as doubles."""
+    numbers: AnyArray = np.asarray(kept)
+    if numbers.shape != (cells,):
+        raise SnapshotError("the noise state belongs to other cells")
+    whole = numbers.dtype.kind == "i" or (numbers.dtype.kind == "f" and not (numbers % 1).any())
+    if not whole or not (np.abs(numbers) < LARGEST_NOISE).all():
+        raise SnapshotError("the noise state is damaged: its numbers are not whole, or too large")
+    return numbers.astype(np.int64)
+
+
 class NoiseStream(ABC):
     """Noise of one stream: row t is scale·(L z)_t for one z that is drawn once and never again.
 
-    `scale` is σ/grid, so noise comes in whole grid units. It does not depend on the data; a stream owns one of these
-    and takes from it exactly once per tick.
+    `scale` is σ/grid, so noise comes in whole grid units: 64-bit integers from here to where they meet the data, and no
+    double in between. It does not depend on the data; a stream owns one of these and takes from it exactly once per
+    tick. What each kind of noise rounds, and why that is private, is in the table of `laplace_noise.proof.md`.
     """
 
     rounded: bool  # whether real noise was rounded to whole grid units, which adds grid²/12 to its variance
@@ -40,13 +62,13 @@ class NoiseStream(ABC):
     numeric_delta: float  # the proved price in δ of finite arithmetic
 
     @abstractmethod
-    def take(self, ticks: int) -> FloatArray:
+    def take(self, ticks: int) -> IntArray:
         """Noise of the next `ticks` ticks in grid units, shape (ticks, cells); the same for any split into calls."""
 
-    _last_block: tuple[int, FloatArray] | None = None
+    _last_block: tuple[int, IntArray] | None = None
     _taking: bool = False
 
-    def rows(self, first: int, ticks: int) -> FloatArray:
+    def rows(self, first: int, ticks: int) -> IntArray:
         """Noise of ticks first … first+ticks−1: the same numbers again if it is asked again.
 
         It reaches back to the first tick of the last block that was asked for, so that a step that failed after its
@@ -156,7 +178,7 @@ class Cohort(NamedTuple):
 
     noise: NoiseStream
     cells: int
-    base: FloatArray
+    base: IntArray
 
 
 class JoinedNoise(NoiseStream):
@@ -176,7 +198,7 @@ class JoinedNoise(NoiseStream):
     def tick(self) -> int:
         return self.cohorts[0].noise.tick
 
-    def take(self, ticks: int) -> FloatArray:
+    def take(self, ticks: int) -> IntArray:
         return np.concatenate([cohort.noise.take(ticks) - cohort.base for cohort in self.cohorts], axis=1)
 
     def prepare(self) -> None:
@@ -199,21 +221,20 @@ def join_cells(noise: NoiseStream, old: int, new: int) -> dict[str, Any]:
     It takes time in proportion to the tick and to the number of new cells. `noise` itself is not changed.
     """
     joining = noise.further_cells(old, new)
-    base = np.zeros(new)
+    base = np.zeros(new, np.int64)
     while joining.tick < noise.tick:
         base = joining.take(min(max(1, NUMBERS_AT_A_TIME // new), noise.tick - joining.tick))[-1]
-    before = noise.cohorts if isinstance(noise, JoinedNoise) else (Cohort(noise, old, np.zeros(old)),)
+    before = noise.cohorts if isinstance(noise, JoinedNoise) else (Cohort(noise, old, np.zeros(old, np.int64)),)
     return JoinedNoise([*before, Cohort(joining, new, base)]).dump()
 
 
-def cohort_states(state: Facts) -> list[tuple[range, FloatArray, dict[str, Any]]]:
+def cohort_states(state: Facts) -> list[tuple[range, IntArray, dict[str, Any]]]:
     """(cells, base, state) of each cohort of a dump of `JoinedNoise`; SnapshotError where it is damaged."""
     found, first = [], 0
     for one in state["joined"]:
         cells = range(first, first + int(one["cells"]))
-        base = np.asarray(one["base"], np.float64)
-        if base.shape != (len(cells),) or not len(cells):
+        if not len(cells) or np.shape(one["base"]) != (len(cells),):
             raise SnapshotError("the noise state is damaged: its cells and their noise disagree")
-        found.append((cells, base, one["state"]))
+        found.append((cells, whole_noise(one["base"], len(cells)), one["state"]))
         first = cells.stop
     return found

@@ -15,7 +15,7 @@ from evercount.bounds import nuclear_lower
 from evercount.bounds.tails import simultaneous_radius
 from evercount.engine.build import choose_engine
 from evercount.engine.error_model import ErrorModel, interval_factor
-from evercount.engine.noise_choice import REFERENCE_TICKS, planned_errors, pure_budget
+from evercount.engine.noise_choice import REFERENCE_TICKS, planned_errors, pure_budget, worst_tick
 from evercount.engine.state import enforced_by
 from evercount.errors import ParameterError
 from evercount.factorizations import (
@@ -299,7 +299,7 @@ def _suspects(model: ErrorModel, span: int) -> IntArray:
     engine = model.factorization
     candidates = [*range(1, 17), *tick_grid(span).tolist(), span]
     if isinstance(engine, PureFactorization):
-        candidates += engine.suspects(span)
+        candidates += [*engine.suspects(span), worst_tick(model, span)]
     elif engine.horizon is not None:
         candidates.append(engine.worst_row()[0])
     return np.asarray([tick for tick in candidates if 1 <= tick <= span])

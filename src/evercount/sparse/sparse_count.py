@@ -199,9 +199,9 @@ class SparseCount(NoiseOwner):
         self._torn = False
         return releases
 
-    def _draw_ticks(self, ticks: int) -> list[float]:
+    def _draw_ticks(self, ticks: int) -> list[int]:
         """The noise of the next ticks: of their comparisons with the threshold, or of the plain counter."""
-        drawn: list[float] = [0.0] * ticks
+        drawn = [0] * ticks
         if self.plan.method == "partition":
             numbers = np.arange(self.tick, self.tick + ticks)
             drawn = self._ticks.draw(numbers, self.plan.tick_epsilon, 1)[:, 0].tolist()
@@ -209,19 +209,19 @@ class SparseCount(NoiseOwner):
             drawn = self._noise.stream.take(ticks)[:, 0].tolist()
         return drawn
 
-    def _count(self, events: int, noise: float) -> bool:
+    def _count(self, events: int, noise: int) -> bool:
         """Count the events of a tick; whether a segment ends with it."""
         if self.plan.method != "partition":
             self._total += events  # of a constant, for the refusal of a count above 2^53 only
             if self._noise is not None:
-                self._estimate = self._total + noise
+                self._estimate = float(self._total + noise)
             return False
         self._open += events
         closed = not self.full and self._open + noise >= self.plan.threshold_at(self.tick) + self._level_noise
         if closed:
             assert self._noise is not None
             self._total, self._open = self._total + self._open, 0
-            self._estimate = self._total + float(self._noise.stream.take(1)[0, 0])
+            self._estimate = float(self._total + int(self._noise.stream.take(1)[0, 0]))
             self.segments += 1
             self._level_noise = self._draw_level()
         return closed

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount._validate import AnyArray, BoolArray, FloatArray, check_count, check_whole
+from evercount._validate import AnyArray, BoolArray, FloatArray, IntArray, check_count, check_whole
 from evercount.errors import HorizonReached, PrecisionReached, SnapshotError, TooLarge
 from evercount.factorizations import Factorization
 from evercount.factorizations.blas_threads import blas_threads
@@ -42,7 +42,8 @@ MANY = 4000
 """From this many cells on, blocks are short, dumps hold the rows that are ready, and no state from before them is kept:
 less memory."""
 _FORMAT = 1
-_LARGEST = 2.0**53
+LARGEST = 2.0**53
+"""Noise is smaller than this in size, so that doubles can decide its rounding and hold it exactly."""
 _SMALL = 2.0**31
 
 
@@ -96,13 +97,13 @@ class ExactStream(NoiseStream):
         # block that were not taken. With very many cells `_start` is the end of the block, `_before` the state there.
         self._rows_in_dumps = self.cells >= MANY
         self._before, self._start = self._state, 0
-        self._rows: AnyArray = np.empty((0, self.cells))
+        self._rows: AnyArray = np.empty((0, self.cells), np.int32)
         self._kept: tuple[FloatArray, Any] | None = None
 
-    def take(self, ticks: int) -> FloatArray:
+    def take(self, ticks: int) -> IntArray:
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit) if self.factorization.horizon else PrecisionReached(self.limit)
-        out, done = np.empty((ticks, self.cells)), 0
+        out, done = np.empty((ticks, self.cells), np.int64), 0
         rows, state, before, start = self._rows, self._state, self._before, self._start
         ready = self.tick + len(rows)
         while done < ticks:
@@ -124,12 +125,12 @@ class ExactStream(NoiseStream):
             self.factorization, self.scale, cells, self._secret, first_cell, self.numeric_delta, self.limit
         )
 
-    def row(self, tick: int) -> FloatArray:
+    def row(self, tick: int) -> IntArray:
         """The noise of one tick, where that of no other tick is needed for it; nothing is taken."""
         assert not self.kernel.rows
         if not 1 <= tick <= self.limit:
             raise PrecisionReached(self.limit)
-        return np.asarray(self._blocks(tick - 1, (1, 1), self._state)[0][0], np.float64)
+        return np.asarray(self._blocks(tick - 1, (1, 1), self._state)[0][0], np.int64)
 
     def skip_to(self, tick: int) -> None:
         """Take the noise of all ticks up to this one, and forget it."""
@@ -162,8 +163,8 @@ class ExactStream(NoiseStream):
                 low, high = number * self.cells // pieces, (number + 1) * self.cells // pieces
                 rows, after[:, :, low:high] = self._piece(start, size, blocks, low, state[:, :, low:high])
                 if noise.dtype == np.int32 and float(np.abs(rows).max()) >= _SMALL:
-                    noise = noise.astype(np.float64)
-                noise[:, low:high] = rows
+                    noise = noise.astype(np.int64)
+                noise[:, low:high] = rows  # whole numbers below 2^53: the doubles are exact
         return noise, after
 
     def _piece(
@@ -178,7 +179,7 @@ class ExactStream(NoiseStream):
         noise -= rounded
         largest = float(np.abs(rounded).max()) + 1.0
         error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[0]
-        if not largest + error < _LARGEST:
+        if not largest + error < LARGEST:
             raise TooLarge(f"noise of scale {self.scale} has passed 2^53 grid units; use a coarser grid")
         close = np.abs(noise, out=noise) >= 0.5 - error
         again = np.flatnonzero(close.any(axis=0))
@@ -252,7 +253,9 @@ class ExactStream(NoiseStream):
         own = {"tick": self.tick, "start": self._start, "secret": self._secret.hex(), "state": self._kept[1]}
         if self._rows_in_dumps:
             self._kept = None  # it is large
-        rows = {"rows": to_bytes(self._rows)} if self._start > self.tick else {}
+        # the format holds wide rows as doubles, which are exact below 2^53
+        ready = self._rows.astype(np.float64) if self._rows.dtype == np.int64 else self._rows
+        rows = {"rows": to_bytes(ready)} if self._start > self.tick else {}
         return {"format": _FORMAT, **self._facts(), **own, **rows}
 
     @classmethod
@@ -286,7 +289,8 @@ class ExactStream(NoiseStream):
             (rows,) = of_bytes(ready, ("<i4" if short else "<f8", (start - tick, cells)))
             if (rows % 1).any():
                 raise SnapshotError("the rows of the noise are damaged: they are not whole numbers")
-            stream.tick, stream._rows, stream._rows_in_dumps = tick, rows, True
+            ready_rows = rows.astype(np.int32 if short else np.int64)
+            stream.tick, stream._rows, stream._rows_in_dumps = tick, ready_rows, True
         stream.skip_to(tick)
         return stream
 
