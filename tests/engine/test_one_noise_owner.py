@@ -8,12 +8,14 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from evercount import Budget, Count, Secret, Stream
-from evercount.errors import EvercountError, ParameterError
+from evercount import Budget, Count, Histogram, Ledger, Secret, Stream
+from evercount.errors import EvercountError, ParameterError, SnapshotError
 from evercount.local import LocalClient
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.genprot import GenProtClient
@@ -37,14 +39,105 @@ def test_a_second_live_stream_is_refused(budget: Budget) -> None:
         fresh(budget, secret)
     assert fresh(Budget(2.0, budget.delta), secret).tick == 0, "another declaration has another key"
     assert fresh(budget, Secret.generate()).tick == 0
-    restored = Stream.restore(first.snapshot())
     first.close()
-    with pytest.raises(ParameterError, match="another stream"):
-        fresh(budget, secret)
     with pytest.raises(EvercountError, match="closed"):
         first.step(1)
-    restored.close()
     assert fresh(budget, secret).step(1).tick == 1
+
+
+@pytest.mark.parametrize("kind", ["stream", "pure stream", "counter"])
+def test_a_restored_owner_takes_the_place_of_the_living_one(kind: str) -> None:
+    """Both would release the same tick with the same noise, and the difference would be that of their data."""
+    secret = Secret.generate()
+
+    def make() -> Any:
+        return SparseCount(1.0, 50, secret=secret) if kind == "counter" else fresh(budget, secret)
+
+    budget = PURE if kind == "pure stream" else BUDGET
+    first = make()
+    first.step(1)
+    blob = first.snapshot()
+    second = type(first).restore(blob)
+    third = type(first).restore(blob)
+    for older in (first, second):
+        for attempt in (lambda older=older: older.step(1), lambda older=older: older.snapshot()):
+            with pytest.raises(EvercountError, match="was replaced.*restored"):
+                attempt()
+    assert third.step(1).tick == 2
+    first.close()  # the old owner is gone for good: it frees no place
+    with pytest.raises(ParameterError, match="another"):
+        make()
+    third.close()
+    assert make().step(1).tick == 1
+
+
+def test_a_snapshot_that_is_refused_replaces_nobody() -> None:
+    stream = Stream(Count(), BUDGET, 20)
+    data = stream.dump()
+    with pytest.raises(SnapshotError):
+        Stream.load({**data, "tick": 3})
+    assert stream.step(1).tick == 1
+
+
+def test_a_stream_that_was_lost_is_restored_in_its_process() -> None:
+    """The recovery from a crash: the old object is garbage, or hangs on somewhere; the numbers go on."""
+    secret = Secret.generate()
+    expected = fresh(BUDGET, secret, replay=True).run([1, 1, 1]).rows
+    stream = fresh(BUDGET, secret)
+    released = [stream.step(1).value]
+    blob = stream.snapshot()
+    del stream
+    stream = Stream.restore(blob)
+    released.append(stream.step(1).value)
+    again = Stream.restore(stream.snapshot())
+    released.append(again.step(1).value)
+    assert released == expected[:, 0].tolist()
+    assert stream.tick == 2
+
+
+def of_cells(secret: Secret, part: range | None) -> Stream:
+    return Stream(Histogram(6), BUDGET, 20, secret=secret, part=part)
+
+
+OVERLAPPING = [
+    (range(3), range(2, 6)),
+    (range(6), range(2, 3)),
+    (range(2, 3), range(6)),
+    (None, range(2, 3)),
+    (range(2, 3), None),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), OVERLAPPING)
+def test_parts_that_share_a_cell_share_its_noise(one: range | None, other: range | None) -> None:
+    secret = Secret.generate()
+    first = of_cells(secret, one)
+    with pytest.raises(ParameterError, match="another stream with this secret"):
+        of_cells(secret, other)
+    first.close()
+    second = of_cells(secret, other)
+    blob = second.snapshot()
+    second.close()
+    third = of_cells(secret, one)
+    assert Stream.restore(blob).tick == 0
+    with pytest.raises(EvercountError, match="was replaced"):
+        third.run_totals(np.zeros((1, 6 if one is None else len(one)), np.int64))
+
+
+def test_a_restored_part_leaves_the_other_parts_alone() -> None:
+    secret = Secret.generate()
+    left, right = (of_cells(secret, part) for part in (range(3), range(3, 6)))
+    again = Stream.restore(left.snapshot())
+    none = np.zeros((1, 3), np.int64)
+    assert again.run_totals(none).rows.shape == right.run_totals(none).rows.shape == (1, 3)
+
+
+def test_a_part_is_not_charged_by_itself(tmp_path: Path) -> None:
+    ledger = Ledger(BUDGET, tmp_path / "all.ledger")
+    with pytest.raises(ParameterError, match="together spend one budget"):
+        Stream(Histogram(6), BUDGET, 20, secret=Secret.generate(), part=range(3), ledger=ledger)
+    assert ledger.entries == ()
+    ledger.close()
 
 
 def test_the_place_is_free_when_the_stream_is_gone() -> None:

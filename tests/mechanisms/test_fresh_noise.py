@@ -57,6 +57,7 @@ def test_splits_restores_and_parts_give_the_same_numbers(budget: Budget) -> None
         stream.close()
         stream = Stream.restore(blob)
     assert np.array_equal(np.concatenate(rows), whole)
+    stream.close()
     part = Stream(Histogram(5), budget, None, "fresh", secret=SECRET, part=range(2, 4))
     assert np.array_equal(part.run_totals(totals[:, 2:4]).rows, whole[:, 2:4])
 

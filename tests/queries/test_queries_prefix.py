@@ -200,7 +200,8 @@ def test_snapshots_that_name_a_path_are_restored_once_that_path_is_registered(en
     with pytest.raises(SnapshotError, match="register_encoder"):
         Stream.restore(blob)
     register_encoder("test_queries_prefix:parity")(parity)
-    assert np.array_equal(Stream.restore(blob).step([3]).values, stream.step([3]).values)
+    expected = stream.step([3]).values
+    assert np.array_equal(Stream.restore(blob).step([3]).values, expected)
 
 
 # -- neighbours and norms --------------------------------------------------------------------------------------

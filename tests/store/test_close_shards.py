@@ -136,7 +136,7 @@ def test_a_repeated_call_commits_nothing(tmp_path: Path, whole: dict[int, Any]) 
 
 def both_at_once(monkeypatch: pytest.MonkeyPatch, work: ShardWork) -> list[Any]:
     """Two calls for one shard that have both computed their numbers before either commits."""
-    meet, real, answers = threading.Barrier(2), closing_ticks.Stream.restore, []
+    meet, real, answers = threading.Barrier(2), closing_ticks.TaskStream.restore, []
 
     def restore(blob: bytes, period_of: Any) -> Any:
         meet.wait(300)
@@ -149,7 +149,7 @@ def both_at_once(monkeypatch: pytest.MonkeyPatch, work: ShardWork) -> list[Any]:
             answers.append(error)
 
     with monkeypatch.context() as patch:
-        patch.setattr(closing_ticks.Stream, "restore", restore)
+        patch.setattr(closing_ticks.TaskStream, "restore", restore)
         threads = [threading.Thread(target=call) for _ in range(2)]
         for thread in threads:
             thread.start()

@@ -23,7 +23,7 @@ from evercount.engine.build import PER_TICK, RUNNING, Spec, check_postprocess
 from evercount.engine.build_parameters import choose_revised
 from evercount.engine.noise_choice import check_noise_for, choose_noise, remember_blend
 from evercount.engine.revisions import MOST_LAGS, Revisions
-from evercount.engine.stream import Stream
+from evercount.engine.stream import Stream, TaskStream
 from evercount.engine.user_counting import PeriodOf, UserCaps, check_hands_on
 from evercount.errors import ParameterError
 from evercount.noise import Secret
@@ -283,14 +283,17 @@ class StreamDeclaration:
         replay: bool = False,
         part: range | None = None,
         ledger: Ledger | None = None,
+        task: bool = False,
     ) -> Stream:
-        """The stream before its first tick; `replay`: to recompute its noise, never to publish; `part`: some cells.
+        """The stream before its first tick; `replay`: to recompute its noise, never to publish; `part`: some cells;
+        `task`: for a task that may run twice (`TaskStream`).
 
         **Guarantee.** A stream that is built with its start has the noise of its time range: the same declaration on
         the same secret for the next year has independent noise. Test:
         `tests/engine/test_successor_streams.py::test_next_year_on_the_same_secret_has_independent_noise`.
         """
-        return Stream(
+        stream = TaskStream if task else Stream
+        return stream(
             self.query,
             self.budget,
             horizon=self.horizon,

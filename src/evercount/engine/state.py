@@ -19,7 +19,6 @@ from evercount.engine.user_counting import Seen, UserCaps
 from evercount.errors import HorizonReached, ParameterError, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
-from evercount.noise import Secret
 from evercount.privacy import Budget, Cost, Enforced, TimeRange, guarantee_text, successor_text
 from evercount.privacy.guarantee_text import MANUAL
 from evercount.queries.base import Query
@@ -99,12 +98,6 @@ class StreamParameters:
             "revise_for": self.revise_for,
             "joined": [list(one) for one in self.errors.joined],
         }
-
-    @property
-    def owned_key(self) -> Secret:
-        """What only one live stream may have: the key of its noise, and for a part of the cells one for that part."""
-        key, part = self.noise.key, self.part
-        return key if part is None else key.derive(f"cells {part.start} to {part.stop}")
 
     def releases(self, first_tick: int, rows: Rows, counting: Counting | None) -> Releases:
         sentence = guarantee_sentence(self.budget, enforced_by(self.query, counting), self.replay)

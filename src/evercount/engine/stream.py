@@ -111,6 +111,11 @@ class Stream(GrowingStream[V_co]):
         period_of: PeriodOf | None = None,
         revise_for: int | None = None,
     ) -> None:
+        if part is not None and ledger is not None:
+            raise ParameterError(
+                "the streams of all parts together spend one budget: omit `ledger` where `part` is given, and enter "
+                "the stream once: ledger.spend(name, stream.cost)"
+            )
         given = (query, budget, horizon, factorization, postprocess, replay, part, views, during, period_of)
         parameters = build_parameters(*given, revise_for=revise_for, secret=secret)
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
@@ -122,7 +127,8 @@ class Stream(GrowingStream[V_co]):
         self._state = state
         self._advance = advance if parameters.thresholds is None else advance_keys
 
-        self._own(None if parameters.replay else parameters.owned_key, restored=restored)
+        key = None if parameters.replay else parameters.noise.key
+        self._own(key, cells=parameters.part, restored=restored)
 
     # -- the flow ---------------------------------------------------------------------------------------------------
 
@@ -330,7 +336,9 @@ class Stream(GrowingStream[V_co]):
     def restore(cls, blob: bytes, period_of: PeriodOf | None = None) -> Stream[Any]:
         """The stream of `snapshot`; what is corrupt, truncated, foreign or of another format is refused.
 
-        Restore the newest snapshot only (see there), and only once: two streams from one snapshot share their noise.
+        Restore the newest snapshot only (see there). The restored stream takes the place of any other with this noise
+        that lives in this process: that one releases nothing more, and says so. Other processes are not seen: end the
+        one that had the stream before.
 
         Args:
             blob: A result of `snapshot`.
@@ -343,3 +351,13 @@ class Stream(GrowingStream[V_co]):
             SnapshotError: The bytes are anything else.
         """
         return cls.load(unpack(blob), period_of)
+
+
+class TaskStream(Stream[V_co]):
+    """The stream of a task that may run twice, beside others with the same noise.
+
+    It takes nobody's place and nobody takes its own. Only for a caller that counts the same data each time and whose
+    commit accepts one of the equal results: shards of a store, tasks of Spark, runs over a stream of a store.
+    """
+
+    _exclusive: ClassVar[bool] = False

@@ -20,7 +20,7 @@ from evercount._validate import FloatArray, stated
 from evercount.declarations.cautions import as_known, changed_noise, differences
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import TickMark, check_mark, stack_rows
-from evercount.engine.stream import Stream
+from evercount.engine.stream import Stream, TaskStream
 from evercount.engine.views import CarriedTotals, check_carries
 from evercount.errors import HorizonReached, ParameterError
 from evercount.files.cap_users import UsedBefore
@@ -155,7 +155,7 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
                 "`new_noise_stream` would restart the caps that this stream carries over: omit one of the two"
             )
         _check_charged(job, state, "the new one")
-        earlier, state = (*earlier, _loaded(job, state.stream, cleanup).cost), None
+        earlier, state = (*earlier, _loaded(job, state.stream, home, cleanup).cost), None
     carried = home.carried if home is not None else CarriedTotals.load(None if state is None else state.carried)
     job = replace(_settled(job, state, home), carried=carried)
     if job.renew:
@@ -166,12 +166,12 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
         handed_on = state.users if job.declaration.carry_caps else {}
         earlier, renewing = (*earlier, job.declaration.build(replay=True).cost), True
         with ExitStack() as own:
-            _finish_lake(job, state, _loaded(job, state.stream, own), home)
+            _finish_lake(job, state, _loaded(job, state.stream, home, own), home)
         job, state = _renewed(job, state, home, cleanup), None
     declaration, kept = job.declaration, None if state is None else state.stream
     if state is None and home is not None and home.live is not None and not renewing:  # declared
         kept = home.live.stream.dump()
-    stream = _loaded(job, kept, cleanup)
+    stream = _loaded(job, kept, home, cleanup)
     if state is not None:
         _finish_lake(job, state, stream, home)
     joined: list[str] = []
@@ -217,10 +217,13 @@ def _finish_lake(job: Job, state: State, stream: Stream, home: StoreHome | None)
         fill_lake(Published.of(job, stream, state.numbers, state.tables, _known_marks(state, home)), home)
 
 
-def _loaded(job: Job, kept: dict[str, Any] | None, cleanup: ExitStack) -> Stream:
-    """A stream that was kept, or a new one."""
-    declaration = job.declaration
-    stream = declaration.build(secret=job.secret) if kept is None else Stream.load(kept, declaration.period_of)
+def _loaded(job: Job, kept: dict[str, Any] | None, home: StoreHome | None, cleanup: ExitStack) -> Stream:
+    """A stream that was kept, or a new one; where a store keeps the stream, one beside that of the store."""
+    declaration, task = job.declaration, home is not None
+    if kept is None:
+        stream = declaration.build(secret=job.secret, task=task)
+    else:
+        stream = (TaskStream if task else Stream).load(kept, declaration.period_of)
     cleanup.callback(stream.close)
     return stream
 
@@ -239,7 +242,7 @@ def _renewed(job: Job, state: State, home: StoreHome | None, cleanup: ExitStack)
     if job.carry_totals and home is not None:
         carried = home.totals_at_end()
     elif job.carry_totals:
-        old, since = _loaded(job, state.stream, cleanup), job.declaration.schedule.begin
+        old, since = _loaded(job, state.stream, home, cleanup), job.declaration.schedule.begin
         carried = CarriedTotals.after(old._errors, old.tick, state.numbers[-1], since, job.carried)
     counts = build_query(asked["name"], dict(asked["parameters"]))
     return replace(job, declaration=job.declaration.with_query(counts).renewed(), secret=None, carried=carried)

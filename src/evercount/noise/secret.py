@@ -194,51 +194,65 @@ def insecure_secret(seed: int | None) -> Secret:
 
 
 _lock = threading.RLock()  # a dying owner may be collected while this thread holds it
-_live: dict[str, set[weakref.ref[Any]]] = {}
+_live: dict[str, dict[weakref.ref[Any], range | None]] = {}
+"""By the name of a key: its live owners, and which of its cells each of them has (None: all)."""
 
 
 class NoiseOwner:
     """Base of streams, counters and clients. Two owners of one key that saw different data reveal how these differ.
 
     **Guarantee.** An owner is not copied and not pickled. After a fork it works in the process that made it and refuses
-    in the other. While an owner lives, a second one of the same key is refused in this process, unless it was restored
-    from a snapshot (a restored owner stands for the one that was lost) or only replays. Assumption: other processes
+    in the other. In one process, at most one owner of a cell of a key gives noise: a second one is refused while the
+    first lives, and one that is restored from a snapshot takes the place of those that live, which then refuse.
+    Exceptions: a replay, which is never published, and owners that are not `_exclusive`. Assumption: other processes
     are not seen; the store's lock keeps them out. Tests: tests/engine/test_one_noise_owner.py.
     """
 
     _owner_noun: ClassVar[str]  # what an owner is called in messages
+    _exclusive: ClassVar[bool] = True
+    """Whether no other owner may have its noise. False where a commit decides which of several equal ones counts."""
 
     _process: int = 0
     _closed: bool = False
+    _replaced: bool = False  # whether an owner that was restored from a snapshot has taken its place
     _torn: bool = False  # whether an interruption left data between two ticks
     _place: tuple[str, weakref.ref[Any]] | None = None
 
-    def _own(self, key: Secret | None = None, *, restored: bool = False) -> None:
-        """Own the noise from now on; with a key, as the only live owner of it."""
+    def _own(self, key: Secret | None = None, *, cells: range | None = None, restored: bool = False) -> None:
+        """Own the noise from now on; with a key, as the only live owner of these cells of it (None: all of them)."""
         self._process = os.getpid()
         self._closed = False
-        if key is None:
+        if key is None or not self._exclusive:
             return
         name = key.derive("evercount/live owners").hex()
         with _lock:
-            owners = _live.setdefault(name, set())
-            if not restored and any(other() is not None for other in owners):
+            rivals = _owners_of(name, cells)
+            if rivals and not restored:
                 raise ParameterError(
                     f"another {self._owner_noun} with this secret and the same declaration is live in this process: "
                     f"both would have the same noise. Use a fresh secret, close() the other {self._owner_noun}, or "
                     "restore() its snapshot to continue it"
                 )
+            for rival in rivals:
+                rival._replaced = True
+                rival.close()
             reference = weakref.ref(self, lambda dead: _forget(name, dead))
-            owners.add(reference)
+            _live.setdefault(name, {})[reference] = cells
         self._place = (name, reference)
 
     def _check_owner(self) -> None:
-        """Refuse after `close`, in a process that is a fork of the owner's, and after an interruption within a tick."""
+        """Refuse an owner that may give no more noise: after `close`, after another one was restored from its snapshot,
+        in a process that is a fork of the owner's, and after an interruption within a tick."""
         if os.getpid() != self._process:
             raise EvercountError(
                 f"this {self._owner_noun} belongs to another process: after a fork both would publish with the same "
                 f"noise, and the difference would reveal their data. Make the {self._owner_noun} after the fork, or "
                 "hand its newest snapshot to one process"
+            )
+        if self._replaced:
+            raise EvercountError(
+                f"this {self._owner_noun} was replaced: another one was restored from its snapshot and has the same "
+                f"noise. Go on with the restored {self._owner_noun}"
             )
         if self._closed:
             raise EvercountError(f"this {self._owner_noun} is closed")
@@ -266,9 +280,25 @@ class NoiseOwner:
         raise ParameterError(f"a {self._owner_noun} is not copied or pickled: {why}")
 
 
+def _owners_of(name: str, cells: range | None) -> list[NoiseOwner]:
+    """The live owners of a key that have one of these cells; None means all cells."""
+    found = []
+    for reference, own in list(_live.get(name, {}).items()):
+        owner = reference()
+        if owner is not None and _overlap(own, cells):
+            found.append(owner)
+    return found
+
+
+def _overlap(one: range | None, other: range | None) -> bool:
+    if one is None or other is None:
+        return True
+    return max(one.start, other.start) < min(one.stop, other.stop)
+
+
 def _forget(name: str, owner: weakref.ref[Any]) -> None:
     with _lock:
-        owners = _live.get(name, set())
-        owners.discard(owner)
+        owners = _live.get(name, {})
+        owners.pop(owner, None)
         if not owners:
             _live.pop(name, None)

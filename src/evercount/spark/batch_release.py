@@ -258,7 +258,7 @@ def _released(job: ShardJob, blocks: Iterable[TickTotals | TickEvents], part: ra
     declaration, secret = job.declaration, run_secret(job.run)
     if proof_of(secret) != job.proof:
         raise ParameterError("this executor and the driver have different secrets: give both the same")
-    stream, schedule = declaration.build(secret=secret, part=part), declaration.schedule
+    stream, schedule = declaration.build(secret=secret, part=part, task=True), declaration.schedule
     before, made = np.empty((0, len(stream.labels))), declaration.view_postprocess
     try:
         closed = (table for block in blocks for table in close_ticks(stream, block, schedule.starts_of))

@@ -25,7 +25,7 @@ from evercount.declarations.view_names import NEXT, missing_ticks
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import can_be_cut, cut_cells
-from evercount.engine.stream import Stream
+from evercount.engine.stream import TaskStream
 from evercount.engine.write_table import among, each_tick
 from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
@@ -232,7 +232,7 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
     with store.database.transaction() as connection:
         rows = []
         for number, part in enumerate(cut_cells(live.declaration.query.cells, shards)):
-            shard_stream = live.declaration.build(secret=live.secret, part=part)
+            shard_stream = live.declaration.build(secret=live.secret, part=part, task=True)
             blob = shard_stream.snapshot()
             shard_stream.close()
             rows.append((live.id, number, part.start, part.stop, 0, _seal(live.sealer, blob, live.id, number, 0)))
@@ -321,7 +321,7 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
         declaration = declared(row)
         totals = _frozen(connection, sealer, stream, ticks, declaration.query.cells)[:, part.start : part.stop]
         blob = sealer.open(shard.sealed, "shard", stream, shard.tick, _name(number))
-    shard_stream = Stream.restore(blob, declaration.period_of)
+    shard_stream = TaskStream.restore(blob, declaration.period_of)
     (table,) = close_ticks(
         shard_stream, TickTotals.dense(ticks.start, totals), declaration.schedule.starts_of, numbers=totals.size or 1
     )
