@@ -285,8 +285,10 @@ class StreamDeclaration:
         ledger: Ledger | None = None,
         task: bool = False,
     ) -> Stream:
-        """The stream before its first tick; `replay`: to recompute its noise, never to publish; `part`: some cells;
-        `task`: for a task that may run twice (`TaskStream`).
+        """The stream before its first tick, with noise of its own for all that it counts (`noise_secret`).
+
+        `replay`: to recompute its noise, never to publish; `part`: some cells; `task`: for a task that may run twice
+        (`TaskStream`).
 
         **Guarantee.** A stream that is built with its start has the noise of its time range: the same declaration on
         the same secret for the next year has independent noise. Test:
@@ -298,7 +300,7 @@ class StreamDeclaration:
             self.budget,
             horizon=self.horizon,
             factorization=self.factorization,
-            secret=secret,
+            secret=None if secret is None else self.noise_secret(secret),
             postprocess=self.stream_postprocess,
             replay=replay,
             part=part,
@@ -308,6 +310,21 @@ class StreamDeclaration:
             ledger=ledger,
             revise_for=self.revise_for,
         )
+
+    def noise_secret(self, secret: Secret) -> Secret:
+        """The secret from which the noise of this declaration follows, where the operator has given `secret`.
+
+        **Guarantee.** Two declarations that count other rows, or other ticks of them, have independent noise on one
+        secret: the columns, and the zone in which times without an offset are read, belong to the key as all else does
+        that `Stream` knows. What may change while a stream runs does not. Test:
+        tests/declarations/test_noise_key.py::test_every_field_is_in_the_key_or_has_a_reason.
+        """
+        columns = None if self.columns is None else COLUMNS.dump_python(self.columns, mode="json")
+        zone = None if self.schedule.manual else self.schedule.zone
+        if columns is None and zone is None:
+            return secret
+        rows = json.dumps({"columns": columns, "zone": zone}, sort_keys=True, separators=(",", ":"))
+        return secret.derive(f"evercount/rows/1/{rows}")
 
     @property
     def released_query(self) -> Query:
@@ -392,3 +409,4 @@ class StreamDeclaration:
 
 
 MODEL = TypeAdapter(StreamDeclaration)
+COLUMNS = TypeAdapter(Columns)

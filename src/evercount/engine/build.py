@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -239,8 +239,15 @@ def noise_declaration(
     postprocess: Names = (),
     views: Names = (RUNNING,),
     during: TimeRange | None = None,
+    periods: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """What the key of a stream's noise belongs to."""
+    """What the key of a stream's noise belongs to: all that decides what is counted, and what noise that gets.
+
+    `periods` is where the first periods of persons end, where the time range has no name for them.
+
+    **Guarantee.** Whatever of it differs, the noise is independent. Tests:
+    tests/declarations/test_noise_key.py, which walks over the arguments of every part of a declaration.
+    """
     return {
         "query": query.identity(),
         "budget": budget.to_dict(),
@@ -250,6 +257,7 @@ def noise_declaration(
         "postprocess": postprocess,
         **({} if views == (RUNNING,) else {"views": views}),
         **({} if during is None else {"range": during.key}),
+        **({"periods": periods} if periods else {}),
     }
 
 

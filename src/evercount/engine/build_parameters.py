@@ -15,6 +15,7 @@ import hmac
 import io
 import json
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -46,6 +47,7 @@ LARGEST_BODY = 1 << 34  # bytes of an unpacked snapshot: a crafted small file mu
 PIECE = 1 << 20  # bytes that are squeezed at a time, so that a large snapshot is never copied as one
 SMALL_BODY = 1 << 20
 """Bodies below this many bytes are kept as they are inside the zlib format: squeezing them takes longer than a tick."""
+PERIODS_OF_A_KEY = 4  # how many periods the key of noise knows where they have no name
 DTYPES = ("<i8", "<f8", ">i8", ">f8", "|u1")  # the kinds of numbers that a snapshot holds; no other is read
 
 
@@ -200,13 +202,23 @@ def build_parameters(
     if "monotone" in names and not query.monotone:
         raise ParameterError(f"{query.name!r} can decrease, so its releases cannot be made monotone")
     asked = query if part is None else CellRange(query, part)
-    built = make_noise(query, engine, budget, horizon, names, shown, during, part=part, **source)
+    periods = unnamed_periods(budget, during, period_of)
+    built = make_noise(query, engine, budget, horizon, names, shown, during, periods, part=part, **source)
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs, joined)
     found = query.discovery
     thresholds = None if found is None else found.thresholds(budget, horizon, errors.unrounded_std)
     caps = UserCaps.of(query, budget, period_of)
     fixed = (asked, query, budget, horizon, engine, built, names, replay, errors)
     return StreamParameters(*fixed, thresholds, shown, during, caps, part=part)
+
+
+def unnamed_periods(budget: Budget, during: TimeRange | None, period_of: PeriodOf | None) -> tuple[int, ...]:
+    """The last ticks of the first periods of a stream whose time range does not name them: a function has no name."""
+    if period_of is None or budget.period_ticks is None or (during is not None and during.periods):
+        return ()
+    ticks, first = range(1, (PERIODS_OF_A_KEY + 1) * budget.period_ticks + 1), period_of(1)
+    later = range(first + 1, first + 1 + PERIODS_OF_A_KEY)
+    return tuple(bisect_left(ticks, period, key=period_of) for period in later)
 
 
 def choose_revised(

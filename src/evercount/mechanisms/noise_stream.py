@@ -116,11 +116,18 @@ def declaration_fingerprint(declaration: Facts, engine: Factorization, sigma: fl
     """
     public = {**declaration, "factorization": [engine.name, engine.horizon], "sigma": float(sigma).hex()}
     digest = hashlib.blake2b(digest_size=32, person=b"evercount.stream")
-    text = json.dumps(public, sort_keys=True, separators=(",", ":"), default=repr).encode()
+    text = json.dumps(public, sort_keys=True, separators=(",", ":"), default=_as_text).encode()
     digest.update(len(text).to_bytes(8, "little") + text)
     for array in engine.public_parameters():
         digest.update(array.size.to_bytes(8, "little") + np.ascontiguousarray(array).astype("<f8").tobytes())
     return digest.hexdigest()
+
+
+def _as_text(value: object) -> str:
+    """What JSON has no form for, such as parameters of a query of your own. An array's repr leaves out its middle."""
+    if isinstance(value, np.ndarray):
+        return f"array {value.dtype.str} {value.shape} {value.tobytes().hex()}"
+    return repr(value)
 
 
 def noise_key(

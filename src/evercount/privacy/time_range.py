@@ -52,8 +52,13 @@ class TimeRange:
 
     @property
     def key(self) -> list[Any]:
-        """What belongs to the key of the noise. With the horizon it fixes the range, whatever happens to the zone."""
-        return [self.start, self.ticks]
+        """What belongs to the key of the noise: all that decides what is counted of a person's events.
+
+        The end is left out: the horizon says it in ticks, and a change in the rules of a zone may move it while the
+        stream runs. Names of zones stand for themselves, whatever the database of zones says of them.
+        """
+        persons = [self.periods, self.chain] if self.chain else [self.periods] if self.periods else []
+        return [self.start, self.ticks, *persons]
 
     def holds(self, instant: int) -> bool:
         """Whether the stream counts the events of this instant.

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from evercount._validate import FloatArray, IntArray, check_count, check_name, check_public_text
 from evercount.errors import InputError, ParameterError
 from evercount.privacy import Adjacency, Budget
+from evercount.queries.encoder_code import digest_of_class
 from evercount.queries.publishing import SUMS, Publishing, RankErrors, TopKey, top_keys
 from evercount.queries.sensitivities import EventNumber, Rows, Sensitivities
 
@@ -338,11 +339,13 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
         return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
     def identity(self) -> list[Any]:
-        """[name, parameters] as keys of noise are derived from them."""
+        """[name, parameters] as keys of noise are derived from them; with a digest of the code of a class of your own,
+        whose name and parameters another class may share."""
         known = self.parameters()
         if not any(short in known for short in SPELLED_IN_KEYS.values()):  # else two of them would become one
             known = {SPELLED_IN_KEYS.get(name, name): value for name, value in known.items()}
-        return [self.name, known]
+        code = digest_of_class(type(self))
+        return [self.name, known] if code is None else [self.name, known, code]
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.parameters() == other.parameters()

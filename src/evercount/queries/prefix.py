@@ -23,6 +23,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.privacy import Adjacency
 from evercount.queries.base import ADJACENCIES, LARGEST_TOTAL, Query
 from evercount.queries.counts import whole_numbers
+from evercount.queries.encoder_code import digest_of_function
 
 Encoder = Callable[..., Any]
 Registered = TypeVar("Registered", bound=Encoder)
@@ -192,6 +193,11 @@ class PrefixQuery(Query):
             raise InputError(f"the encoder returned shape {np.shape(vector)} where ({self.cells},) is declared")
         what = "the numbers that the encoder returned (for fractions choose a finer grid and round)"
         return whole_numbers(vector, -LARGEST_TOTAL, LARGEST_TOTAL, what)
+
+    def identity(self) -> list[Any]:
+        """As for every query; with a digest of a function that is not registered, whose path another may share."""
+        code = [] if self._function in _ENCODERS.values() else [digest_of_function(self._function)]
+        return [*super().identity(), *code]
 
     def parameters(self) -> dict[str, Any]:
         return {

@@ -61,9 +61,9 @@ def declare_stream(
     The clock closes no tick of a new stream that waits: for FILES, or for its HISTORY, if a tick has ended before it
     was declared.
 
-    **Guarantee.** No two streams that are declared in one store have the same secret, query, budget, horizon, start and
-    ticks: they would have the same noise, and the difference of their releases would be that of their data. Test:
-    `tests/store/test_store_secrets.py`.
+    **Guarantee.** No two streams that are declared in one store have the same secret, query, budget, horizon, start,
+    ticks and columns: they would have the same noise, and the difference of their releases would be that of their
+    data. Test: `tests/store/test_store_secrets.py`.
     """
     if store.name_is_spent(declaration.name):
         raise Conflict(
@@ -100,7 +100,7 @@ def declare_stream(
     secret = secret or Secret.generate()
     stream = declaration.build(secret=secret)
     line = Spending(declaration.name, stream.cost, declaration.public)
-    identity = bytes.fromhex(identify(stream, secret))
+    identity = bytes.fromhex(identify(stream, declaration.noise_secret(secret)))
     try:
         _refuse_twin(store, identity)
         refuse_beyond_cap(store.database, line)
@@ -156,8 +156,8 @@ def _refuse_twin(store: Store, identity: bytes) -> None:
     twin = store.database.read(find, schema.noise_identities, "stream", identity=identity)
     if twin is not None or store.heads.lost_identity(identity):
         raise Conflict(
-            "another stream of this store has the same secret, query, budget, horizon, start and ticks, and so the "
-            "same noise: the difference of their releases would reveal how their data differ. Declare it with "
+            "another stream of this store has the same secret, query, budget, horizon, start, ticks and columns, and "
+            "so the same noise: the difference of their releases would reveal how their data differ. Declare it with "
             "another secret, or without one"
         )
 

@@ -79,8 +79,11 @@ def read_spendings(connection: Connection, ending: Mapping[str, int | None] | No
 def states(line: str, declaration: StreamDeclaration) -> bool:
     """Whether a stored line has the budget and the time range of its stream, which the chain of releases covers."""
     cost, during = Cost.from_dict(json.loads(line)), declaration.during
-    same = cost.during is None or (during is not None and cost.during.key == during.key)
-    return same and cost.budget == declaration.budget
+    if cost.budget != declaration.budget:
+        return False
+    if cost.during is None or during is None:
+        return cost.during is None
+    return (cost.during.start, cost.during.ticks) == (during.start, during.ticks)
 
 
 def _ended(cost: Cost, until: int | None) -> Cost:
