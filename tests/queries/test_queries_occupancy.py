@@ -235,6 +235,78 @@ def test_one_period_under_a_cap_of_the_whole_stream(keys: Any) -> None:
     assert found <= query.user_sensitivity("add-remove", True, falling=True)
 
 
+def one_period(query: Occupancy, ticks: int, period: int, adjacency: Adjacency) -> Any:
+    """The changes of all neighbours that differ in one period of `u`: absent, or anything there under a new id.
+
+    The streams have no other events, which would cancel.
+    """
+    own = list(histories(query, ticks, "u"))
+    found = []
+    for begin in range(0, ticks, period):
+        inside = range(begin, min(begin + period, ticks))
+        theirs = [np.zeros((ticks, query.cells), np.int64)]
+        if adjacency == "replace":
+            new = [one for one in histories(query, ticks, "w") if not any(one[:begin] + one[inside.stop :])]
+            theirs = list(np.unique([encoded(query, one) for one in new], axis=0))
+        changes = []
+        for one in own:
+            without = [[] if tick in inside else events for tick, events in enumerate(one)]
+            changes.append(encoded(query, one) - encoded(query, without))
+        changes = list(np.unique(changes, axis=0))
+        found.append(np.asarray([one - other for one, other in product(changes, theirs)]))
+    return np.unique(np.concatenate(found), axis=0)
+
+
+OF_PERIODS = [Occupancy(max_events=k) for k in (1, 2, 3)] + [Occupancy(AB, max_events=k) for k in (1, 2)]
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+@pytest.mark.parametrize("query", OF_PERIODS, ids=repr)
+def test_one_period_by_enumeration(query: Occupancy, adjacency: Adjacency) -> None:
+    """T = 4: under replace three histories are involved, and the claims of two are beaten."""
+    ticks = 4
+    changes = np.concatenate([one_period(query, ticks, period, adjacency) for period in (1, 2, 3)])
+    claim = query.user_sensitivity(adjacency, True, falling=True)
+    norms = {}
+    for name in FALLING:
+        R = RIGHT[name, ticks]
+        worst = float(np.square(np.einsum("st,ptc->psc", R, changes)).sum(axis=(1, 2)).max())
+        norms[name] = worst / float(np.square(R).sum(axis=0).max())
+        assert norms[name] <= claim * (1 + 1e-9), name
+    apart = np.abs(changes).sum(axis=(1, 2)).max()
+    assert apart <= query.user_l1_sensitivity(adjacency, True)
+    values = np.square(changes.cumsum(axis=1)).sum(axis=2).max()
+    assert values <= query.user_sensitivity(adjacency, True, values=True)
+    positive, negative = (np.clip(sign * changes, 0, None).sum(axis=1) for sign in (1, -1))
+    assert (positive**2 + negative**2).sum(axis=1).max() <= query.user_sensitivity(adjacency, True)
+    if adjacency == "add-remove":
+        return
+    assert values > query.user_sensitivity("replace", values=True), "planted: the claim of two histories"
+    if query.parameters()["max_events"] == 1:  # four ticks are enough for the other claims
+        assert apart > query.user_l1_sensitivity("replace")
+        for name in ("fresh", "balanced", "binary-tree"):
+            assert norms[name] > query.user_sensitivity("replace", falling=True)
+
+
+def test_the_change_of_a_period_is_reached() -> None:
+    """All three histories change as often as they may, and the numbers inside differ by as much as they may."""
+    for keys, v2 in ((None, 4), (AB, 5)):
+        query = Occupancy(keys, max_events=3)
+        here, there = ("in", "out") if keys is None else ("a", "b")
+        turns = [here, there, here]
+        rows = np.zeros((9, query.cells), np.int64)
+        for sign, begin in ((1, 0), (-1, 3), (-1, 6)):  # with the period, the new id in it, without it
+            ticks: list[Any] = [[] for _ in range(9)]
+            ticks[begin : begin + 3] = [[("u", where)] for where in turns]
+            rows += sign * encoded(query, ticks)
+        assert np.abs(rows).sum() == query.user_l1_sensitivity("replace", True)
+        free = Occupancy(keys)
+        before = [[("u", "in" if keys is None else "b")], [("u", "out" if keys is None else "a")]]
+        other = [before[0], [("w", before[0][0][1])]]
+        inside = (encoded(free, before) - encoded(free, other)).cumsum(axis=0)
+        assert np.square(inside).sum(axis=1).max() == v2 == free.user_sensitivity("replace", True, values=True)
+
+
 class HalfTheMoves(Occupancy):
     """Planted: moves between keys counted as one change, which is the claim without keys."""
 

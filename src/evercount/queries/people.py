@@ -265,6 +265,11 @@ Places = dict[str, dict[str, Any]]
 """`inside`: where everyone is who is inside; `events`: how many events each has had. As sensitive as the events."""
 
 
+def _histories(adjacency: Adjacency, period: bool) -> int:
+    """How many histories of one id neighbours involve: the user's; without one period; of the id in their place."""
+    return 1 + period + is_replace(adjacency)
+
+
 class Occupancy(UserQuery):
     """How many people are inside after each tick; with `keys`, how many under each key.
 
@@ -280,6 +285,8 @@ class Occupancy(UserQuery):
     One event, no cap: S = 2a for add-remove, 8a for replace. With a cap: 5a and 20a.
     One user: on factorizations whose Gram matrix falls S = n for add-remove, 4n − 2 for replace by another user's
     events; on others up to k² and 4k². The number inside changes by at most 1 (replace: a), squared, whatever k is.
+    One period of a user: as for replace; replace by another id's events of that period: (√n + √(4n − 2))², on others
+    9k²; the number inside changes by at most 3 + a, squared.
     Proof: `occupancy.proof.md`. Assumption: one id per person. Tests:
     tests/queries/test_every_sensitivity.py::test_claims_by_enumeration and
     tests/queries/test_queries_occupancy.py::test_user_sensitivity_by_enumeration.
@@ -341,27 +348,27 @@ class Occupancy(UserQuery):
         """S for one user with any number of events: see the class. Infinite without a cap, except on values.
 
         With `period` neighbours differ in what one user does in a period. The cap goes on counting over all of them, so
-        these are any two histories of one user: as costly as a user in place of another.
+        these are two histories of that user; under replace the other id's history comes on top, which makes three.
         """
-        replaced = is_replace(adjacency) or period
+        histories = _histories(adjacency, period)
         found = [math.inf]
         if values:
-            found.append(self._touched if replaced else 1)
+            found.append((1, self._touched, 3 + self._touched)[histories - 1])
         if self._most is not None and falling:
             changes = self._changes(self._most)
-            found.append(4 * changes - 2 if replaced else changes)
+            one, two = changes, 4 * changes - 2
+            found.append((one, two, one + two + 2 * math.sqrt(one * two))[histories - 1])
         elif self._most is not None:
             half, rest = (self._most + 1) // 2, self._most // 2
             moves = rest**2 + ((self._most - 1) // 2) ** 2 if self._touched == 2 else 0
-            found.append((half**2 + rest**2 + moves) * (4 if replaced else 1))
+            found.append((half**2 + rest**2 + moves) * histories**2)
         return float(min(found))
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
-        """Δ₁ for one user with any number of events: the number of changes, twice that under replace or in a period."""
-        replaced = is_replace(adjacency) or period
+        """Δ₁ for one user with any number of events: the number of changes of one history, times their number."""
         if self._most is None:
             raise ParameterError("a person may come and go any number of times: give max_events, or a positive delta")
-        return float(self._changes(self._most) * (2 if replaced else 1))
+        return float(self._changes(self._most) * _histories(adjacency, period))
 
     def _changes(self, events: int) -> int:
         """How many cells so many events of one user change at most, each time by 1: the first event changes one."""
