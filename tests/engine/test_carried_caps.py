@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -12,7 +13,7 @@ from evercount import ActiveUsers, Budget, Count, DiscoveredKeys, DistinctUsers
 from evercount.engine.build import choose_engine, squared_norm
 from evercount.engine.user_counting import check_hands_on
 from evercount.errors import ParameterError
-from evercount.factorizations import factorization
+from evercount.factorizations import Dense, factorization
 from evercount.factorizations.independent import Direct
 from evercount.factorizations.participation import participation
 from evercount.queries.base import Query
@@ -44,6 +45,16 @@ def test_noise_whose_parts_cost_more_is_refused() -> None:
     assert participation(direct, 6) * 7 > participation(direct, 7) * 6
     with pytest.raises(ParameterError, match="more than their share"):
         check_hands_on(direct, Count(), seven, T)
+
+
+def test_persons_whose_ticks_repel_those_of_others_are_refused() -> None:
+    """Each of the two may have used another part of its caps, and only both together cost more than their shares."""
+    right = np.eye(T) - 0.5 * np.eye(T, k=-1)
+    own = Dense(np.tri(T) @ np.linalg.inv(right), right)
+    budget = Budget(1.0, 1e-6, unit="user", max_ticks=2)
+    check_hands_on(own, ActiveUsers(), budget, T)
+    with pytest.raises(ParameterError, match="in the place of another"):
+        check_hands_on(own, ActiveUsers(), replace(budget, adjacency="replace"), T)
 
 
 @pytest.mark.parametrize(

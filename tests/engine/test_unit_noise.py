@@ -14,7 +14,8 @@ from evercount import ActiveUsers, Budget, Count, DiscoveredKeys, Histogram, Rol
 from evercount._validate import FloatArray
 from evercount.engine.build import choose_engine, squared_norm
 from evercount.engine.noise_choice import choose_noise
-from evercount.factorizations import Factorization, factorization
+from evercount.factorizations import Dense, Factorization, factorization
+from evercount.factorizations.blend import BlendFilter, TappedBlend
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.participation import participation
 from evercount.privacy import Adjacency
@@ -114,6 +115,49 @@ def test_users_of_each_tick(keys: list[str] | None, adjacency: Adjacency) -> Non
         worst = max(float(((images - other) ** 2).sum(axis=1).max()) for other in others)
         assert worst <= squared_norm(engine, query, budget, T) * (1 + 1e-9)
         assert adjacency == "replace" or worst * 1.35 >= squared_norm(engine, query, budget, T)
+
+
+def repelling(T: int) -> Iterator[Factorization]:
+    """Matrices whose ticks repel each other: G(1, 2) = −0.99, weights of any sign, and blends with taps."""
+    rng = np.random.default_rng(8)
+    right = np.eye(T)
+    right[0, 0], right[1, 0] = np.sqrt(1 - 0.99**2), -0.99
+    yield Dense(np.tril(np.tri(T) @ np.linalg.inv(right)), right)
+    for _ in range(4):
+        right = np.tril(rng.normal(size=(T, T)), -1) * 0.6 + np.eye(T)
+        yield Dense(np.tril(np.tri(T) @ np.linalg.inv(right)), right)
+    for taps in ((0.5, 0.5), (0.75, 0.5, 0.25, 0.25, 0.25, 0.25)):
+        yield TappedBlend(T, BlendFilter((0.25,), (0.5,), (0.0,) * 10, taps))
+
+
+@pytest.mark.parametrize("keys", [None, ["a", "b"]])
+@pytest.mark.parametrize("unit", [{"max_ticks": 1}, {"max_ticks": 2}, {"max_ticks": 1, "period": 3}, {"period": 3}])
+def test_users_of_each_tick_where_ticks_repel(unit: dict[str, Any], keys: list[str] | None) -> None:
+    """Another id in the place of a user, in other ticks: the sum of both is too small where G has negative entries."""
+    query, beaten = ActiveUsers(keys), 0
+    choices = [None, *(["u"] if keys is None else [("u", key) for key in keys])]
+    length, most = unit.get("period", T), unit.get("max_ticks", T)
+    streams = []  # of each period
+    for begin in range(0, T, length):
+        inside = [
+            query.encode_run(None, [[] if event is None else [event] for event in events])[0]
+            for events in product(*(choices if begin <= t < begin + length else [None] for t in range(T)))
+            if sum(event is not None for event in events) <= most
+        ]
+        streams.append(np.stack(inside))
+    for adjacency in ("add-remove", "replace"):
+        budget = Budget(1.0, 1e-6, adjacency, unit="user", **unit)
+        for engine in repelling(T):
+            right, norm, worst = engine.dense()[1], squared_norm(engine, query, budget, T), 0.0
+            for own in streams:
+                images = np.stack([right @ stream for stream in own]).reshape(len(own), -1)
+                others = images if adjacency == "replace" else np.zeros((1, images.shape[1]))
+                worst = max(worst, *(float(((images - other) ** 2).sum(axis=1).max()) for other in others))
+            assert worst <= norm * (1 + 1e-9)
+            alone = participation(engine, most, unit.get("period"))
+            beaten += worst > 2 * alone * (1 + 1e-9)
+            assert norm <= (4 if adjacency == "replace" else 1) * alone * (1 + 1e-9)
+    assert beaten or most == T, "planted: a person in the place of another costs twice as much as one"
 
 
 def test_planted_norms_are_caught() -> None:

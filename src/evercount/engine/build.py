@@ -28,12 +28,12 @@ from evercount.factorizations.dense import as_dense
 from evercount.factorizations.fit_blend import fit_blend
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import EndlessBridge, pure_factorization
-from evercount.factorizations.participation import participation
+from evercount.factorizations.participation import participation, participation_of_two
 from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure, unit_rate
 from evercount.mechanisms.noise_stream import Cohort, JoinedNoise, cohort_states
 from evercount.privacy import Adjacency, Budget, TimeRange, Unit
-from evercount.queries.base import Query
+from evercount.queries.base import Query, is_replace
 from evercount.queries.sensitivities import bounded, protected_l1
 
 RUNNING, PER_TICK = "running", "per-tick"
@@ -188,14 +188,21 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
     if people is not None:
         if not people.each_tick:
             return sensitivity_on(engine, query, adjacency, "user", budget.period is not None) * engine.column_norm**2
-        own = people.user_sensitivity(adjacency)
-        return own * participation(engine, bounded("ticks", budget, horizon), unit.span)
+        ticks = bounded("ticks", budget, horizon)
+        return people.user_sensitivity(adjacency) * ticks_of_unit(engine, query, budget, ticks, unit.span)
     events = bounded("events", budget, horizon)
     whole = sensitivity_on(engine, query, adjacency) * events**2 * engine.column_norm**2
     if not query.memoryless or (events == 1 and not isinstance(engine, Dense)):
         return whole  # for one event B_1 is smaller only where Gram entries are negative
     each = query.squared_sensitivity(adjacency) * (unit.per_tick or events) ** 2
     return min(whole, each * participation(engine, unit.full_ticks or events, unit.span))
+
+
+def ticks_of_unit(engine: Factorization, query: Query, budget: Budget, ticks: int, span: int | None) -> float:
+    """B for a unit of so many ticks. Users whom events name are replaced by another id, whose ticks are others."""
+    elsewhere = query.people is not None and budget.unit == "user" and is_replace(budget.adjacency)
+    cost = participation_of_two if elsewhere else participation
+    return cost(engine, ticks, span)
 
 
 def make_noise(

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from evercount.errors import AlreadyReleased, InputError, ParameterError
-from evercount.factorizations import Factorization
+from evercount.factorizations import Dense, Factorization
 from evercount.factorizations.independent import Fresh
 from evercount.factorizations.participation import participation
 from evercount.privacy import Budget
-from evercount.queries.base import Query
+from evercount.queries.base import Query, is_replace
 from evercount.queries.user_cap import Caps, Used, UserState, cap_per_user
 
 
@@ -276,6 +276,11 @@ def check_users(ticks: Sequence[Any], users: Sequence[Any]) -> None:
         raise InputError(f"users name the users of each of the {len(ticks)} ticks: a sequence of strings for each tick")
 
 
+def _repels(engine: Factorization) -> bool:
+    """Whether a change of one tick is larger where another tick changes the other way."""
+    return isinstance(engine, Dense) and bool(engine.gram.min() < 0)
+
+
 MOST_TICKS = 1024  # ticks of a person, each of which is looked at
 
 
@@ -301,6 +306,8 @@ def check_hands_on(engine: Factorization, query: Query, budget: Budget, horizon:
         return  # l1 norms, and ticks with noise of their own, add up
     if ticks > MOST_TICKS:
         raise ParameterError(f"caps of more than {MOST_TICKS} ticks are not carried over")
+    if query.people is not None and is_replace(budget.adjacency) and _repels(engine):
+        raise ParameterError(f"with {engine.name!r} a person in the place of another costs more: choose 'fresh'")
     span = budget.touched(horizon).span
     whole = participation(engine, ticks, span)
     if any(participation(engine, part, span) * ticks > whole * part for part in range(1, ticks)):

@@ -72,6 +72,41 @@ def participation(factorization: Factorization, q: int, period: int | None = Non
     return min(largest, _largest_sum(factorization, q, span) * (1 + ROUNDING_MARGIN))
 
 
+def participation_of_two(factorization: Factorization, q: int, period: int | None = None) -> float:
+    """B with ‖R·(A − A′)‖_F² ≤ 2s²·B where A and A′ have no negative entries: one unit in the place of another.
+
+    Args:
+        factorization: M = L·R.
+        q: The most ticks that each of the two units touches.
+        period: Where the ticks of both lie within this many consecutive ones. None: anywhere.
+
+    Returns:
+        B: that of one unit where G has no negative entries.
+
+    Raises:
+        ParameterError: As `participation`.
+
+    **Guarantee.** As the first line says, for A and A′ with at most q rows each other than 0, all of norm at most s.
+    Proof: `participation.proof.md`, "Two units". Test:
+    tests/engine/test_unit_noise.py::test_users_of_each_tick_where_ticks_repel.
+    """
+    one = participation(factorization, q, period)
+    if not isinstance(factorization, Dense):
+        return one  # `Factorization` guarantees G ≥ 0
+    repelled = _largest_product(factorization.gram_error - factorization.gram, q, period)
+    rows_of_both = participation(factorization, 2 * q, period)
+    return min(2 * one, one + repelled * (1 + ROUNDING_MARGIN), rows_of_both)
+
+
+def _largest_product(bound: FloatArray, q: int, period: int | None) -> float:
+    """A bound of Σ_{i∈J, j∈J′} of the entries above 0, for two sets of q ticks within the period."""
+    entries = np.maximum(bound, 0.0)
+    if period is not None:
+        entries = np.triu(np.tril(entries, period - 1), 1 - period)
+    rows = np.sort(entries, axis=1)[:, -q:].sum(axis=1)
+    return float(np.sort(rows)[-q:].sum())
+
+
 def _largest_sum(factorization: Factorization, q: int, period: int | None) -> float:
     T = factorization.horizon
     match factorization:
