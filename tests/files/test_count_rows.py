@@ -24,7 +24,7 @@ from evercount.engine.close_ticks import TickEvents
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import find_rejects, split_new, write_rejects
 from evercount.files.count_rows import CountedRows, count
-from evercount.files.event_sql import placed
+from evercount.files.event_sql import FRACTION, REASONS, placed
 from evercount.files.source import connect, open_source
 from evercount.privacy import Budget
 from evercount.queries import Sum, build_query
@@ -509,6 +509,22 @@ def test_values_out_of_range_are_bad(tmp_path: Path) -> None:
     spec = declared(CLOCK, "ts", "sum", value="v", low=0.0, high=1.0, grid=0.5)
     got = counted(text_file(tmp_path, text), spec, tmp_path / "s")
     assert (got.bad, got.totals.total.tolist()) == (6, [3])
+
+
+@pytest.mark.parametrize("query", ["sum", "average"])
+def test_fractions_are_bad_where_the_grid_is_one(tmp_path: Path, query: str) -> None:
+    """The reason says what to do. Quantiles whose bins have width 1 take any number."""
+    values = ["0", "3", "3.0", "5e0", "0.3", "2.999999999", "5.5"]
+    path = text_file(tmp_path, "ts,v\n" + "".join(f"2026-01-01T00:00:00,{value}\n" for value in values))
+    spec = declared(CLOCK, "ts", query, value="v", low=0.0, high=5.0)
+    got = counted(path, spec, tmp_path / "s")
+    assert (got.bad, got.totals.total.tolist()) == (3, [11])
+    rejects = list(find_rejects((open_source(path, _fresh(tmp_path)),), spec, tmp_path / "s"))
+    assert [one.line for one in rejects] == [6, 7, 8]
+    assert [one.reason for one in rejects[1:]] == [REASONS[FRACTION], REASONS[7]]
+    assert "such as grid=0.01" in rejects[0].reason
+    quantiles = declared(CLOCK, "ts", "quantiles", value="v", low=0.0, high=8.0, bins=8)
+    assert counted(path, quantiles, tmp_path / "s").bad == 0
 
 
 def test_unknown_keys_have_a_cell_of_their_own(tmp_path: Path) -> None:

@@ -103,6 +103,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[EvercountError]
     "null": (lambda: pl.DataFrame({"when": [datetime(2026, 3, 28), None]}), {}, BadRows, "row 1: no time"),
     "an unknown key": (lambda: FRAME, {**KEYS, "keys": ["a", "b"]}, BadRows, "row 3: a key that is not in the list"),
     "a value outside": (lambda: FRAME, {**VALUES, "high": 1}, BadRows, "row 2: a value outside its range"),
+    "a fraction": (
+        lambda: FRAME,
+        {**VALUES, "grid": None},
+        BadRows,
+        "row 0: the value is not a whole number.*grid=0.01",
+    ),
     "before the start": (lambda: FRAME, {"start": "2026-03-29"}, BadRows, "row 0: before the start"),
     "an hour that never was": (
         lambda: FRAME.assign(when=pd.to_datetime([*TIMES[:3], "2026-03-29 02:30"])),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, Stream, Sum
-from evercount.errors import ParameterError, UnknownName
+from evercount.errors import EventRefused, InputError, ParameterError, UnknownName
 from evercount.mechanisms.laplace_noise import grid_units
 from evercount.privacy import gaussian
 
@@ -63,6 +63,8 @@ def test_sensitivity_is_what_the_encoder_can_do_on_any_grid(make, limits):
     low, high, grid = query.low, query.high, Fraction(query.grid)
     near = [math.nextafter(end, other) for end, other in ((low, high), (high, low))]
     values = [low, high, *near, *np.linspace(low, high, 9).tolist(), *(low + np.arange(4) * (high - low) / 3).tolist()]
+    if grid == 1:
+        values = [value for value in values if value.is_integer()]
     ends = [units_of(query, value)[0] for value in values if low <= value <= high]
     for adjacency, units in (("add-remove", max(map(abs, ends))), ("replace", max(ends) - min(ends))):
         stated, real = Fraction(query.squared_sensitivity(adjacency)), (units * grid) ** 2
@@ -73,7 +75,10 @@ def test_sensitivity_is_what_the_encoder_can_do_on_any_grid(make, limits):
 @pytest.mark.parametrize("limits", [(-8738.05, -8738.0, 0.05), (0, 3, 0.1), (-2, 1, 1.0), (-0.3, 0.6, 0.1)])
 def test_averages_per_event_count_in_whole_units(limits):
     query = Average(*limits, per="event")
-    ends = [units_of(query, value) for value in (query.low, query.high, (query.low + query.high) / 2)]
+    middle = (query.low + query.high) / 2
+    ends = [
+        units_of(query, value) for value in (query.low, query.high, np.floor(middle) if query.grid == 1 else middle)
+    ]
     absent = max(a * a + b * b for a, b in ends)
     swapped = max((a - c) ** 2 + (b - d) ** 2 for a, b in ends for c, d in ends)
     exact = Fraction(query.grid) ** 2
@@ -118,6 +123,28 @@ def test_bad_counts_and_averages():
 def test_values_are_rounded_to_the_grid():
     increments, _ = Sum(0, 1, 0.25).encode(None, [0.3, 0.99, 0.0])
     assert increments.tolist() == [1 + 4 + 0]
+
+
+@pytest.mark.parametrize("query", [Sum(0, 5), Average(0, 5), Average(0, 5, per="event"), Sum(0, 5, 1)], ids=repr)
+def test_fractions_are_refused_where_the_grid_is_one(query):
+    """A thousand events of 0.3 were 0.0 ± 0.5. Nothing is counted, and the message says what to do."""
+    for events, at in (([0.3] * 1000, 0), ([1, 2.0, 2.9999999], 2), (np.asarray([5.0, 0.5]), 1)):
+        with pytest.raises(EventRefused, match=r"declare a finer one, such as grid=0\.01") as refused:
+            query.encode(None, events)
+        assert refused.value.number == at
+    stream = Stream(query, Budget(1.0, 1e-6), 4, "fresh")
+    with pytest.raises(InputError, match="not a whole number"):
+        stream.run([[1.0], [0.3]])
+    assert stream.tick == 0
+    stream.step([0, 5.0, np.float32(3)])
+
+
+@pytest.mark.parametrize("make", [Sum, Average])
+def test_fractions_add_up_on_a_finer_grid(make):
+    stream = Stream(make(0, 5, 0.01), Budget(4.0, 1e-6), 1, "fresh")
+    low, high = stream.step([0.3] * 1000).interval(1 - 1e-9)
+    assert low <= 300 <= high
+    assert low > 200
 
 
 def test_average_per_event_is_the_mean():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import parse_instant, parse_plain_instants
-from evercount.errors import EvercountError, ParameterError
+from evercount.errors import EventRefused, EvercountError, ParameterError
 from evercount.service import read_events
 from evercount.service.read_events import read_batch
 
@@ -97,3 +97,15 @@ def test_times_read_together_are_those_of_single_events(
         patch.setattr(read_events, "parse_plain_instants", lambda _: None)
         slowly = read()
     assert read() == slowly
+
+
+@pytest.mark.parametrize("query", ["sum", "average"])
+def test_fractions_are_refused_where_the_grid_is_one(query: str) -> None:
+    """Before anything is counted, and with the place of the event, not its value."""
+    table = {**TABLE, "query": {"name": query, "parameters": {"low": 0, "high": 5}}}
+    declaration = StreamDeclaration.from_dict(table)
+    said = "event 1 of this request .* is not a whole number, and the grid is 1: .* such as grid=0.01"
+    for body in ("[3, 0.3]", '[{"value": 3}, {"value": 0.3}]'):
+        with pytest.raises(EventRefused, match=said):
+            read_batch(declaration, body.encode())
+    assert read_batch(declaration, b"[3, 4.0]").payloads == [3, 4.0]

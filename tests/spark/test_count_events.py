@@ -16,7 +16,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.files.bad_rows import find_rejects
 from evercount.files.count_rows import count
-from evercount.files.event_sql import NO_ORDER, REASONS
+from evercount.files.event_sql import FRACTION, NO_ORDER, REASONS
 from evercount.files.source import open_source
 from evercount.service.read_events import read_batch
 from tiers import soak_but
@@ -218,6 +218,14 @@ def test_values(spark: Any, tmp_path: Path) -> None:
     rows = pa.table({"ts": ["2026-03-28T12:00:00Z"] * len(values), "v": values})
     _, bad = same(spark, declaration, rows, tmp_path)
     assert bad == {REASONS[6]: 2, REASONS[7]: 2}
+
+
+def test_fractions_are_bad_where_the_grid_is_one(spark: Any, tmp_path: Path) -> None:
+    declaration = declared({"name": "sum", "parameters": {"low": 0, "high": 5}}, {"value": "v"})
+    values = [0.0, 3.0, 5.0, 0.3, 2.999999999, 5.5]
+    rows = pa.table({"ts": ["2026-03-28T12:00:00Z"] * len(values), "v": values})
+    _, bad = same(spark, declaration, rows, tmp_path)
+    assert bad == {REASONS[FRACTION]: 2, REASONS[7]: 1}
 
 
 def test_values_that_are_texts(spark: Any, tmp_path: Path) -> None:

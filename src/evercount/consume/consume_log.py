@@ -30,14 +30,15 @@ from evercount.consume.log_sources import LogSource, Messages, Positions
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
-from evercount.files.event_sql import NO_ORDER, REASONS, columns_of, placed, prepare
+from evercount.files.event_sql import REASONS, columns_of, placed, prepare
 from evercount.files.source import Source, connect, library
 from evercount.queries.sensitivities import rows_of
 from evercount.store import Store
 from evercount.store.accept_totals import Counted, FedStream, check_fed
 from evercount.store.named_events import NamedEvents, UserEvents
 
-TOO_FAR, AFTER_END = NO_ORDER + 1, NO_ORDER + 2
+TOO_FAR = max(REASONS) + 1
+AFTER_END = TOO_FAR + 1
 BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one", AFTER_END: "after the end of the stream"}
 
 

@@ -16,13 +16,14 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
 from evercount.errors import InputError, ParameterError
 from evercount.files.source import LINE, Source, connect, quoted
+from evercount.queries.counts import NOT_WHOLE
 from evercount.queries.people import LONGEST_USER
 from evercount.queries.sensitivities import rows_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-NO_ORDER = 11
+NO_ORDER, FRACTION = 11, 12
 REASONS = {
     1: "no time",
     2: "not a time in ISO 8601, nor seconds since 1970",
@@ -35,6 +36,7 @@ REASONS = {
     9: "not a JSON object, or one that repeats a field",
     10: "not a legal key: 1 to 200 characters, none of them invisible, no blanks at its ends",
     NO_ORDER: "no order: a whole number of at most 18 digits",
+    FRACTION: f"the value {NOT_WHOLE}",
 }
 NAIVE_TYPES = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE")
 AWARE_TYPES = ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
@@ -283,12 +285,21 @@ def cell_sql(declaration: StreamDeclaration, code: str) -> str:
 
 
 def units_sql(declaration: StreamDeclaration, whole: str) -> str:
-    """SQL: a value in units of the grid, as `Sum` rounds: `whole` is what rounds half to even."""
+    """SQL: a value in units of the grid, as `Sum` takes it: `whole` is what rounds half to even."""
     if not is_valued(declaration):
         return "0"
-    lo, hi, grid = (f"CAST({bound!r} AS DOUBLE)" for bound in rows_of(declaration.query).values)
+    rows = rows_of(declaration.query)
     number = "TRY_CAST(v AS DOUBLE)"
-    return f"CASE WHEN {number} BETWEEN {lo} AND {hi} THEN TRY_CAST({whole.format(f'{number} / {grid}')} AS BIGINT) END"
+    units = whole.format(f"{number} / CAST({rows.values[2]!r} AS DOUBLE)")
+    legal = _in_range_sql(declaration)
+    if rows.whole:
+        legal += f" AND {units} = {number}"
+    return f"CASE WHEN {legal} THEN TRY_CAST({units} AS BIGINT) END"
+
+
+def _in_range_sql(declaration: StreamDeclaration) -> str:
+    low, high, _ = rows_of(declaration.query).values
+    return f"TRY_CAST(v AS DOUBLE) BETWEEN CAST({low!r} AS DOUBLE) AND CAST({high!r} AS DOUBLE)"
 
 
 def reason_sql(declaration: StreamDeclaration, unparsed: str, nobody: str = "false") -> str:
@@ -305,6 +316,7 @@ def reason_sql(declaration: StreamDeclaration, unparsed: str, nobody: str = "fal
     if is_valued(declaration):
         number = "TRY_CAST(v AS DOUBLE)"
         rules.append(f"WHEN {number} IS NULL OR isnan({number}) THEN 6")
+        rules.append(f"WHEN units IS NULL AND {_in_range_sql(declaration)} THEN {FRACTION}")
         rules.append("WHEN units IS NULL THEN 7")
     if columns_of(declaration).user is not None:
         rules.append(f"WHEN coalesce(who, '') = '' OR {nobody} THEN 8")  # a CSV cannot tell empty from missing

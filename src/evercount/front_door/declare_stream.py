@@ -115,7 +115,7 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         value: Column with the value to sum.
         low: Smallest legal value.
         high: Largest legal value.
-        grid: Values are rounded to multiples of this (default: 1).
+        grid: Values are rounded to multiples of this. With 1, the default, they are whole numbers.
         bins: Number of bins for quantiles of `value` (a power of two).
         epsilon: ε of all releases together.
         delta: δ of all releases together (default: 0, which is Laplace noise).

@@ -18,6 +18,12 @@ from evercount.queries.sensitivities import EventNumber, Groups, Rows
 MOST_UNITS = 2**20
 """Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to be refused."""
 
+WHOLE_NUMBERS = 1.0
+"""The grid on which nothing is rounded: it is the default, and fractions would be lost without a word."""
+NOT_WHOLE = (
+    "is not a whole number, and the grid is 1: declare a finer one, such as grid=0.01, or round the values yourself"
+)
+
 NO_SUM = (
     "an average is not a sum over ticks; stream a Sum; in Python, Releases.between has the average between two ticks"
 )
@@ -133,8 +139,10 @@ class Count(PowerQuery[float]):
 class Sum(PowerQuery[float]):
     """The sum so far of one value per event, each in [low, high], on a public grid.
 
-    A tick's input is the sequence of its events' values (a single number is one event). Values are rounded to the
-    nearest multiple of `grid`; `low` and `high` must be such multiples.
+    A tick's input is the sequence of its events' values (a single number is one event). `low` and `high` must be
+    multiples of `grid`. With grid 1, the default, values are whole numbers and all others are refused: rounded to whole
+    numbers, a thousand values of 0.3 would add up to 0. With another grid they are rounded to the nearest multiple of
+    it, and what is published, with its intervals, is the sum of the rounded values: each may be off by half of `grid`.
 
     Guarantee. In grid units an event adds a whole number from ⌊low⌉ to ⌊high⌉, the roundings that the encoder makes of
     low/grid and high/grid (division and rounding are monotone). S = max(⌊low⌉², ⌊high⌉²)·grid² for add-remove and
@@ -145,7 +153,7 @@ class Sum(PowerQuery[float]):
     Args:
         low: the lowest legal value, a multiple of `grid`.
         high: the highest legal value, a multiple of `grid`.
-        grid: the public unit that values are rounded to.
+        grid: the public unit that values are rounded to; 1 for whole numbers.
 
     Raises:
         ParameterError: the range is empty, or an end is not on the grid.
@@ -163,6 +171,7 @@ class Sum(PowerQuery[float]):
         self.low, self.high = check_number("low", low), check_number("high", high)
         self.grid = check_positive("grid", grid)
         check_range(low, high)
+        self._whole = self.grid == WHOLE_NUMBERS
         self._low, self._high = round(low / grid), round(high / grid)
         if max(abs(self._low * self.grid - self.low), abs(self._high * self.grid - self.high)) > 1e-9 * self.grid:
             raise ParameterError(f"low={low} and high={high} must be whole multiples of grid={grid}")
@@ -178,11 +187,16 @@ class Sum(PowerQuery[float]):
         return self._low >= 0
 
     def _units(self, events: Any) -> IntArray:
-        return np.rint(values_inside(events, self.low, self.high) / self.grid).astype(np.int64)
+        values = values_inside(events, self.low, self.high)
+        units = np.rint(values / self.grid)
+        if self._whole and not np.array_equal(units, values):
+            raise EventRefused(int(np.argmax(units != values)), NOT_WHOLE)
+        return units.astype(np.int64)
 
     @property
     def rows(self) -> Rows:
-        return Rows(("value",), range=(self.low, self.high, self.grid), totals=self._totals_of_rows)
+        limits = (self.low, self.high, self.grid)
+        return Rows(("value",), range=limits, whole=self._whole, totals=self._totals_of_rows)
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         return tick, cell, units

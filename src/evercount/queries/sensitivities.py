@@ -56,6 +56,7 @@ class Rows:
     """Gives the keys in the order of their cells, and whether others go to one more cell."""
     range: tuple[float, float, float] | None = None
     """Lowest and highest legal value, and the grid that it is rounded to."""
+    whole: bool = False  # whether values are whole numbers: others are refused, and not rounded
     bins: tuple[float, float, int] | None = None
     """Where the value of a row chooses its cell: (lowest value, width of a bin, number of bins)."""
     repeats: bool = False  # where rows name users: whether a second row of the same user and key in a tick matters

@@ -25,7 +25,7 @@ from evercount.engine.close_ticks import TickTotals
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError
 from evercount.files import event_sql
-from evercount.files.event_sql import NO_ORDER, columns_of, is_keyed
+from evercount.files.event_sql import columns_of, is_keyed
 from evercount.queries.sensitivities import rows_of
 from evercount.spark.session import check_columns
 from evercount.store.accept_totals import Counted, brings
@@ -33,7 +33,7 @@ from evercount.store.named_events import NamedEvents, UserEvents
 
 GROUP_COLUMNS = ("place", "cell", "events", "units")
 NAMES_AT_A_TIME = 1_000_000  # rows with names that the driver reads together; at least one tick
-TOO_FAR = NO_ORDER + 1
+TOO_FAR = max(event_sql.REASONS) + 1
 BAD = {**event_sql.REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
 VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
 USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"  # keys that are legal by their looks: `queries.discovered_keys`
