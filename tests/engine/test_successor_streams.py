@@ -165,7 +165,11 @@ def test_ten_years_of_persons_in_weeks() -> None:
     total = compose(costs)
     assert (total.epsilon, total.delta) == (pytest.approx(1.0, abs=1e-9), 1e-6)
     with pytest.raises(ParameterError, match="whole number of periods apart"):
-        declared(2029, budget=person, start="2029-01-02", horizon=364).build(ledger=ledger)
+        declared(2028, budget=person, start="2028-12-26", horizon=364).build(ledger=ledger)
+    declared(2029, budget=person, start="2029-01-02", horizon=364).build(ledger=ledger)  # the weeks before are over
+    declared(2030, budget=person, start="2030-01-01", horizon=10).build(ledger=ledger)
+    with pytest.raises(BudgetExceeded):  # and here they are not: the week of 8 January is in both
+        declared(2030, budget=person, start="2030-01-11", horizon=10).build(ledger=ledger)
 
 
 class Inside(Count):

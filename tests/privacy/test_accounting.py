@@ -6,7 +6,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld import privacy_loss_distribution as distributions
 
-from evercount import Budget, Count, Ledger, Stream
+from evercount import Budget, Count, DiscoveredKeys, Ledger, Stream
 from evercount.errors import ParameterError
 from evercount.privacy import compose, exact_privacy_profile
 from evercount.privacy.accounting import cost_of_pld, dp_event
@@ -23,6 +23,20 @@ def test_events_have_the_profile_of_the_noise(delta):
     assert dp_event(stream).noise_multiplier == pytest.approx(1 / stream.cost.mu)
     with pytest.raises(ParameterError, match="Budget or a Stream"):
         dp_event("stream")
+
+
+def test_thresholds_of_keys_are_in_no_event():
+    """Half of δ pays for keys that appear: at 1e-8 nothing holds, and the noise alone would have a small ε there."""
+    stream = Stream(DiscoveredKeys(), Budget(1.0, 1e-6), 30)
+    assert stream.numeric_delta >= 4e-7
+    with pytest.raises(ParameterError, match="delta=1e-08"):
+        exact_privacy_profile(stream, delta=1e-8)
+    noise_alone = PLDAccountant().compose(dp_event(Budget.from_mu(stream.cost.mu, 1e-8)))
+    assert noise_alone.get_epsilon(1e-8) < 2.0
+    with pytest.raises(ParameterError, match="keys that nobody listed.*from_privacy_parameters"):
+        dp_event(stream)
+    promise = distributions.from_privacy_parameters(distributions.common.DifferentialPrivacyParameters(1.0, 1e-6))
+    assert promise.get_epsilon_for_delta(1e-8) == float("inf")
 
 
 def test_a_ledger_never_charges_less_than_the_distribution():

@@ -27,7 +27,9 @@ from evercount.engine.stream import Stream, TaskStream
 from evercount.engine.user_counting import PeriodOf, UserCaps, check_hands_on
 from evercount.errors import ParameterError
 from evercount.noise import Secret
-from evercount.privacy import Budget, Ledger, TimeRange
+from evercount.privacy import Budget, Cost, Ledger, TimeRange
+from evercount.privacy.composition import costs_more
+from evercount.privacy.time_range import lies_in_one_range
 from evercount.queries import Query
 
 
@@ -340,6 +342,22 @@ class StreamDeclaration:
         end = None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
         chain = f"{self.name} {self.first_begin}" if self.carry_caps else ""
         return TimeRange(schedule.start, end, schedule.divided, periods_named(self.budget, schedule), chain)
+
+    @property
+    def renews_for_free(self) -> bool:
+        """Whether the stream that goes on for this one at its horizon costs nothing more; true if it has no end.
+
+        **Guarantee.** As `privacy.composition.costs_more` says of both time ranges. Test:
+        `tests/files/test_renewal_costs.py::test_a_horizon_that_cuts_a_period_is_not_renewed_for_free`.
+        """
+        if self.horizon is None or self.schedule.manual:
+            return self.carry_caps or lies_in_one_range(self.budget)
+        during = self.during if self.released_query.starts_empty else None
+        cost = Cost(self.budget, 0.0, during)
+        if during is None:
+            return not costs_more(cost, cost)
+        following = self.going_on(self.schedule.start_of(self.horizon + 1), self)
+        return not costs_more(cost, replace(cost, during=following.during))
 
     def ended(self, now: int) -> int:
         """The last tick that may close at an instant: it ended `wait` ago, and the horizon has it. 0: none."""

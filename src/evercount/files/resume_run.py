@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evercount._validate import FloatArray, stated
+from evercount._validate import FloatArray
 from evercount.declarations.cautions import as_known, changed_noise, differences
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import TickMark, check_mark, stack_rows
@@ -28,7 +28,7 @@ from evercount.files.published import Published, fill_lake
 from evercount.files.release_job import RESTART, Job
 from evercount.files.run_state import Places, State, read_state
 from evercount.privacy import Budget, Cost, Ledger, compose, successor_text
-from evercount.privacy.time_range import lies_in_one_range
+from evercount.privacy.guarantee_text import stated_promise, stated_unit
 from evercount.queries import build_query
 
 if TYPE_CHECKING:
@@ -158,10 +158,12 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
         earlier, state = (*earlier, _loaded(job, state.stream, home, cleanup).cost), None
     carried = home.carried if home is not None else CarriedTotals.load(None if state is None else state.carried)
     job = replace(_settled(job, state, home), carried=carried)
+    complete = state is not None and _complete(job.declaration, state)
     if job.renew:
-        _check_renewal(job, home)
+        declares = state is None and (home is None or home.live is None)
+        _check_renewal(job, home, declares or complete)
     handed_on: Mapping[str, UsedBefore] = {}
-    if job.renew and state is not None and _complete(job.declaration, state):
+    if job.renew and state is not None and complete:
         _check_charged(job, state, "the next one")
         handed_on = state.users if job.declaration.carry_caps else {}
         earlier, renewing = (*earlier, job.declaration.build(replay=True).cost), True
@@ -272,17 +274,35 @@ def _complete(declaration: StreamDeclaration, state: State) -> bool:
     return horizon is not None and state.closed.until >= declaration.schedule.start_of(horizon + 1)
 
 
-def _check_renewal(job: Job, home: StoreHome | None) -> None:
+def _check_renewal(job: Job, home: StoreHome | None, now: bool) -> None:
     """Refuse to renew by itself what costs more each time, unless a ledger or a cap says how much may be spent, and to
-    carry totals over where they do not add up."""
+    carry totals over where they do not add up. `now`: the stream is declared, or renewed, by this run."""
+    declaration = job.declaration
     if job.carry_totals:
-        check_carries(job.declaration.query, job.declaration.stream_postprocess, job.declaration.revise_for)
-    free = lies_in_one_range(job.declaration.budget) or job.declaration.carry_caps
-    if free or job.ledger is not None or (home is not None and home.capped):
+        check_carries(declaration.query, declaration.stream_postprocess, declaration.revise_for)
+    charged = job.ledger is not None or (home is not None and home.capped)
+    if charged or declaration.renews_for_free:
         return
-    raise ParameterError(
-        "a person may be in every year, so each renewal adds to what is spent: give `ledger` with a `total` that "
-        "allows for it, protect persons within a `period`, or declare `carry_caps` from the first year on"
+    if declaration.budget.period is None:
+        raise ParameterError(
+            "a person may be in every year, so each renewal adds to what is spent: give `ledger` with a `total` that "
+            "allows for it, protect persons within a `period`, or declare `carry_caps` from the first year on"
+        )
+    if now:
+        raise ParameterError(_cut_horizon(declaration))
+
+
+def _cut_horizon(declaration: StreamDeclaration) -> str:
+    """Say what is wrong with a horizon that is not a whole number of periods, and which one is."""
+    during = declaration.during
+    end = None if during is None else during.whole.end
+    whole = "" if end is None else f", such as {declaration.schedule.tick_of(end) - 1}"
+    return (
+        f"the horizon of {declaration.horizon} ticks ends in the middle of a period of {declaration.budget.period}: "
+        "the next stream counts what the same persons do in that period again, so a renewal adds to what is spent. "
+        f"Choose a `horizon` of whole periods{whole}, or give `ledger` with a `total` that allows for it. A stream "
+        "that has begun goes on without `renew`; declare its successor with another `out` and a `start` that is a "
+        "whole number of periods after this one"
     )
 
 
@@ -367,6 +387,5 @@ def compose_sentence(earlier: tuple[Cost, ...], now: Cost) -> str:
     together = compose((*earlier, now))
     return (
         f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
-        f"epsilon={stated(together.epsilon)}, delta={stated(together.delta)} (adjacency {together.adjacency}, unit "
-        f"{'person' if together.unit == 'user' else together.unit})."
+        f"{stated_promise(together)} ({stated_unit(together)})."
     )

@@ -19,6 +19,7 @@ from evercount.privacy.budget import Budget
 from evercount.privacy.composition import Cost, Meeting, least_epsilon
 
 GRID = 4096  # values of ε at which a distribution is compared with Gaussian noise; between them its δ is bounded
+FOR_ARITHMETIC = 1e-3  # the most of δ that may be left out of an event, and added to δ by whoever reads the result
 LEAST_TAIL = 1e-14  # what is below this of a distribution's δ is charged as δ: differences of its doubles say no more
 
 
@@ -28,8 +29,10 @@ def dp_event(what: Budget | Costed) -> Any:
     **Guarantee.** Whatever an accountant proves of the event, for its default neighbours, holds for the noise and for
     whatever the budget protects: the event is a Gaussian mechanism of the noise's own μ, or for δ = 0 discrete Laplace
     noise on one number, whose profile no mechanism of that ε exceeds. A stream's `numeric_delta`, what finite
-    arithmetic costs, is not part of it: add that to δ. Test:
-    tests/privacy/test_accounting.py::test_events_have_the_profile_of_the_noise.
+    arithmetic costs, is not part of it: add that to δ. Where it is more than a thousandth of δ, because thresholds of
+    keys that nobody listed are paid from it, there is no event, and the stream is refused. Tests:
+    tests/privacy/test_accounting.py::test_events_have_the_profile_of_the_noise and
+    ::test_thresholds_of_keys_are_in_no_event.
 
     Args:
         what: A budget, for ideal noise that spends it, or a `Stream`.
@@ -39,7 +42,7 @@ def dp_event(what: Budget | Costed) -> Any:
 
     Raises:
         MissingExtra: dp_accounting is not installed.
-        ParameterError: It is neither.
+        ParameterError: It is neither, or a stream that pays for more than noise and its arithmetic.
 
     >>> dp_event(Budget.from_mu(0.25, 1e-6)).noise_multiplier
     4.00...
@@ -51,6 +54,13 @@ def dp_event(what: Budget | Costed) -> Any:
     cost = _cost_of(what, "a privacy event")
     if cost.budget.pure:
         return events.DiscreteLaplaceDpEvent(cost.budget.epsilon, 1)
+    if (cost.leak or 0.0) > FOR_ARITHMETIC * cost.budget.delta:
+        raise ParameterError(
+            f"of the stream's delta {cost.budget.delta:g} a part of {cost.leak:.3g} pays for what is not noise, such as "
+            "keys that nobody listed, and no event of dp_accounting says that. Compose the promise of the stream, "
+            "privacy_loss_distribution.from_privacy_parameters(DifferentialPrivacyParameters(epsilon, delta)), or its "
+            "cost in a Ledger or with compose"
+        )
     return events.GaussianDpEvent(1 / cost.mu)
 
 

@@ -20,7 +20,7 @@ from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
 from evercount.privacy.gaussian import round_down, round_up
 from evercount.privacy.guarantee_text import MANUAL
-from evercount.privacy.time_range import TimeRange, lies_in_one_range, met_at_once
+from evercount.privacy.time_range import TimeRange, lies_in_one_range, met_at_once, share_periods
 
 _ROUNDING = 2.0**-49  # relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)
 LEAST_DELTA = 2.0**-1022
@@ -78,12 +78,13 @@ class Cost:
         """The range outside of which it costs a unit nothing but `outside_at`; None: every unit may be in it.
 
         **Guarantee.** Never a range where one unit can have events in two disjoint ones (a person without a period,
-        unless streams hand on the caps), nor where no clock says which events are counted. Test:
-        `tests/privacy/test_successors.py::test_persons_who_come_back_cost_the_sum`.
+        unless streams hand on the caps; a person in a period that the end of `during` cuts), nor where no clock says
+        which events are counted. Tests: `tests/privacy/test_successors.py::test_persons_who_come_back_cost_the_sum` and
+        `tests/privacy/test_periods_together.py::test_no_person_costs_more_than_is_stated`.
         """
         if self.during is None or self.during.ticks == MANUAL:
             return None
-        return self.during if self.chain or lies_in_one_range(self.budget) else None
+        return self.during.whole if self.chain or lies_in_one_range(self.budget) else None
 
     @property
     def chain(self) -> str:
@@ -174,8 +175,9 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
         The budget that all of them together keep, never above (Σε, Σδ) where no `delta` is given.
 
     Raises:
-        ParameterError: no costs, costs about different units, deltas that add up to 1 or more and no proof of less, or
-            a `delta` at which nothing is proved.
+        ParameterError: no costs, costs about different units, or about persons in periods of which one may meet two of
+            another stream; deltas that add up to 1 or more and no proof of less, or a `delta` at which nothing is
+            proved.
 
     **Guarantee.** All releases of all streams together are (epsilon, delta)-DP, even where inputs depend on earlier
     releases: `composition.proof.md`, sections 5 and 8. Assumes that the streams themselves were chosen without looking
@@ -197,6 +199,7 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
     if not parts:
         raise ParameterError("compose needs at least one cost.")
     check_one_unit(parts)
+    check_periods(parts)
     first = parts[0].budget
     if len(parts) == 1 and delta is None:
         return first
@@ -349,15 +352,65 @@ def epsilon_of(mu: float, pure: Fraction, delta: float) -> float:
 
 
 def check_one_unit(costs: Sequence[Cost]) -> None:
-    """Refuse to add costs about different units, which persons in periods that begin at different times are, too. Caps
-    may differ, since each holds for a whole unit."""
+    """Refuse to add costs about different units. Caps may differ, since each holds for a whole unit."""
     units = {cost.budget.neighbours: None for cost in costs}
     if len(units) > 1:
         differ = f"{' and '.join(map(str, units))} differ"
         raise ParameterError(f"budgets compose only for the same adjacency, unit and period: {differ}.")
-    periods = {cost.span.periods for cost in costs if cost.span is not None}
-    if len(periods) > 1:
-        raise ParameterError(
-            f"persons are protected in different periods, {' and '.join(sorted(periods))}: one week of the first meets "
-            "two of the second. They can be added only if their starts are a whole number of periods apart."
+
+
+def check_periods(costs: Iterable[Cost], earlier: Iterable[Cost] = ()) -> None:
+    """Refuse to add costs of persons in periods where one period of a stream may meet two of another one. With
+    `earlier` only those are compared that are new next to these.
+
+    **Guarantee.** What this lets pass costs a person at most what `meetings_of` says (`composition.proof.md`, section
+    8, "Periods"). Test: `tests/privacy/test_periods_together.py::test_no_person_costs_more_than_is_stated`.
+    """
+    known: dict[str, list[Cost]] = {}
+    for cost in earlier:
+        if cost.budget.period is not None:
+            known.setdefault(_periods_of(cost), []).append(cost)
+    for cost in costs:
+        if cost.budget.period is None:
+            continue
+        own = _periods_of(cost)
+        others = [one for periods, those in known.items() if not own or periods != own for one in those]
+        if not all(share_periods(cost.during, one.during) for one in others):
+            raise ParameterError(_why_apart(cost, others))
+        known.setdefault(own, []).append(cost)
+
+
+def _periods_of(cost: Cost) -> str:
+    """The text that says which periods persons are protected in; empty where nothing does."""
+    return "" if cost.during is None else cost.during.periods
+
+
+def _why_apart(cost: Cost, others: Sequence[Cost]) -> str:
+    """Say why costs of persons in periods cannot be added up, and what to do."""
+    if not all(map(_periods_of, (cost, *others))):
+        return (
+            f"persons are protected in periods of {cost.budget.period}, and nothing says that those of these streams "
+            "begin at the same times: else one period of a stream meets two of another one. Declare the streams with a "
+            "start and ticks by the clock, or say which periods they are, in the same words for each stream whose "
+            "periods begin at the same times: during=TimeRange(0, None, 'manual', 'weeks from Monday')"
         )
+    return (
+        f"persons are protected in periods of {cost.budget.period} that begin at different times, or are not equally "
+        "long: one of a stream meets two of another one. They can be added only if their starts are a whole number of "
+        "periods apart, or if one stream begins after the end of the other."
+    )
+
+
+def costs_more(cost: Cost, following: Cost) -> bool:
+    """Whether one protected unit can be in both streams, so that both together cost more than one of them. Files,
+    stores, Spark and Python ask this, or `compose` itself, before they call a successor free.
+
+    **Guarantee.** Where this says no, both together cost each unit what the dearer one does, but for what
+    `Cost.outside_at` adds: `composition.proof.md`, section 8. Test:
+    `tests/privacy/test_periods_together.py::test_no_person_costs_more_than_is_stated`.
+    """
+    try:
+        check_periods([cost, following])
+    except ParameterError:
+        return True
+    return any(len(meeting.inside) > 1 for meeting in meetings_of([cost, following]))

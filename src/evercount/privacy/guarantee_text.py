@@ -69,12 +69,12 @@ def guarantee_text(budget: Budget, enforced: Enforced = "evercount", tick: str =
     """The guarantee of all releases of one stream together, in words.
 
     **Guarantee.** Each text speaks of the neighbours for which the sensitivity is proved and of no others: one event
-    that is absent, or another one in its place; all events under one id absent (with periods, those counted in one of
-    them); each counted event under an id another one in its place, with the places of all of them kept
+    that is absent, or another one in its place; all events under one id absent (with periods, all that belong to the
+    ticks of one of them, counted or beyond the cap); each counted event under an id another one in its place, with the places of all of them kept
     (`user_cap.proof.md`); or, where a query reads ids from events, everything under an id replaced by anything under
     one id that occurs nowhere else (`distinct_users.proof.md`). Tests:
-    tests/privacy/test_guarantee_text.py::test_printed_neighbours_are_covered and
-    tests/privacy/test_guarantee_text.py::test_every_sentence.
+    tests/privacy/test_guarantee_text.py::test_printed_neighbours_are_covered,
+    ::test_a_vacated_place_under_the_cap_is_no_counterexample and ::test_every_sentence.
 
     Args:
         budget: the promise.
@@ -101,7 +101,8 @@ def successor_text(cost: Cost) -> str:
 
     **Guarantee.** It says that a successor costs nothing more only where every protected unit lies in one of the two
     ranges; else it states what both together keep (`compose`). Tests: tests/privacy/test_successors.py, test_the_text
-    and test_persons_who_come_back_cost_the_sum.
+    and test_persons_who_come_back_cost_the_sum; tests/privacy/test_periods_together.py,
+    test_what_is_said_of_a_successor.
 
     Args:
         cost: what the stream costs (`Stream.cost`).
@@ -114,13 +115,11 @@ def successor_text(cost: Cost) -> str:
     >>> successor_text(Cost(Budget(1.0, 1e-6, unit="user"), 0.0))
     'A new stream counts the same persons again: both together keep epsilon=1.40326, delta=2e-06.'
     """
-    from evercount.privacy.composition import compose  # it needs budgets, and budgets need these texts
-
     budget = cost.budget
     if cost.span is None or cost.span.end is None:
-        both = compose([replace(cost, during=None)] * 2)
-        whom = "counts the same persons" if budget.unit == "user" else "may count the same events"
-        return f"A new stream {whom} again: both together keep {stated_promise(both)}."
+        whom = "may count the same events" if budget.unit == "event" else "counts the same persons"
+        alike = "" if budget.period is None else " whose periods begin at the same times as these"
+        return f"A new stream{alike} {whom} again: both together keep {_promise_of_two(cost)}."
     if cost.chain:
         return (
             "The stream that is renewed from this one costs nothing more, because it continues with what persons have "
@@ -128,15 +127,37 @@ def successor_text(cost: Cost) -> str:
         )
     one = "each event is" if budget.unit == "event" else "what a person does in one period is"
     later = "" if budget.unit == "event" else " and a whole number of periods after this start"
-    return (
+    free = (
         f"A new stream that starts at this end or later{later} costs nothing more: {one} in only one of the two, and "
         f"both together keep {stated_promise(budget)}."
     )
+    if cost.span == cost.during:
+        return free
+    return (
+        "A new stream that starts at this end, in the middle of a period, counts what the same persons do in that "
+        f"period again: both together keep {_promise_of_two(cost)}. {free}"
+    )
+
+
+def _promise_of_two(cost: Cost) -> str:
+    """State what two streams of this cost keep together that count the same units."""
+    from evercount.privacy.composition import compose  # it needs budgets, and budgets need these texts
+    from evercount.privacy.time_range import TimeRange
+
+    same_time = None if cost.budget.period is None else TimeRange(0, None, MANUAL, "the same periods")
+    return stated_promise(compose([replace(cost, during=same_time)] * 2))
 
 
 def stated_promise(budget: Budget) -> str:
     """The numbers of a promise, rounded up."""
     return f"epsilon={stated(budget.epsilon)}, delta={stated(budget.delta)}"
+
+
+def stated_unit(budget: Budget) -> str:
+    """Who a promise is about: adjacency, unit and, where there is one, period."""
+    unit = "person" if budget.unit == "user" else budget.unit
+    period = "" if budget.period is None else f", period {budget.period}"
+    return f"adjacency {budget.adjacency}, unit {unit}{period}"
 
 
 def guess_chance(budget: Budget) -> float:
@@ -166,24 +187,29 @@ def _event_words(budget: Budget) -> _Words:
 
 def _person_words(budget: Budget, enforced: Enforced, tick: str) -> _Words:
     within, cap = _within(budget, enforced, tick), _cap(budget, enforced, tick)
-    counted, at, there = ("counted ", f" {within}", " there") if within else ("", "", "")
-    protected = f"everything {counted}under the id of any person{at} ({cap})"
+    # all of it, and not what is counted of it: without that, other events would take its places under the cap
+    comes, came, at, there = ("",) * 4
+    if within:
+        comes, came = "that comes up for counting ", "that came up for counting "
+        at, there = f" {within}", " there"
+    protected = f"everything {comes}under the id of any person{at} ({cap})"
     unit = (
-        f"Every id of a person, with everything {'that is counted ' if within else ''}under it{at} ({cap}). Someone "
+        f"Every id of a person, with everything {comes}under it{at} ({cap}). Someone "
         "with several ids is protected for each of them, but less well for all of them together."
     )
+    everything = f"everything {comes}under the id{at}"
     if budget.adjacency == "add-remove":
-        changed = f"if everything {counted}under that id{there} had been left out"
+        changed = f"if everything {came}under that id{there} had been left out"
         asked = f"was counted under a person's id{at}" if within else "under a person's id is in the data at all"
-        compared = f"with {f'what was counted under the id{at}' if within else 'everything under the id'} as without it"
-        return _Words(protected, changed, f"whether anything {asked}", compared, "", unit)
+        return _Words(protected, changed, f"whether anything {asked}", f"with {everything} as without it", "", unit)
     if enforced == "query":
-        question, compared = ("was counted", "what was counted") if within else ("is", "everything")
+        question = "was counted" if within else "is"
         return _Words(
             protected,
-            f"if everything {counted}under that id{there} had been anything else under one id that occurs nowhere else",
+            f"if everything {came}under that id{there} had been anything else{there} under one id that occurs nowhere "
+            "else",
             f"what {question} under a person's id{at}, and which id that is",
-            f"with {compared} under the id{at} as with anything else under one id of its own",
+            f"with {everything} as with anything else under one id of its own",
             "That someone was counted: this guarantee hides who it was, when and under what.",
             unit,
         )
@@ -296,12 +322,10 @@ def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = M
 
 
 def _sentence(budget: Budget, words: _Words) -> str:
-    unit = "person" if budget.unit == "user" else budget.unit
     return (
         f"All releases together protect {words.protected}: the probability of any outcome is at most "
         f"e^{stated(budget.epsilon)} times what it would be {words.changed}, plus {stated(budget.delta)} "
-        f"({stated_promise(budget)}, adjacency {budget.adjacency}, unit {unit}"
-        f"{'' if budget.period is None else f', period {budget.period}'})."
+        f"({stated_promise(budget)}, {stated_unit(budget)})."
     )
 
 
@@ -349,8 +373,8 @@ def _letter(words: _Words, strength: tuple[str, str], limits: tuple[str, ...]) -
         f"Who is protected: {words.unit[0].lower()}{words.unit[1:]}",
         f'"Little" has a number. {" ".join(strength)}',
         "The guarantee does not depend on what the reader already knows, on other data that may appear in future, or "
-        "on the computers of an attacker who cannot break AES-256 encryption. It is a mathematical theorem, and "
-        "anyone can test the program that keeps it.",
+        "on the computers of an attacker who cannot break AES-256 encryption or the keyed hash function BLAKE2b. It is "
+        "a mathematical theorem, and anyone can test the program that keeps it.",
         "The guarantee does not say that nothing can be learned. It does not cover:",
         "\n".join(f"- {item}" for item in limits),
     )

@@ -18,7 +18,7 @@ from typing import NoReturn, SupportsIndex
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
 from evercount.privacy.accounts import Filter
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import Cost, as_cost, check_one_unit, compose
+from evercount.privacy.composition import Cost, as_cost, check_one_unit, check_periods, compose
 from evercount.privacy.guarantee_text import stated_promise
 from evercount.privacy.ledger_file import LedgerFile
 from evercount.privacy.time_range import TimeRange
@@ -183,7 +183,12 @@ class Ledger:
         if not costs:
             return f"no stream yet, of a total of {stated_promise(self.total)}."
         count = f"{len(costs)} stream{'s' * (len(costs) > 1)}"
-        return f"{count}, together {stated_promise(compose(costs))}, of a total of {stated_promise(self.total)}."
+        total = f"of a total of {stated_promise(self.total)}."
+        try:
+            check_periods(costs)
+        except ParameterError:  # entered before periods were compared
+            return f"{count}, whose periods begin at different times, so that they cannot be added up, {total}"
+        return f"{count}, together {stated_promise(compose(costs))}, {total}"
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -246,6 +251,7 @@ class Ledger:
                 "secret, which spends again. Anything else needs a name of its own."
             )
         check_one_unit([Cost(self.total), *earlier, entry.cost])
+        check_periods([entry.cost], earlier)
         if not self._filter.admits([*earlier, entry.cost]):
             raise BudgetExceeded(self._refusal(earlier, entry))
 
@@ -258,8 +264,14 @@ class Ledger:
 
         Returns:
             The cost, or None if nothing of that kind is left.
+
+        Raises:
+            ParameterError: Persons are protected in periods, and `during` does not say that its own begin when those
+                of all entries do.
         """
-        return self._filter.remaining([entry.cost for entry in self._entries], pure or self.total.pure, during)
+        earlier = [entry.cost for entry in self._entries]
+        check_periods([Cost(self.total, during=during)], earlier)
+        return self._filter.remaining(earlier, pure or self.total.pure, during)
 
     def _refusal(self, earlier: list[Cost], entry: Entry) -> str:
         total, cost = self.total, entry.cost

@@ -6,13 +6,72 @@ Streams over disjoint ranges cost the largest of their costs, not the sum, where
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 from evercount.errors import ParameterError
 from evercount.privacy.budget import Budget
+from evercount.privacy.guarantee_text import MANUAL
+
+GRID_TEXT = re.compile(r"([1-9][0-9]*) (?:(\S+) )?([0-9]+)")
+_EPOCH = datetime(1970, 1, 1)
+
+
+class Grid(NamedTuple):
+    """Periods that follow each other without gaps, as `TimeRange.periods` writes them: `Schedule.grid`."""
+
+    length: int
+    zone: str | None  # of a calendar, in which lengths are those that a clock on the wall shows
+    phase: int
+
+    @classmethod
+    def of(cls, periods: str) -> Grid | None:
+        """Read the text; None for one that somebody else made."""
+        parts = GRID_TEXT.fullmatch(periods)
+        return None if parts is None else cls(int(parts[1]), parts[2], int(parts[3]))
+
+    @property
+    def clock(self) -> tuple[int, str | None]:
+        """What two grids share whose periods are of one length, wherever they begin."""
+        return self.length, self.zone
+
+    def next_border(self, instant: int) -> int | None:
+        """The first instant, from this one on, at which a period begins; None where the calendar is over.
+
+        **Guarantee.** Never too early. Test:
+        `tests/declarations/test_unit_periods.py::test_the_last_period_ends_where_the_calendar_says`.
+        """
+        if self.zone is None:
+            return instant + (self.phase - instant) % self.length
+        try:
+            zone = ZoneInfo(self.zone)
+            before, wall = _shown(instant - 1, zone), _shown(instant, zone)
+            begun = (wall - self.phase) // self.length - (before - self.phase) // self.length
+            if begun > 0 and _first_instant(wall, zone) >= instant:  # also where the clock skips the border
+                return instant
+            wall += (self.phase - wall) % self.length
+            while (border := _first_instant(wall, zone)) < instant:  # the clock has shown this time before
+                wall += self.length
+        except (OverflowError, ValueError, OSError):
+            return None
+        return border
+
+
+def _shown(instant: int, zone: ZoneInfo) -> int:
+    """The time that clocks of the zone show."""
+    moment = (_EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC).astimezone(zone)
+    return (moment.replace(tzinfo=None) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _first_instant(wall: int, zone: ZoneInfo) -> int:
+    """The first instant at which clocks of the zone show a time."""
+    moment = (_EPOCH + timedelta(microseconds=wall)).replace(tzinfo=zone)
+    return (moment.astimezone(UTC).replace(tzinfo=None) - _EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -49,6 +108,9 @@ class TimeRange:
         texts = (self.ticks, self.periods, self.chain)
         if not all(isinstance(text, str) for text in texts) or not self.ticks:
             raise ParameterError(f"ticks, periods and chain are strings, got {texts!r}")
+        grid = Grid.of(self.periods)
+        if grid is not None and grid.zone is None and self.ticks != MANUAL and (self.start - grid.phase) % grid.length:
+            raise ParameterError(f"periods are counted from the start {self.start} on, and {self.periods!r} are not")
 
     @property
     def key(self) -> list[Any]:
@@ -71,6 +133,18 @@ class TimeRange:
         """
         return self.start <= instant and (self.end is None or instant < self.end)
 
+    @property
+    def whole(self) -> TimeRange:
+        """The range until the last period that begins in it is over: later than its own end where that cuts a period.
+
+        >>> TimeRange(0, 10, "1", periods="7 0").whole.end, TimeRange(0, 14, "1", periods="7 0").whole.end
+        (14, 14)
+        """
+        if not self.periods or self.end is None:
+            return self
+        grid = Grid.of(self.periods)
+        return replace(self, end=None if grid is None else grid.next_border(self.end))
+
     def to_list(self) -> list[Any]:
         """JSON-serialisable; `TimeRange(*list)` is the inverse.
 
@@ -81,10 +155,32 @@ class TimeRange:
 
 
 def lies_in_one_range(budget: Budget) -> bool:
-    """Whether one protected unit has all its events in one of two disjoint ranges with the same periods. An event has,
-    and so has what a person does within one period. A person has not: they come back next year (with the caps of a
-    chain of streams that costs no more, see `composition.meetings_of`)."""
+    """Whether one protected unit has all its events in one of two disjoint ranges. An event has, and so has what a
+    person does within one period, if the ranges are `whole`. A person has not: they come back next year (with the caps
+    of a chain of streams that costs no more, see `composition.meetings_of`)."""
     return budget.unit == "event" or budget.period is not None
+
+
+def share_periods(one: TimeRange | None, other: TimeRange | None) -> bool:
+    """Whether each period that begins in one of two ranges meets at most one of the periods of the other.
+
+    **Guarantee.** It never says so of ranges where one period meets two: `composition.proof.md`, section 8, "Periods".
+    Nothing is known without a range, or without a text that says which periods they are. Test:
+    `tests/privacy/test_periods_together.py::test_no_person_costs_more_than_is_stated`.
+
+    >>> monday, tuesday = (TimeRange(day, 100 + day, "1", f"7 {day}") for day in (0, 1))
+    >>> share_periods(monday, tuesday), share_periods(monday, TimeRange(103, 110, "1", "7 5"))
+    (False, True)
+    """
+    if one is None or other is None or not one.periods or not other.periods:
+        return False
+    if one.periods == other.periods:
+        return True
+    grids = Grid.of(one.periods), Grid.of(other.periods)
+    if grids[0] is None or grids[1] is None or MANUAL in (one.ticks, other.ticks):
+        return False
+    overlap = one.holds(other.start) or other.holds(one.start)
+    return grids[0].clock == grids[1].clock and not overlap
 
 
 def met_at_once(ranges: Iterable[TimeRange | None]) -> list[frozenset[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from evercount.declarations.schedule import format_utc
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Cost, compose
 from evercount.privacy.accounts import Filter
+from evercount.privacy.composition import check_periods
+from evercount.privacy.time_range import Grid
 from evercount.store import schema
 from evercount.store.database import Database, read_fact, write_fact
 
@@ -27,12 +29,20 @@ class Spending:
     public: bool
     retired: bool = False
 
-    def group(self) -> tuple[Any, ...]:
-        """Streams with the same group speak about the same unit; only they can be added up. A store enforces the cap of
-        each stream (or its query needs none), so every stream about users keeps its promise for all events of a user,
-        however many it counts: all of them speak about the same unit."""
-        span = self.cost.span
-        return *self.cost.budget.neighbours, "" if span is None else span.periods
+    @property
+    def unit(self) -> tuple[Any, ...]:
+        """What tells units apart, whenever periods begin. A store enforces the cap of each stream (or its query needs
+        none), so every stream about users keeps its promise for all events of a user, however many it counts: all of
+        them speak about the same unit. Where persons are protected in periods, the last entry is how long these are,
+        as far as that is known: a period of 7 ticks is a week or seven hours."""
+        during = self.cost.during
+        grid = None if during is None else Grid.of(during.periods)
+        return *self.cost.budget.neighbours, None if grid is None else grid.length
+
+    def shares_unit(self, other: Spending) -> bool:
+        """Whether both may speak about the same unit, so that a cap holds for both together."""
+        lengths = {self.unit[-1], other.unit[-1]} - {None}
+        return self.unit[:-1] == other.unit[:-1] and len(lengths) < 2
 
 
 @dataclass(frozen=True)
@@ -99,24 +109,59 @@ def read_cap(connection: Connection) -> Cap | None:
     return None if text is None else Cap(**json.loads(text))
 
 
+def groups_of(lines: Sequence[Spending]) -> list[list[Spending]]:
+    """Group the streams that speak about the same unit and can be added up. Streams of persons in periods of which one
+    may meet two of another stream are in different groups, and others may be in several; a cap refuses them.
+
+    **Guarantee.** What one group spends together is what `compose` states, for every unit of its streams, and a stream
+    of the same unit is left out of a group only where it cannot be added to it. Test:
+    `tests/store/test_store_periods.py::test_no_total_is_below_what_a_person_costs`.
+    """
+    groups: list[list[Spending]] = []
+    for first in lines:
+        if any(first is line for group in groups for line in group):
+            continue
+        group = [first]
+        for line in lines:
+            if line is not first and _fits(line, group):
+                group.append(line)
+        groups.append(group)
+    return groups
+
+
+def _fits(line: Spending, group: list[Spending]) -> bool:
+    """Whether a stream can be added to those of a group."""
+    if line.unit != group[0].unit:
+        return False
+    try:
+        check_periods([line.cost], [one.cost for one in group])
+    except ParameterError:
+        return False
+    return True
+
+
 def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[str, Any]:
-    """The lines, and what streams about the same unit spend together, exactly composed."""
-    entries, groups = [], dict[tuple[Any, ...], list[Spending]]()
+    """The lines, and what streams about the same unit spend together, exactly composed. Of persons in periods: which
+    streams these are, and how many are `apart`, with the same unit but for when its periods begin."""
+    lines, entries = list(lines), []
     for line in lines:
-        budget, span = line.cost.budget, line.cost.span
+        budget, during = line.cost.budget, line.cost.during
         mu = 0.0 if budget.pure else budget.mu  # a pure stream spends ε alone
         entry = {"stream": line.stream, "mu": mu, **budget.to_dict()}
-        if span is not None:
-            entry["during"] = [None if at is None else format_utc(at) for at in (span.start, span.end)]
+        if line.cost.span is not None and during is not None:
+            entry["during"] = [None if at is None else format_utc(at) for at in (during.start, during.end)]
         if line.retired:
             entry["retired"] = True
         entries.append(entry)
-        groups.setdefault(line.group(), []).append(line)
     totals = []
-    for (adjacency, unit, period, _), members in groups.items():
+    for members in groups_of(lines):
+        adjacency, unit, period = members[0].cost.budget.neighbours
         together = compose(line.cost for line in members)
         whom = {"adjacency": adjacency, "unit": unit, "period": period, "streams": len(members)}
         totals.append({**whom, "epsilon": together.epsilon, "delta": together.delta})
+        if period is not None:
+            alike = [line for line in lines if line.shares_unit(members[0])]
+            totals[-1] |= {"names": [line.stream for line in members], "apart": len(alike) - len(members)}
     shown = {} if cap is None else {"cap": asdict(cap)}
     return {"entries": entries, "totals": totals, **shown}
 
@@ -129,13 +174,20 @@ def refuse_beyond_cap(database: Database, new: Spending, ending: Mapping[str, in
     most (cap.epsilon, cap.delta), and the streams keep it together, also where a declaration depended on what others
     had released (`accounts.Filter`), if the cap was set before the first of them. Retired streams count in full.
     Tests: `tests/store/test_store_cap.py`, test_the_stated_total_never_exceeds_the_cap,
-    test_a_cap_is_kept_by_choices_after_releases.
+    test_a_cap_is_kept_by_choices_after_releases; `tests/store/test_store_periods.py`.
     """
     if (cap := database.read(read_cap)) is None:
         return
-    lines = database.read(read_spendings, ending)
-    costs = [line.cost for line in (*lines, new) if line.group() == new.group()]
-    together = compose(costs)
+    lines = [line for line in database.read(read_spendings, ending) if line.shares_unit(new)]
+    costs = [line.cost for line in (*lines, new)]
+    try:
+        check_periods([new.cost], costs[:-1])
+        together = compose(costs)
+    except ParameterError as error:
+        raise BudgetExceeded(
+            f"this store has a cap, and what stream {new.stream!r} and others cost together cannot be stated: {error} "
+            "Declare it so, or remove the cap with `evercount store cap --remove`"
+        ) from None
     whole = replace(together, epsilon=cap.epsilon, delta=cap.delta, calibration="tight")
     if together.epsilon > cap.epsilon or together.delta > cap.delta or not Filter(whole).admits(costs):
         raise BudgetExceeded(

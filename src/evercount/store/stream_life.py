@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlalchemy import Connection, insert
 
-from evercount._validate import check_public_text, stated
+from evercount._validate import check_public_text
 from evercount.declarations.cautions import declares_again
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import instant_of
@@ -27,6 +27,7 @@ from evercount.engine.stream import Stream
 from evercount.engine.views import check_carries
 from evercount.errors import AlreadyReleased, Conflict, ParameterError, TooLarge
 from evercount.privacy import compose
+from evercount.privacy.guarantee_text import stated_promise
 from evercount.store import schema
 from evercount.store.database import change, remove, rows_of, write_fact
 from evercount.store.declare_stream import MOST_CELLS
@@ -187,11 +188,11 @@ def renew_stream(
     """Declare the stream that goes on when the horizon of this one ends; the same call again finds it.
 
     **Guarantee.** The new stream counts events from the instant at which the old one ends, starts at zero, and has
-    noise of its own: a new secret, and the start is part of the key. So for events, and for persons in periods, both
-    together cost the larger of the two, which the ledger of the store states; for persons without periods the sum. A
-    cap of the store refuses what goes beyond it. With `carry_totals` its running totals are shown on top of the last
+    noise of its own: a new secret, and the start is part of the key. So for events, and for persons in periods that the
+    horizon does not cut, both together cost the larger of the two, which the ledger of the store states; for other
+    persons the sum. A cap of the store refuses what goes beyond it. With `carry_totals` its running totals are shown on top of the last
     ones of the old stream (`StoredReleases.carried`), which is post-processing. Proof: `privacy/composition.proof.md`,
-    section 8. Tests: tests/store/test_store_renew.py.
+    section 8. Tests: tests/store/test_store_renew.py and tests/store/test_store_periods.py.
     """
     live = store.find(name)
     declaration = live.declaration
@@ -240,7 +241,7 @@ Retiring {name!r} cannot be undone:
 SUCCESSOR_EXPLANATION = """\
 Then {successor!r} is declared in the same way, with a new secret, from tick 1 on:
   - Its counts start at zero; readers add the last release of {name!r} if they want the sum.
-  - Both together keep epsilon={epsilon}, delta={delta}."""
+  - {together}"""
 
 
 def explain(store: Store, name: str, now: float, successor: str | None) -> str:
@@ -251,9 +252,11 @@ def explain(store: Store, name: str, now: float, successor: str | None) -> str:
     lines = store.database.read(read_spendings, {name: _until(known)})
     cost = next(line.cost for line in lines if line.stream == name)
     during = None if cost.during is None else successor_of(known.declaration, successor, now).during
-    both = compose([cost, replace(cost, during=during)])
-    numbers = {"epsilon": stated(both.epsilon), "delta": stated(both.delta)}
-    return f"{text}\n{SUCCESSOR_EXPLANATION.format(name=name, successor=successor, **numbers)}"
+    try:
+        together = f"Both together keep {stated_promise(compose([cost, replace(cost, during=during)]))}."
+    except ParameterError as error:
+        together = f"What both keep together is not stated: {error}"
+    return f"{text}\n{SUCCESSOR_EXPLANATION.format(name=name, successor=successor, together=together)}"
 
 
 def retire_stream(

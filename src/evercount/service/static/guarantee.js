@@ -60,11 +60,17 @@ const words = (text) => element("p", {}, text);
 /** The ledger's total, where the service states one. */
 function together(facts, ledger) {
   const { adjacency, unit, period = null } = facts.budget;
-  const total = ledger?.totals?.find((one) => one.adjacency === adjacency && one.unit === unit && one.period === period);
-  if (!total || total.streams < 2) return [];
+  const total = ledger?.totals?.find(
+    (one) => one.adjacency === adjacency && one.unit === unit && one.period === period && (one.names?.includes(facts.name) ?? true),
+  );
+  const apart = total?.apart
+    ? [words(`${number(total.apart)} more protect persons in periods that begin at other times: one period here meets two of theirs, and they are not in this total.`)]
+    : [];
+  if (!total || (total.streams < 2 && !total.apart)) return [];
   return part(
     "Together with the other streams",
     words(`This service ${ledger.covers === "public streams" ? "publishes" : "runs"} ${number(total.streams)} streams with this kind of promise. If they are about the same ${unit}s, the promise of all of them together is epsilon ${atMost(total.epsilon)} and delta ${probability(total.delta)}.`),
+    ...apart,
   );
 }
 
@@ -79,7 +85,7 @@ export function renderGuarantee(box, facts, tick, ledger) {
     ...part("Who is protected", words(explained.who)),
     ...part(
       "From what",
-      words(`From anyone who reads all the published numbers, now and later, even if they know everything else and have any computers, as long as they cannot break AES-256 encryption. How much they can find out about ${explained.question} is limited, as follows.`),
+      words(`From anyone who reads all the published numbers, now and later, even if they know everything else and have any computers, as long as they cannot break AES-256 encryption or the keyed hash function BLAKE2b. How much they can find out about ${explained.question} is limited, as follows.`),
     ),
     ...part(
       "How strongly",
