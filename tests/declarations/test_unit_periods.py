@@ -14,6 +14,7 @@ from evercount.declarations.schedule import Schedule
 from evercount.declarations.unit_periods import period_of, periods_named, sql_period, with_period_ticks
 from evercount.engine.user_counting import UserCaps
 from evercount.errors import ParameterError
+from evercount.privacy import TimeRange
 
 VIENNA = "Europe/Vienna"
 
@@ -142,3 +143,30 @@ def test_periods_in_sql_are_those_of_python(tick: str, start: str, zone: str) ->
         rows = duckdb.connect().execute(f"SELECT {sql} FROM (SELECT unnest(range(1, 2001))::INTEGER AS place)")
         assert [number for (number,) in rows.fetchall()] == [caps.period_of(one) for one in range(1, 2001)]
     assert sql_period(Budget(1.0, 1e-9, unit="user", max_events=1), schedule, "place") == "0"
+
+
+@pytest.mark.parametrize("period", ["1d", "1w"])
+@pytest.mark.parametrize(
+    ("zone", "start"),
+    [
+        ("UTC", "2026-01-01"),
+        (VIENNA, "2026-01-01T05:00"),
+        ("America/Havana", "2026-01-01"),  # the clock skips midnight in March and shows it twice in November
+        ("Africa/Cairo", "2026-01-01"),
+        ("Australia/Lord_Howe", "2026-01-01"),
+        ("Pacific/Apia", "2011-06-01"),  # 30 December was left out
+    ],
+)
+def test_the_last_period_ends_where_the_calendar_says(period: str, zone: str, start: str) -> None:
+    """`TimeRange.whole`, which knows the text alone, against the schedule, at every hour of a year."""
+    hours, periods = Schedule.of("30m", start, zone), Schedule.of(period, start, zone)
+    named = periods_named(unit(period), hours)
+    later = 0
+    for horizon in range(1, 366 * 48):
+        end = hours.start_of(horizon + 1)
+        whole = TimeRange(hours.begin, end, hours.divided, named).whole.end
+        assert whole == periods.start_of(periods.tick_of(end - 1) + 1), horizon
+        later += whole > end
+    assert later > 0
+    far = TimeRange(hours.begin, 10**18, hours.divided, named)
+    assert far.whole.end is None, "no calendar reaches so far: it has no end"

@@ -289,4 +289,4 @@ def test_late_rows_under_fresh_caps() -> None:
     stream.run([None] * 31, users=[["u"]] * 31)
     assert stream._state.totals.tolist() == [31]
     assert 900 * squared_norm(stream.factorization, Count(), budget, 31) < 31**2
-    assert "counted under the id of any person in one tick" in stream.guarantee
+    assert "counting under the id of any person in one tick" in stream.guarantee

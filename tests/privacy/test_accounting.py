@@ -33,7 +33,7 @@ def test_thresholds_of_keys_are_in_no_event():
         exact_privacy_profile(stream, delta=1e-8)
     noise_alone = PLDAccountant().compose(dp_event(Budget.from_mu(stream.cost.mu, 1e-8)))
     assert noise_alone.get_epsilon(1e-8) < 2.0
-    with pytest.raises(ParameterError, match="keys that nobody listed.*from_privacy_parameters"):
+    with pytest.raises(ParameterError, match=r"keys that nobody listed.*from_privacy_parameters"):
         dp_event(stream)
     promise = distributions.from_privacy_parameters(distributions.common.DifferentialPrivacyParameters(1.0, 1e-6))
     assert promise.get_epsilon_for_delta(1e-8) == float("inf")

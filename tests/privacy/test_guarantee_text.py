@@ -14,7 +14,8 @@ import pytest
 from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Quantiles, Rollup, Stream, Sum
 from evercount.engine.build import squared_norm
 from evercount.factorizations import Fresh
-from evercount.privacy import Adjacency, Enforced, counted_text, guarantee_text
+from evercount.privacy import Adjacency, Cost, Enforced, TimeRange, counted_text, gaussian, guarantee_text
+from evercount.privacy.guarantee_text import stated_unit
 from evercount.queries import Occupancy
 from evercount.queries.base import Query
 from evercount.queries.sensitivities import protected_l1
@@ -135,13 +136,14 @@ def test_sentences_about_caps_and_periods(caps: dict[str, Any], words: str, adja
     everything = " ".join([text.sentence, text.who, text.question, text.letter, *text.strength, *text.not_protected])
     assert tick == "manual" or "tick" not in everything
     assert "user" not in everything
-    counted = "counted " if within else ""
-    who = f"everything {counted}under the id of any person{within} (evercount counts at most {words})"
+    comes = "that comes up for counting " if within else ""
+    who = f"everything {comes}under the id of any person{within} (evercount counts at most {words})"
     assert text.sentence.startswith(f"All releases together protect {who}: ")
     assert counted_text(budget, tick=tick).endswith(f"of each id, evercount counts at most {words}.")
     there = " there" if within else ""
     if adjacency == "add-remove":
-        assert f"if everything {counted}under that id{there} had been left out" in text.sentence
+        came = "that came up for counting " if within else ""
+        assert f"if everything {came}under that id{there} had been left out" in text.sentence
     else:
         assert (
             f"if each event counted under that id{there} had been any other legal event in its place" in text.sentence
@@ -185,7 +187,7 @@ def test_the_long_texts_say_the_same(unit: str, adjacency: str, enforced: Enforc
     assert text.question in text.letter
     assert all(sentence in text.letter for sentence in text.strength)
     assert all(f"\n- {item}" in text.letter for item in text.not_protected)
-    assert "cannot break AES-256" in text.letter
+    assert "cannot break AES-256 encryption or the keyed hash function BLAKE2b." in text.letter
     assert "at most 2.72 times as likely" in text.letter
     assert "at most 1 in 1,000,000" in text.letter
     assert "at most 73.2 %" in text.letter
@@ -274,6 +276,83 @@ def test_printed_neighbours_are_covered(query: Query, events: list[Any], adjacen
     assert apart <= protected_l1(query, budget, 2)
 
 
+Events = list[tuple[str, str]]
+"""The events of one day, as pairs (id, key), in their order."""
+
+
+def read_literally(sentence: str, events: Events, cap: int) -> Events:
+    """The day of which the sentence speaks as the other one, for ann, taken at its word."""
+    changed = re.search(r"what it would be (if .*? had been left out), plus", sentence)
+    assert changed is not None, sentence
+    own = [number for number, (user, _) in enumerate(events) if user == "ann"]
+    leaving = {
+        "if everything counted under that id there had been left out": own[:cap],
+        "if everything that came up for counting under that id there had been left out": own,
+        "if everything under that id had been left out": own,
+    }[changed[1]]
+    return [event for number, event in enumerate(events) if number not in leaving]
+
+
+def released_change(events: Events, others: Events, budget: Budget) -> float:
+    """How far two days lie apart in what a built stream has counted, as a part of what its noise is made for."""
+    query, rows = Histogram(["a", "b"]), []
+    for day in (events, others):
+        stream = Stream(query, budget, 3, factorization="fresh")
+        stream.step([key for _, key in day], users=[user for user, _ in day])
+        rows.append(np.asarray(stream._state.totals)[None])
+    return float(np.sqrt(change_norm(*rows, query.grid) / squared_norm(Fresh(3), query, budget, 3)))
+
+
+def worst_life(sentence: str, budget: Budget) -> float:
+    """The largest change of days of up to three events of ann, and one of bob, for the neighbours of a sentence."""
+    assert budget.max_events is not None
+    worst = 0.0
+    for number in (1, 2, 3):
+        for keys in product("ab", repeat=number):
+            events = [*(("ann", key) for key in keys), ("bob", "a")]
+            others = read_literally(sentence, events, budget.max_events)
+            worst = max(worst, released_change(events, others, budget))
+    return worst
+
+
+@pytest.mark.parametrize("period", [None, 1])
+@pytest.mark.parametrize("cap", [1, 2])
+def test_a_vacated_place_under_the_cap_is_no_counterexample(cap: int, period: int | None) -> None:
+    """Every neighbour of the sentence, read literally, lies within the noise, for a stream that is built and counts.
+
+    Planted: "everything counted under that id there". Of ann's two events on one day, at most one of which counts, the
+    second then takes the place of the first: the counts move from a to b, and (1, 1e-6) is in truth (1, 2.2e-4).
+    """
+    budget = Budget(1.0, 1e-6, unit="user", max_events=cap, period=period)
+    sentence = guarantee_text(budget).sentence
+    assert worst_life(sentence, budget) == pytest.approx(1.0)
+    wrong = sentence.replace("everything that came up for counting under", "everything counted under")
+    if period is None:
+        assert wrong == sentence
+        return
+    assert wrong != sentence
+    moved = worst_life(wrong, budget)
+    assert moved > 1.001
+    if cap == 1:
+        assert moved == pytest.approx(np.sqrt(2))
+        assert gaussian.delta_of(moved * budget.mu, 1.0) == pytest.approx(2.2e-4, rel=0.03)
+
+
+def test_every_sentence_about_a_unit_names_its_period() -> None:
+    """Of one stream, and of several noise streams together."""
+    compose_sentence = pytest.importorskip("evercount.files.resume_run").compose_sentence
+    for budget, unit in (
+        (Budget(1.0, 1e-6), "adjacency add-remove, unit event"),
+        (Budget(1.0, 1e-6, "replace", unit="user", max_events=2), "adjacency replace, unit person"),
+        (Budget(1.0, 1e-6, unit="user", max_events=2, period="1w"), "adjacency add-remove, unit person, period 1w"),
+    ):
+        assert stated_unit(budget) == unit
+        assert guarantee_text(budget).sentence.endswith(f"delta=1e-06, {unit}).")
+        periods = "" if budget.period is None else "604800000000 0"
+        cost = Cost(budget, 0.0, TimeRange(0, None, "86400000000", periods))
+        assert compose_sentence((cost,), cost).endswith(f"delta=2e-06 ({unit}).")
+
+
 def test_the_words_about_places_are_needed() -> None:
     """The same events of one user in another order of one tick: of three at one place none counts, else two do.
 
@@ -308,6 +387,6 @@ def test_revised_days_are_spoken_of_by_the_time_of_the_event() -> None:
     budget = Budget(1.0, 1e-6, unit="user", max_events=3, max_per_tick=1, period="1d")
     said = guarantee_text(budget, "revised", "1d").sentence
     caps = "its first event that comes in one day, no more than its first 3 events of a period"
-    who = "everything counted under the id of any person for one day"
+    who = "everything that comes up for counting under the id of any person for one day"
     assert f"{who} (evercount counts at most {caps}, and anew" in said
     assert "that comes in one day" in counted_text(budget, "revised", "1d")

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any
+from functools import cache
 
 import pytest
 
@@ -28,7 +27,7 @@ def cost(period: int, start: int, end: int, epsilon: float = 1.0) -> Cost:
     return Cost(budget, during=TimeRange(start, end, "1", f"{period} {start % period}"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def units(period: int, start: int, end: int) -> tuple[range, ...]:
     """The whole periods that begin in a range, also where the range ends before they do."""
     return tuple(range(begin, begin + period) for begin in range(start, end, period))
@@ -42,7 +41,7 @@ def counted(period: int, start: int, end: int, life: Sequence[int]) -> int:
 Ranges = tuple[tuple[int, int], ...]
 
 
-@lru_cache(maxsize=None)
+@cache
 def dearest_life(period: int, ranges: Ranges) -> float:
     """What the dearest person costs: with events at any instants of one whole period of one of the streams."""
     most = 0.0

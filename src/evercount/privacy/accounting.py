@@ -56,8 +56,8 @@ def dp_event(what: Budget | Costed) -> Any:
         return events.DiscreteLaplaceDpEvent(cost.budget.epsilon, 1)
     if (cost.leak or 0.0) > FOR_ARITHMETIC * cost.budget.delta:
         raise ParameterError(
-            f"of the stream's delta {cost.budget.delta:g} a part of {cost.leak:.3g} pays for what is not noise, such as "
-            "keys that nobody listed, and no event of dp_accounting says that. Compose the promise of the stream, "
+            f"of the stream's delta {cost.budget.delta:g} a part of {cost.leak:.3g} pays for what is not noise, such "
+            "as keys that nobody listed, and no event of dp_accounting says that. Compose the promise of the stream, "
             "privacy_loss_distribution.from_privacy_parameters(DifferentialPrivacyParameters(epsilon, delta)), or its "
             "cost in a Ledger or with compose"
         )

@@ -70,9 +70,9 @@ def guarantee_text(budget: Budget, enforced: Enforced = "evercount", tick: str =
 
     **Guarantee.** Each text speaks of the neighbours for which the sensitivity is proved and of no others: one event
     that is absent, or another one in its place; all events under one id absent (with periods, all that belong to the
-    ticks of one of them, counted or beyond the cap); each counted event under an id another one in its place, with the places of all of them kept
-    (`user_cap.proof.md`); or, where a query reads ids from events, everything under an id replaced by anything under
-    one id that occurs nowhere else (`distinct_users.proof.md`). Tests:
+    ticks of one of them, counted or beyond the cap); each counted event under an id another one in its place, with the
+    places of all of them kept (`user_cap.proof.md`); or, where a query reads ids from events, everything under an id
+    replaced by anything under one id that occurs nowhere else (`distinct_users.proof.md`). Tests:
     tests/privacy/test_guarantee_text.py::test_printed_neighbours_are_covered,
     ::test_a_vacated_place_under_the_cap_is_no_counterexample and ::test_every_sentence.
 

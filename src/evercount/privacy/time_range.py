@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -49,7 +49,7 @@ class Grid(NamedTuple):
         if self.zone is None:
             return instant + (self.phase - instant) % self.length
         try:
-            zone = ZoneInfo(self.zone)
+            zone = UTC if self.zone.upper() in ("UTC", "Z") else ZoneInfo(self.zone)
             before, wall = _shown(instant - 1, zone), _shown(instant, zone)
             begun = (wall - self.phase) // self.length - (before - self.phase) // self.length
             if begun > 0 and _first_instant(wall, zone) >= instant:  # also where the clock skips the border
@@ -57,18 +57,18 @@ class Grid(NamedTuple):
             wall += (self.phase - wall) % self.length
             while (border := _first_instant(wall, zone)) < instant:  # the clock has shown this time before
                 wall += self.length
-        except (OverflowError, ValueError, OSError):
+        except (OverflowError, ValueError, OSError, KeyError):  # no such date, or no such zone
             return None
         return border
 
 
-def _shown(instant: int, zone: ZoneInfo) -> int:
+def _shown(instant: int, zone: tzinfo) -> int:
     """The time that clocks of the zone show."""
     moment = (_EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC).astimezone(zone)
     return (moment.replace(tzinfo=None) - _EPOCH) // timedelta(microseconds=1)
 
 
-def _first_instant(wall: int, zone: ZoneInfo) -> int:
+def _first_instant(wall: int, zone: tzinfo) -> int:
     """The first instant at which clocks of the zone show a time."""
     moment = (_EPOCH + timedelta(microseconds=wall)).replace(tzinfo=zone)
     return (moment.astimezone(UTC).replace(tzinfo=None) - _EPOCH) // timedelta(microseconds=1)

@@ -190,9 +190,10 @@ def renew_stream(
     **Guarantee.** The new stream counts events from the instant at which the old one ends, starts at zero, and has
     noise of its own: a new secret, and the start is part of the key. So for events, and for persons in periods that the
     horizon does not cut, both together cost the larger of the two, which the ledger of the store states; for other
-    persons the sum. A cap of the store refuses what goes beyond it. With `carry_totals` its running totals are shown on top of the last
-    ones of the old stream (`StoredReleases.carried`), which is post-processing. Proof: `privacy/composition.proof.md`,
-    section 8. Tests: tests/store/test_store_renew.py and tests/store/test_store_periods.py.
+    persons the sum. A cap of the store refuses what goes beyond it. With `carry_totals` its running totals are shown on
+    top of the last ones of the old stream (`StoredReleases.carried`), which is post-processing. Proof:
+    `privacy/composition.proof.md`, section 8. Tests: tests/store/test_store_renew.py and
+    tests/store/test_store_periods.py.
     """
     live = store.find(name)
     declaration = live.declaration
