@@ -6,6 +6,7 @@ One TOML form (`streams.toml`, an array of tables named `stream`), one JSON form
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import field, replace
@@ -286,18 +287,31 @@ class StreamDeclaration:
         part: range | None = None,
         ledger: Ledger | None = None,
         task: bool = False,
+        inherited_caps: Mapping[str, tuple[int, int]] | None = None,
     ) -> Stream:
         """The stream before its first tick, with noise of its own for all that it counts (`noise_secret`).
 
         `replay`: to recompute its noise, never to publish; `part`: some cells; `task`: for a task that may run twice
         (`TaskStream`).
 
+        `inherited_caps` are for a home that hands caps on from stream to stream: the counted events and ticks of each
+        person in the streams before this one. Nobody else may build a stream with `carry_caps`, which is charged as one
+        whose persons begin with what is left of their caps.
+
         **Guarantee.** A stream that is built with its start has the noise of its time range: the same declaration on
         the same secret for the next year has independent noise. Test:
-        `tests/engine/test_successor_streams.py::test_next_year_on_the_same_secret_has_independent_noise`.
+        `tests/engine/test_successor_streams.py::test_next_year_on_the_same_secret_has_independent_noise`. With
+        `carry_caps` no stream that could publish begins with fresh caps in the middle of its chain. Tests:
+        tests/files/test_carry_caps.py.
         """
-        stream = TaskStream if task else Stream
-        return stream(
+        if self.carry_caps and inherited_caps is None and not replay:
+            raise ParameterError(
+                "carry_caps is kept by `evercount release` with a state file (in Python `release(data, declaration, "
+                "state=…)`): only there does a stream begin with what persons have used of their caps before. Use that, "
+                "or omit carry_caps; budgets of streams over the same persons then add up"
+            )
+        made = TaskStream if task else Stream
+        stream = made(
             self.query,
             self.budget,
             horizon=self.horizon,
@@ -312,6 +326,9 @@ class StreamDeclaration:
             ledger=ledger,
             revise_for=self.revise_for,
         )
+        if inherited_caps and self.query.people is not None:  # other caps are kept by the home, next to the stream
+            stream._inherit_caps(inherited_caps)
+        return stream
 
     def noise_secret(self, secret: Secret) -> Secret:
         """The secret from which the noise of this declaration follows, where the operator has given `secret`.

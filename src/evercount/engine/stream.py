@@ -35,7 +35,7 @@ from evercount.factorizations import Factorization
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger, TimeRange
 from evercount.queries.base import Query, V_co
-from evercount.queries.user_cap import Caps, UserState
+from evercount.queries.user_cap import Caps, Used, UserState
 
 
 class Stream(GrowingStream[V_co]):
@@ -282,6 +282,11 @@ class Stream(GrowingStream[V_co]):
         self._state = self._state.with_users()
         increments = self.query.encode_totals(totals)
         return self._release(increments, self._state.encoder, counting, UserChanges())
+
+    def _inherit_caps(self, caps: Mapping[str, tuple[int, int]]) -> None:
+        """Begin with what persons have used of their caps in earlier streams: counted events, and ticks."""
+        users = {user: Used(events, ticks) for user, (events, ticks) in caps.items()}
+        self._state = replace(self._state, users=users)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 

@@ -165,7 +165,7 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
     handed_on: Mapping[str, UsedBefore] = {}
     if job.renew and state is not None and complete:
         _check_charged(job, state, "the next one")
-        handed_on = state.users if job.declaration.carry_caps else {}
+        handed_on = _used_caps(job.declaration, state) if job.declaration.carry_caps else {}
         earlier, renewing = (*earlier, job.declaration.build(replay=True).cost), True
         with ExitStack() as own:
             _finish_lake(job, state, _loaded(job, state.stream, home, own), home)
@@ -173,7 +173,7 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
     declaration, kept = job.declaration, None if state is None else state.stream
     if state is None and home is not None and home.live is not None and not renewing:  # declared
         kept = home.live.stream.dump()
-    stream = _loaded(job, kept, home, cleanup)
+    stream = _loaded(job, kept, home, cleanup, handed_on)
     if state is not None:
         _finish_lake(job, state, stream, home)
     joined: list[str] = []
@@ -219,15 +219,35 @@ def _finish_lake(job: Job, state: State, stream: Stream, home: StoreHome | None)
         fill_lake(Published.of(job, stream, state.numbers, state.tables, _known_marks(state, home)), home)
 
 
-def _loaded(job: Job, kept: dict[str, Any] | None, home: StoreHome | None, cleanup: ExitStack) -> Stream:
-    """A stream that was kept, or a new one; where a store keeps the stream, one beside that of the store."""
+def _loaded(
+    job: Job,
+    kept: dict[str, Any] | None,
+    home: StoreHome | None,
+    cleanup: ExitStack,
+    inherited_caps: Mapping[str, UsedBefore] | None = None,
+) -> Stream:
+    """Load a stream that was kept, or build a new one that begins with the caps it inherits.
+
+    Where a store keeps the stream, this is one beside that of the store.
+    """
     declaration, task = job.declaration, home is not None
     if kept is None:
-        stream = declaration.build(secret=job.secret, task=task)
+        stream = declaration.build(secret=job.secret, task=task, inherited_caps=inherited_caps or {})
     else:
         stream = (TaskStream if task else Stream).load(kept, declaration.period_of)
     cleanup.callback(stream.close)
     return stream
+
+
+def _used_caps(declaration: StreamDeclaration, state: State) -> Mapping[str, UsedBefore]:
+    """Return what persons have used of their caps: a query of persons keeps that in its stream, others next to it.
+
+    **Guarantee.** A stream that goes on with `carry_caps` begins with what every person has used in all streams of its
+    chain, whatever it counts. Test: tests/files/test_carry_caps.py::test_caps_are_those_of_one_stream.
+    """
+    if declaration.query.people is None:
+        return state.users
+    return {user: (used[0], used[1]) for user, used in state.stream["users"].items()}
 
 
 def _check_charged(job: Job, state: State, which: str) -> None:
