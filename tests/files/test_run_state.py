@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -233,8 +234,8 @@ def killed_in_a_renewal(folder: Path, run: Runner, step: int, more: str) -> bool
     write_events(folder / "events.csv", 5, per_hour=50)
     after = run(folder, 5, more=renewing)
     assert after.returncode == 0, after.stderr
-    archives = sorted(folder.glob("out.[0-9].csv"))
-    assert {path.read_text() for path in archives} == {year}
+    assert [path.name for path in sorted(folder.glob("out.[0-9].csv"))] == ["out.1.csv"], "one year, one archive"
+    assert (folder / "out.1.csv").read_text() == year
     written = (folder / "out.csv").read_text()
     assert written.startswith(seen) or seen == year
     days = [float(line.split(",")[3]) for line in (folder / "out.per-tick.csv").read_text().splitlines()[1:]]
@@ -260,6 +261,48 @@ def test_killed_at_every_step_of_a_renewal(tmp_path: Path, run: Runner, more: st
     while killed_in_a_renewal(tmp_path / str(step), run, step, more):
         step += 1
     assert step > 20
+
+
+def test_a_year_is_archived_once(tmp_path: Path, run: Runner) -> None:
+    """Killed twice in a renewal, at every step from the first copy to the commit: one set of copies, each whole."""
+    year = tmp_path / "year"
+    year.mkdir()
+    write_events(year / "events.csv", 5)
+    more = "--horizon 3 --view running --view per-tick"
+    assert run(year, 3, more=more).returncode == 0
+    published = {path.name: path.read_bytes() for path in year.iterdir() if path.name.startswith("out.")}
+    killed = 0
+    for step in range(1, 60, 2):
+        folder = tmp_path / str(step)
+        shutil.copytree(year, folder)
+        codes = [run(folder, 4, last, f"{more} --renew").returncode for last in (step, step + 3, 0)]
+        copies = {path.name for path in folder.glob("out.*1*")}
+        assert codes[2] == 0
+        assert copies == {"out.1.csv", "out.1.csv.meta.json", "out.1.per-tick.csv", "out.1.per-tick.csv.meta.json",
+                          "out.csv.state.1"}  # fmt: skip
+        assert not list(folder.glob("out.*2*"))
+        assert (folder / "out.1.csv").read_bytes() == published["out.csv"]
+        assert (folder / "out.1.per-tick.csv").read_bytes() == published["out.per-tick.csv"]
+        assert (folder / "out.csv.state.1").read_bytes() == published["out.csv.state"]
+        assert json.loads((folder / "out.1.csv.meta.json").read_text())["url"] == "out.1.csv"
+        assert len((folder / "out.csv").read_text().splitlines()) == 2
+        killed += codes[0] == -signal.SIGKILL
+        if codes[0] == 0:
+            break
+    assert killed > 7
+
+
+def test_an_archive_overwrites_nothing(tmp_path: Path, run: Runner) -> None:
+    """What lies under the name of a copy and is none of this year stays; the copies get the next number."""
+    write_events(tmp_path / "events.csv", 5)
+    assert run(tmp_path, 3, more="--horizon 3").returncode == 0
+    year = (tmp_path / "out.csv").read_text()
+    (tmp_path / "out.1.csv").write_text("mine")
+    assert run(tmp_path, 4, more="--horizon 3 --renew").returncode == 0
+    assert (tmp_path / "out.1.csv").read_text() == "mine"
+    assert (tmp_path / "out.2.csv").read_text() == year
+    assert (tmp_path / "out.csv.state.2").exists()
+    assert not (tmp_path / "out.csv.state.1").exists()
 
 
 def test_killed_with_keys_that_nobody_listed(tmp_path: Path, run: Runner) -> None:

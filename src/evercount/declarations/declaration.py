@@ -307,8 +307,8 @@ class StreamDeclaration:
         if self.carry_caps and inherited_caps is None and not replay:
             raise ParameterError(
                 "carry_caps is kept by `evercount release` with a state file (in Python `release(data, declaration, "
-                "state=…)`): only there does a stream begin with what persons have used of their caps before. Use that, "
-                "or omit carry_caps; budgets of streams over the same persons then add up"
+                "state=…)`): only there does a stream begin with what persons have used of their caps before. "
+                "Use that, or omit carry_caps; budgets of streams over the same persons then add up"
             )
         made = TaskStream if task else Stream
         stream = made(

@@ -291,19 +291,17 @@ def describe_file(path: Path, facts: Mapping[str, Any]) -> None:
     with disk_errors(f"{path} is published; {target} cannot be written"):
         with path.open("rb") as file:
             columns = file.readline().decode().strip().split(",")
-        _write_json(target, describe_csv(path.name, columns, facts, LEVEL))
+        with replaced(target, new_mode(target)) as file:
+            file.write(_as_json(describe_csv(path.name, columns, facts, LEVEL)))
 
 
-def _write_json(path: Path, said: Mapping[str, Any]) -> None:
-    with replaced(path, new_mode(path)) as file:
-        file.write(json.dumps(said, indent=1, ensure_ascii=False).encode() + b"\n")
+def _as_json(said: Mapping[str, Any]) -> bytes:
+    return json.dumps(said, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def rename_description(path: Path) -> None:
-    """Let the copy of a description, where this path is one, name the copy of its table."""
-    table = path.name.removesuffix(".meta.json")
-    if table != path.name:
-        _write_json(path, json.loads(path.read_text(encoding="utf-8")) | {"url": table})
+def renamed_description(description: bytes, path: Path) -> bytes:
+    """Return the description that a copy at `path` holds: it names the copy of its table."""
+    return _as_json(json.loads(description) | {"url": path.name.removesuffix(".meta.json")})
 
 
 def draw_releases(published: Published, target: Path, scratch: Path) -> None:

@@ -35,7 +35,7 @@ from evercount.files.event_sql import columns_of
 from evercount.files.published import Published, description_path, open_lake, view_path
 from evercount.files.release_job import Job, Outcome
 from evercount.files.resume_run import Run, resume
-from evercount.files.run_state import Closed, Places, State, archive, commit, locked
+from evercount.files.run_state import Adapt, Closed, Places, State, archive, commit, locked
 from evercount.files.source import Prefix, SeenRows, Source, frame_source, open_source
 
 if TYPE_CHECKING:
@@ -78,9 +78,7 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
         if run.restarted:
             if run.home is not None and output is not None:
                 _export_again(run.home, job, output)
-            archived = tuple(archive(run.places, [] if output is None else [output, *_beside(output, job).values()]))
-            for path in archived:
-                outputs.rename_description(path)
+            archived = tuple(archive(run.places, {} if output is None else _archived(output, job)))
         if run.home is not None:
             run.entered.spend()
             stream.close()  # the store has its own
@@ -180,6 +178,13 @@ def _beside(output: Path, job: Job) -> dict[str, Path]:
     views = {f"the view {name}": view_path(output, name) for name in job.all_views}
     tables = (output, *views.values()) if job.kind == "csv" else ()
     return views | {f"the description of {path.name}": description_path(path) for path in tables}
+
+
+def _archived(output: Path, job: Job) -> dict[Path, Adapt | None]:
+    """What is kept when a new stream takes the names, and how a copy differs from it: a description names its table."""
+    beside = _beside(output, job).values()
+    descriptions = {description_path(path) for path in (output, *beside)}
+    return {path: outputs.renamed_description if path in descriptions else None for path in (output, *beside)}
 
 
 def _export_again(home: StoreHome, job: Job, output: Path) -> None:

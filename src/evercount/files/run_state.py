@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -185,19 +185,48 @@ def commit(places: Places, state: State) -> None:
     _finish(places, complete)
 
 
-def archive(places: Places, outputs: Collection[Path]) -> list[Path]:
-    """Copies of the state, and of the output with what lies next to it, so that a new stream can take their names."""
-    stem = "" if places.output is None else places.output.stem
+Adapt = Callable[[bytes, Path], bytes]  # what the copy of a file holds, from what that holds and where the copy lies
+
+
+def archive(places: Places, outputs: Mapping[Path, Adapt | None]) -> list[Path]:
+    """Copy the state, and the output with what lies next to it, so that a new stream can take their names.
+
+    The copies get the first number under which nothing else lies. What a run that died has copied already is found
+    there and kept, so that a stream is archived once.
+
+    **Guarantee.** No file that was there is changed, and of one stream there is one set of copies, wherever a run is
+    killed. Tests: tests/files/test_run_state.py::test_a_year_is_archived_once, ::test_an_archive_overwrites_nothing.
+    """
+    sources = [path for path in (*outputs, places.state) if path.exists()]
     for number in count(1):
-        copies = {path: path.with_name(f"{stem}.{number}{path.name.removeprefix(stem)}") for path in outputs}
-        copies[places.state] = places.state.with_name(f"{places.state.name}.{number}")
-        if not any(target.exists() for target in copies.values()):
+        copies = {path: _archived_name(path, places, number) for path in sources}
+        missing = [path for path in sources if not copies[path].exists()]
+        if all(path in missing or _is_copy(path, copies[path], outputs.get(path)) for path in sources):
             break
-    made = {source: target for source, target in copies.items() if source.exists()}
-    for source, target in made.items():
-        with source.open("rb") as old, replaced(target, source.stat().st_mode & 0o777) as new:
-            shutil.copyfileobj(old, new)
-    return list(made.values())
+    for source in missing:
+        with replaced(copies[source], source.stat().st_mode & 0o777) as new:
+            adapt = outputs.get(source)
+            if adapt is not None:
+                new.write(adapt(source.read_bytes(), copies[source]))
+                continue
+            with source.open("rb") as old:
+                shutil.copyfileobj(old, new)
+    return list(copies.values())
+
+
+def _archived_name(path: Path, places: Places, number: int) -> Path:
+    """Name a copy: `hourly.csv` becomes `hourly.1.csv`, its state `hourly.csv.state.1`."""
+    if path == places.state or places.output is None:
+        return path.with_name(f"{path.name}.{number}")
+    stem = places.output.stem
+    return path.with_name(f"{stem}.{number}{path.name.removeprefix(stem)}")
+
+
+def _is_copy(source: Path, copy: Path, adapt: Adapt | None) -> bool:
+    """Whether a file holds what the copy of `source` would hold."""
+    if adapt is not None:
+        return copy.read_bytes() == adapt(source.read_bytes(), copy)
+    return copy.stat().st_size == source.stat().st_size and digest_of(copy) == digest_of(source)
 
 
 def digest_of(path: Path) -> str:

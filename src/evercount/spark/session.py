@@ -160,8 +160,8 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     check_fed(declaration, "Spark")
     if declaration.carry_caps:
         raise ParameterError(
-            "carry_caps is for `evercount release` with a state file: Spark hands no caps on from one stream to the next. "
-            "Omit it; budgets of streams over the same persons then add up"
+            "carry_caps is for `evercount release` with a state file: Spark hands no caps on from one stream to the "
+            "next. Omit it; budgets of streams over the same persons then add up"
         )
     columns, people = columns_of(declaration), declaration.query.people
     ordered = declaration.budget.unit == "user" if people is None else people.order_matters
