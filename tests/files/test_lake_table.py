@@ -19,6 +19,7 @@ from evercount.engine.release_table import ReleaseTable
 from evercount.errors import Conflict, HorizonReached, ParameterError, StoreError
 from evercount.files import published
 from evercount.files.published import append_new, open_lake
+from evercount.store import Reading
 from tiers import soak_but
 
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'evercount[lake]'")
@@ -193,3 +194,33 @@ def test_a_note_in_a_store_does_not_part_an_export_from_its_table(place: str, tm
     tables = [replace(table, notes=["a storm"] * len(table.ticks)) for table in released(3)]
     assert append_new(place, "visits", tables, SCHEDULE, "a promise") == 2
     assert read(place) == wanted(3)
+
+
+def test_days_of_another_stream_are_refused_before_anything_is_spent(place: str, tmp_path: Path) -> None:
+    """A second state, a second store, another name: the table and the budget stay as they are. Later days are free."""
+    events = tmp_path / "events.csv"
+    events.write_text("ts\n2026-05-01T10:00:00Z\n")
+    options: dict[str, Any] = {"time": "ts", "every": "24h", "epsilon": 1, "lake": place, "horizon": 2}
+    options |= {"start": "2026-05-01T00:00:00Z", "now": "2026-05-02T00:00:00Z"}
+    homes: list[dict[str, Any]] = [
+        {"state": tmp_path / "state"},
+        {"state": tmp_path / "second.state"},
+        {"db": tmp_path / "s.db"},
+        {"db": tmp_path / "s.db", "name": "other"},
+        {"state": tmp_path / "third.state", "name": "other"},
+    ]
+    release(events, **options, **homes[0])
+    published = read(place)
+    for home in homes[1:]:
+        with pytest.raises(Conflict, match="name another table"):
+            release(events, **options, **home)
+        assert read(place) == published
+        assert not Path(home.get("state", "none")).exists()
+    reading = Reading.open(tmp_path / "s.db")
+    assert reading.names() == []
+    reading.close()
+    later = options | {"start": "2026-05-04T00:00:00Z", "now": "2026-05-05T00:00:00Z", "skip_bad": True}
+    release(events, **later, **homes[4])
+    assert len(read(place)) == len(published) + 1
+    release(events, **options | {"now": "2026-05-03T00:00:00Z"}, **homes[0])
+    assert len(read(place)) == len(published) + 2

@@ -212,6 +212,38 @@ def test_killed_while_it_writes_into_a_store(tmp_path: Path, run: Runner) -> Non
     assert all(killed_into_store(tmp_path, run, step) for step in (1, 20, 30, 34, 38, 42))
 
 
+def killed_in_the_first_run_into_a_store(folder: Path, run: Runner, step: int) -> bool:
+    """The next run goes on, and a stream of another store is refused as soon as there is an output."""
+    folder.mkdir()
+    write_events(folder / "events.csv", 5)
+    died = run(folder, 3, step, more="--db s.db")
+    marked = (folder / ".out.csv.stream").exists()
+    assert marked or not (folder / "out.csv").exists(), "an output that nobody can be asked about"
+    if (folder / "out.csv").exists():
+        assert run(folder, 3, more="--db other.db").returncode == 5
+    after = run(folder, 4, more="--db s.db")
+    assert after.returncode == 0, after.stderr
+    assert run(folder, 5, more="--db other.db").returncode == 5
+    assert len((folder / "out.csv").read_text().splitlines()) == 5
+    return died.returncode == -signal.SIGKILL
+
+
+def test_killed_in_the_first_run_into_a_store(tmp_path: Path, run: Runner) -> None:
+    """At some steps from the first to the last; `make soak` kills at all of them."""
+    step, killed = 1, 0
+    while killed_in_the_first_run_into_a_store(tmp_path / str(step), run, step):
+        step, killed = step + 11, killed + 1
+    assert killed > 5
+
+
+@pytest.mark.soak
+def test_killed_at_every_step_of_the_first_run_into_a_store(tmp_path: Path, run: Runner) -> None:
+    step = 1
+    while killed_in_the_first_run_into_a_store(tmp_path / str(step), run, step):
+        step += 1
+    assert step > 60
+
+
 @pytest.mark.soak
 def test_killed_at_every_step_into_a_store(tmp_path: Path, run: Runner) -> None:
     steps = 1

@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ from evercount.queries.base import Query
 if TYPE_CHECKING:
     from evercount.files.store_home import StoreHome
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EXAMPLE = "write delta:FOLDER or iceberg:FOLDER/namespace.table"
 
 
@@ -65,8 +66,7 @@ def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: S
     tests/files/test_lake_table.py.
     """
     pa, _ = parquet_modules()
-    begins = "" if clock.start is None else f" from {clock.show(clock.start)}"
-    lake, writer = open_lake(place), f"evercount {stream}{begins}"
+    lake, writer = open_lake(place), _writer(stream, clock)
     last = lake.last(writer)
     parts = []
     for table in tables:
@@ -87,10 +87,43 @@ def append_new(place: str, stream: str, tables: Iterable[ReleaseTable], clock: S
     starts = {row.get("start") for row in own}
     if last and [row for row in _sorted(lake.rows(last), rows) if row.get("start") in starts] != own:
         raise Conflict(f"{place} holds other numbers for tick {last}: it belongs to another stream. Name another")
+    if not last:
+        _check_new_writer(lake, place, clock)
     fresh = rows.filter(pa.array(ticks > last))
     if fresh.num_rows:
         lake.append(writer, int(ticks.max()), fresh, guarantee)
     return int(fresh.num_rows)
+
+
+def check_new_writer(place: str, stream: str, clock: Schedule) -> None:
+    """Refuse a table in which a stream that has released nothing has ticks already, or another one has its ticks.
+
+    **Guarantee.** What a table has of some days is never added again by a stream with other noise. Test:
+    tests/files/test_lake_table.py::test_days_of_another_stream_are_refused_before_anything_is_spent.
+    """
+    lake = open_lake(place)
+    if lake.last(_writer(stream, clock)):
+        raise Conflict(
+            f"{place} has ticks of a stream {stream!r} with this start, and this one has released none: go on with the "
+            "state or the store that it came from. A second stream over the same events adds to the spent budget; if "
+            "that is wanted, name another table"
+        )
+    _check_new_writer(lake, place, clock)
+
+
+def _writer(stream: str, clock: Schedule) -> str:
+    """Name a writer of a table: streams that go on for others share it, and their ticks count from 1 again."""
+    begins = "" if clock.start is None else f" from {clock.show(clock.start)}"
+    return f"evercount {stream}{begins}"
+
+
+def _check_new_writer(lake: _Delta | _Iceberg, place: str, clock: Schedule) -> None:
+    """Refuse a new writer where the table has rows from the start of its stream on: those of another stream."""
+    if clock.start is not None and lake.has_rows_from(EPOCH + timedelta(microseconds=clock.start)):
+        raise Conflict(
+            f"{place} has numbers of another stream from {clock.show(clock.start)} on: name another table. Both "
+            "streams would publish the same days, and readers could not tell them apart"
+        )
 
 
 def open_lake(place: str) -> _Delta | _Iceberg:
@@ -139,6 +172,12 @@ class _Delta:
         assert self._table is not None
         return self._table.to_pyarrow_table(filters=[("tick", "=", tick)])
 
+    def has_rows_from(self, instant: datetime) -> bool:
+        """Whether a row starts at an instant or later."""
+        if self._table is None or "start" not in [one.name for one in self._table.schema().fields]:
+            return False
+        return bool(self._table.to_pyarrow_table(filters=[("start", ">=", instant)], columns=["tick"]).num_rows)
+
     def append(self, writer: str, last: int, rows: Any, note: str) -> None:
         """Commit rows together with their last tick; fails if another commit of this writer came in between."""
         mark = self._delta.CommitProperties(app_transactions=[self._delta.Transaction(writer, last)])
@@ -168,6 +207,12 @@ class _Iceberg:
     def rows(self, tick: int) -> Any:
         assert self._table is not None
         return self._table.scan(row_filter=f"tick = {tick}").to_arrow()
+
+    def has_rows_from(self, instant: datetime) -> bool:
+        if self._table is None or "start" not in self._table.schema().column_names:
+            return False
+        chosen = self._table.scan(row_filter=f"start >= '{instant.isoformat()}'", selected_fields=("tick",), limit=1)
+        return bool(chosen.to_arrow().num_rows)
 
     def append(self, writer: str, last: int, rows: Any, note: str) -> None:
         with _explained(f"the Iceberg table {self._place} cannot be written"):

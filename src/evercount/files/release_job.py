@@ -212,5 +212,6 @@ class Outcome:
         before = 0.0 if job.carried is None else job.carried.std
         lines.append(published_line(declared, new=not continued, before=before))
         counted = counted_text(declared.budget, enforced_by(declared.released_query, None), declared.tick)
-        said = (counted, self.published.guarantee, run.composed, run.entered.sentence)
+        added = run.added if self.released else None
+        said = (counted, self.published.guarantee, run.composed, added, run.entered.sentence)
         return "\n".join([*lines, *(line for line in said if line)])

@@ -74,6 +74,8 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
     """Commit the ticks and their rows, then draw what is read back from them."""
     job, output, stream, state = run.job, run.places.output, run.stream, run.before
     archived: tuple[Path, ...] = ()
+    if run.home is not None and output is not None and not job.check:  # the commit says that outputs have markers
+        run.home.mark_output(output)
     if run.publishes:
         if run.restarted:
             if run.home is not None and output is not None:
@@ -102,6 +104,8 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
         if job.plot is not None:
             outputs.draw_releases(published, Path(job.plot), run.scratch)
         if output is not None:
+            if run.home is not None:
+                run.home.mark_output(output)
             views = outputs.write_views(output, published, main=run.home is not None)
     return Outcome(
         run=run,
@@ -208,6 +212,7 @@ def _state(run: Run, counted: Counted, stream: dict[str, Any]) -> State:
         seen=counted.seen,
         first_start=run.declaration.earliest,
         marks=tuple((one.first, one.last, one.text) for one in run.marks),
+        marks_outputs=run.home is not None,
         carried=None if run.job.carried is None or run.home is not None else run.job.carried.to_dict(),
     )
 

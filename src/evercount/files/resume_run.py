@@ -24,7 +24,7 @@ from evercount.engine.stream import Stream, TaskStream
 from evercount.engine.views import CarriedTotals, check_carries
 from evercount.errors import HorizonReached, ParameterError
 from evercount.files.cap_users import UsedBefore
-from evercount.files.published import Published, fill_lake
+from evercount.files.published import Published, check_new_writer, fill_lake
 from evercount.files.release_job import RESTART, Job
 from evercount.files.run_state import Places, State, read_state
 from evercount.privacy import Budget, Cost, Ledger, compose, successor_text
@@ -144,9 +144,23 @@ class Run:
     def composed(self) -> str | None:
         return compose_sentence(self.earlier, self.stream.cost) if self.earlier else None
 
+    @property
+    def added(self) -> str | None:
+        """What a new stream adds to others over the same events, which nothing keeps account of; None for others."""
+        if self.before is not None or self.earlier or self.job.ledger is not None:
+            return None
+        cost = self.stream.cost
+        both = compose((cost, cost))
+        return (
+            "This is a new noise stream: it adds to what other streams over the same events spend. Two like it keep "
+            f"epsilon={stated(both.epsilon)}, delta={stated(both.delta)} together; `ledger` FILE keeps account of all."
+        )
+
 
 def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, cleanup: ExitStack) -> Run:
     state = read_state(places) if home is None else home.read()
+    if home is not None and places.output is not None:
+        home.check_output(places.output, job.declaration.name, state)
     earlier = () if state is None else tuple(map(Cost.from_dict, state.earlier))
     restarted, renewing = job.new_noise_stream and state is not None, False
     if restarted and state is not None:
@@ -176,6 +190,8 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
     stream = _loaded(job, kept, home, cleanup, handed_on)
     if state is not None:
         _finish_lake(job, state, stream, home)
+    elif job.lake is not None:
+        check_new_writer(job.lake, _lake_name(job, home, renewing), declaration.schedule)
     joined: list[str] = []
     if home is None or not renewing:  # the keys of a renewed stream of a store change with its next run
         joined = stream.add_keys(job.add_keys) if job.add_keys else []
@@ -217,6 +233,12 @@ def _finish_lake(job: Job, state: State, stream: Stream, home: StoreHome | None)
     if job.lake is not None:
         job = replace(job, declaration=job.declaration.with_query(stream.query))
         fill_lake(Published.of(job, stream, state.numbers, state.tables, _known_marks(state, home)), home)
+
+
+def _lake_name(job: Job, home: StoreHome | None, renewing: bool) -> str:
+    """Return the name by which a table of a lake will know a new stream; a store names the one that goes on anew."""
+    named = None if home is None else home.new_name(renewing)
+    return job.declaration.name if named is None else named
 
 
 def _loaded(

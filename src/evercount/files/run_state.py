@@ -35,6 +35,7 @@ from evercount.declarations.schedule import Schedule
 from evercount.engine.build_parameters import unpack, write
 from evercount.errors import EvercountError, SnapshotError, StoreError
 from evercount.files.cap_users import UsedBefore
+from evercount.files.output_marker import STATE_SUFFIX, marked_stream
 from evercount.files.source import Prefix, SeenRows
 
 FORMAT = "evercount release state 1"
@@ -85,6 +86,7 @@ class State:
     tables: tuple[dict[str, Any], ...] = ()  # published tables, where they do not follow from `numbers`
     marks: tuple[tuple[int, int, str], ...] = ()  # what the operator says about ticks: first, last, text. Public.
     carried: dict[str, Any] | None = None  # the running totals that the stream goes on from (`CarriedTotals.to_dict`)
+    marks_outputs: bool = False  # of a store: whether the stream that writes an output is named next to that
 
     def to_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, **vars(self)}
@@ -121,7 +123,7 @@ class Places:
         """The places of a run; without a name the state lies next to the output, or in a folder that is not kept."""
         if out is None:
             return cls(None, folder / "state" if state is None else Path(state))
-        return cls(Path(out), Path(out + ".state" if state is None else state))
+        return cls(Path(out), Path(out + STATE_SUFFIX if state is None else state))
 
     @property
     def pending(self) -> Path | None:
@@ -156,6 +158,12 @@ def read_state(places: Places) -> State | None:
         blob = places.state.read_bytes()
     except FileNotFoundError:
         if places.output is not None and places.output.exists():
+            if marked_stream(places.output) is not None:
+                raise StoreError(
+                    f"{places.output} is published by a stream of a store: go on with its `db` and `name`. A new "
+                    "stream over the same data would spend its budget a second time; if that is wanted, name another "
+                    "`out`"
+                ) from None
             raise StoreError(
                 f"{places.output} exists and its state {places.state} does not. Restore the state (`state`) to "
                 "continue. A new stream over the same data would spend its budget a second time; if that is wanted and "

@@ -4,7 +4,8 @@
     2. a new stream: declare it (its secret, its line of the ledger)      declared, nothing is released
     3. one transaction: rows, chain, the stream after them, what the
        run has read of a file and of persons                              <- the commit
-    4. the head file, then the output, its views and its chart            published a second time, as files
+    4. the head file, then the marker of the output, the output,
+       its views and its chart                                            published a second time, as files
 
 Why in this order. The store is the truth: whether a tick is released is decided by the one transaction of step 3, and
 all that a later run needs is in it. A crash before 3 leaves the stream as it was; the next run counts the files again.
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from sqlalchemy import Connection, insert
@@ -29,13 +31,14 @@ from evercount.engine.close_ticks import TickEvents, TickTotals
 from evercount.engine.stream import Stream
 from evercount.engine.views import CarriedTotals
 from evercount.errors import Conflict, ParameterError, SnapshotError, StoreError
+from evercount.files.output_marker import check_output, mark_output
 from evercount.files.published import keeps_tables, own_tables
 from evercount.files.release_job import Job
 from evercount.files.run_state import State
 from evercount.store import Store, key_from_environment
 from evercount.store.database import find, remove
 from evercount.store.open_stream import FILES
-from evercount.store.schema import file_runs
+from evercount.store.schema import file_runs, noise_identities
 from evercount.store.spending import read_cap
 from evercount.store.stream_life import hide_keys, join_keys, last_of_renewals, mark_ticks, next_name, renew_stream
 
@@ -102,6 +105,33 @@ class StoreHome:
         while live is not None and live.name in names:
             live = names[live.name]
         return None if live is None else live.declaration.schedule.begin
+
+    def new_name(self, renewing: bool) -> str | None:
+        """Return the name of a stream that has released nothing; None before it is declared."""
+        if self.live is None:
+            return None
+        return next_name(self.live.name) if renewing else self.live.name
+
+    def identities(self) -> list[str]:
+        """Return what tells the noise of this stream from that of all others, and of those that it goes on for."""
+        found = []
+        before = {one.successor: one for one in self.store.streams.values() if one.successor is not None}
+        live = self.live
+        while live is not None:
+            found.append(self.store.database.read(find, noise_identities, "identity", stream=live.id).hex())
+            live = before.get(live.name)
+        return found
+
+    def check_output(self, output: Path, name: str, before: State | None) -> None:
+        """Refuse to write over what another stream has published."""
+        has_written = self.live is not None and (self.live.closed > 0 or self.live.follows)
+        streams = self.identities() if has_written else []
+        check_output(output, name, streams, before is not None and not before.marks_outputs)
+
+    def mark_output(self, output: Path) -> None:
+        """Name this stream next to an output, if it is declared."""
+        if self.live is not None:
+            mark_output(output, self.identities()[0])
 
     def read(self) -> State | None:
         live = self.live
