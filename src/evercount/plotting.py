@@ -132,8 +132,13 @@ def band_plot(
     axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
     keep, x = thin(len(ticks)), ticks if times is None else times
     for i, label in enumerate(labels):
-        (line,) = axes.plot(x[keep], values[keep, i], linewidth=1.4, label=label)
-        axes.fill_between(x[keep], low[keep, i], high[keep, i], color=line.get_color(), alpha=0.2, linewidth=0)
+        shown = np.isfinite(values[keep, i])
+        alone = np.count_nonzero(shown) == 1  # a line of one number cannot be seen, nor can its band
+        (line,) = axes.plot(x[keep], values[keep, i], linewidth=1.4, label=label, marker="o" if alone else "")
+        colour = line.get_color()
+        axes.fill_between(x[keep], low[keep, i], high[keep, i], color=colour, alpha=0.2, linewidth=0)
+        if alone:
+            axes.vlines(x[keep][shown], low[keep, i][shown], high[keep, i][shown], color=colour, alpha=0.2, linewidth=8)
     if left is not None and left.any():
         untyped_axes: Any = axes
         untyped_axes.axvspan(x[np.flatnonzero(left)[0]], x[-1], color="grey", alpha=0.15, linewidth=0)

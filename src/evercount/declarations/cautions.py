@@ -9,7 +9,7 @@ from typing import Any
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, UNITS
-from evercount.declarations.view_names import TickMark, noise_views
+from evercount.declarations.view_names import DAYS, TickMark, most_ticks, noise_views, view_spans
 from evercount.engine.build import PER_TICK, RUNNING, view_width
 from evercount.engine.noise_choice import REFERENCE_TICKS, worst_std
 from evercount.engine.state import enforced_by
@@ -108,7 +108,24 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
             f"ticks of {schedule.tick} are very short: they release {a_day:,} times a day, without a pause, and the "
             "error grows with the number of ticks. Did you mean 1s, 1m or 1h?"
         )
+    for name in empty_views(declaration):
+        span = name.removeprefix("per-")
+        sentences.append(
+            f"view {name!r} will never have a number: no whole {span} lies between the start and the end of the "
+            "stream. Begin earlier, or choose a longer horizon"
+            + (" (weeks begin on Monday)." if span == "week" else ".")
+        )
     return sentences
+
+
+def empty_views(declaration: StreamDeclaration) -> list[str]:
+    """The views of days and weeks of which the stream holds none that is whole."""
+    schedule, horizon = declaration.schedule, declaration.horizon
+    if schedule.manual or schedule.start is None or horizon is None:
+        return []
+    named = [name for name in declaration.views if name in DAYS]
+    short = [name for name in named if horizon < 2 * most_ticks(name, schedule)]  # others hold a whole one
+    return [name for name in short if not len(view_spans(name, schedule, 0, horizon)[1])]
 
 
 def published_line(declaration: StreamDeclaration, *, new: bool = True, before: float = 0.0) -> str:

@@ -324,6 +324,12 @@ class Schedule:
         except OverflowError as error:
             raise ParameterError("a tick lies beyond the year 9999: use a shorter tick or horizon") from error
 
+    def show_tick_before(self) -> str:
+        """The wall time at which a tick before the first one would begin."""
+        if self.calendar:
+            return (EPOCH + timedelta(microseconds=self._wall_start - self.length)).isoformat()
+        return self.show(self.begin - self.length)
+
     # -- the same in SQL ----------------------------------------------------------------------------------------------
 
     def sql_instant(self, wall: str, until: int | None = None) -> str:

@@ -74,10 +74,13 @@ def view_table(view: View, name: str, schedule: Schedule, postprocess: Names = (
     """A view of this name as a table, with the times of the schedule. A quantile has no std.
 
     A day (a week, from Monday) holds the ticks that begin in it, by the clock of the schedule's zone. It is shown once
-    the first tick of the next one would begin, so no number of it changes later.
+    the first tick of the next one would begin, so no number of it changes later. Days and weeks are shown whole: one
+    that began before the stream is left out, and so is one that the stream does not see the end of. A key that joined
+    in the middle of a span has no number for that span (`take_views.joined_within`).
 
-    **Guarantee.** Post-processing of published numbers; which rows there are depends on the released ticks alone. Test:
-    tests/declarations/test_view_names.py::test_days_and_weeks_follow_the_calendar.
+    **Guarantee.** Post-processing of published numbers; which rows there are depends on the schedule, the released
+    ticks and the ticks at which keys joined alone. Tests: tests/declarations/test_view_names.py
+    ::test_days_and_weeks_follow_the_calendar, ::test_parts_of_weeks_are_left_out.
     """
     match = QUANTILE.fullmatch(name)
     begin = view.last if match or name == RUNNING else view.first
@@ -150,13 +153,13 @@ def noise_views(views: Iterable[str], schedule: Schedule) -> Names:
     names = []
     for name in views:
         if name in DAYS:
-            ticks = _most_ticks(name, schedule)
+            ticks = most_ticks(name, schedule)
             name = PER_TICK if ticks == 1 else f"last-{ticks}"
         names.append(RUNNING if QUANTILE.fullmatch(name) else name)
     return tuple(dict.fromkeys(names))
 
 
-def _most_ticks(name: str, schedule: Schedule) -> int:
+def most_ticks(name: str, schedule: Schedule) -> int:
     """The most ticks that lie between the ends of two spans."""
     if name not in DAYS:
         return 1
@@ -165,11 +168,13 @@ def _most_ticks(name: str, schedule: Schedule) -> int:
 
 
 def view_spans(name: str, schedule: Schedule, behind: int, released: int) -> tuple[IntArray, IntArray]:
-    """(after, until) of the spans of a view that end after tick `behind`, and by tick `released`."""
+    """(after, until) of the whole spans of a view that end after tick `behind`, and by tick `released`."""
     if name in DAYS:
         ends = [_first_tick(schedule, released + 1, DAYS[name]) - 1 if released else 0]
         while ends[-1] > behind:
             ends.append(_first_tick(schedule, ends[-1], DAYS[name]) - 1)
+        if len(ends) > 1 and ends[-1] == 0 and not _begins_whole(schedule, DAYS[name]):
+            ends.pop()
         edges = np.asarray(ends[::-1], np.int64)
         return edges[:-1], edges[1:]
     width = _width(name)
@@ -178,12 +183,12 @@ def view_spans(name: str, schedule: Schedule, behind: int, released: int) -> tup
 
 
 def newest_spans(name: str, schedule: Schedule, released: int, most: int) -> tuple[IntArray, IntArray]:
-    after, until = view_spans(name, schedule, max(0, released - (most + 1) * _most_ticks(name, schedule)), released)
+    after, until = view_spans(name, schedule, max(0, released - (most + 1) * most_ticks(name, schedule)), released)
     return after[-most:], until[-most:]
 
 
 def next_spans(name: str, schedule: Schedule, behind: int, released: int, most: int) -> tuple[IntArray, IntArray]:
-    last = max(behind, _width(name) or 1) + (most + 1) * _most_ticks(name, schedule)
+    last = max(behind, _width(name) or 1) + (most + 1) * most_ticks(name, schedule)
     after, until = view_spans(name, schedule, behind, min(last, released))
     return after[:most], until[:most]
 
@@ -213,8 +218,18 @@ def _first_tick(schedule: Schedule, tick: int, days: int) -> int:
     return first
 
 
+def _begins_whole(schedule: Schedule, days: int) -> bool:
+    """Whether all ticks of the first day or week are ticks of the stream: none would begin in it before the first."""
+    before = date.fromisoformat(schedule.show_tick_before()[:10])
+    return _first_day(before, days) < _period(schedule, 1, days)
+
+
 def _period(schedule: Schedule, tick: int, days: int) -> int:
-    day = date.fromisoformat(schedule.show(schedule.start_of(tick))[:10])
+    return _first_day(date.fromisoformat(schedule.show(schedule.start_of(tick))[:10]), days)
+
+
+def _first_day(day: date, days: int) -> int:
+    """The ordinal of the first day of the day or week (from Monday) that holds a day."""
     return (day if days == 1 else day - timedelta(days=day.weekday())).toordinal()
 
 

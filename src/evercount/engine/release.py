@@ -182,7 +182,8 @@ class Releases(Exports, Generic[V_co]):
         """(value, std): what came in ticks first, …, stop − 1, as `range(first, stop)`, with its own exact error.
 
         Of sums and counts the sum over those ticks, of averages per tick their average, of graph statistics their
-        change. Averages per event are refused with the reason.
+        change. A key that joined after the first of these ticks has NaN, unless that is tick 1: then it has its total.
+        Averages per event are refused with the reason.
 
         Args:
             first: The first of these ticks. What is before it must be known: a run that does not begin with tick 1
@@ -203,7 +204,7 @@ class Releases(Exports, Generic[V_co]):
             raise ParameterError(f"between needs {least} ≤ first ≤ stop ≤ {last + 1}, got {first}, {stop}")
         earlier, later = int(first) - 1, int(stop) - 1
         if self._errors.joined and later > earlier:
-            view = take_views.spans(self, "between", [earlier], [later])
+            view = take_views.spans(self, "between", [earlier], [later], totals=earlier == 0)
             return cast(tuple[V_co, V_co], (view.values[0], view.std[0]))
         none = np.zeros(self._values.shape[1])  # what would be published before the first tick, without noise
         empty = none if self.query.discovery else self.query.decode_run(1, np.zeros((1, self.query.cells)))[0]
@@ -310,7 +311,7 @@ class Releases(Exports, Generic[V_co]):
         """
         if self.first_tick > 1:
             raise ParameterError("a view of running totals needs the releases from tick 1 on")
-        return take_views.spans(self, "running total", np.zeros_like(self.ticks), self.ticks)
+        return take_views.spans(self, "running total", np.zeros_like(self.ticks), self.ticks, totals=True)
 
     def per_tick(self) -> View:
         """The events of each tick, with the exact error of each number.
@@ -328,6 +329,8 @@ class Releases(Exports, Generic[V_co]):
     def last(self, ticks: int) -> View:
         """The events of the last `ticks` ticks, at every tick that has as many before it.
 
+        A key that joined has numbers from the tick on at which it has been there for as many.
+
         Args:
             ticks: How many ticks.
 
@@ -343,6 +346,8 @@ class Releases(Exports, Generic[V_co]):
 
     def spans(self, name: str, first: npt.ArrayLike, stop: npt.ArrayLike) -> View:
         """The events of ticks first, …, stop − 1, as `range(first, stop)`, for any spans: days, weeks, one for all.
+
+        A key that joined in the middle of a span has no number there (NaN): it would be that of a part of the span.
 
         Args:
             name: What the view is called.

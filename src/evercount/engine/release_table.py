@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, overload
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,7 @@ class Exports(ABC):
 
     def _repr_html_(self) -> str:
         """A small chart and the newest numbers, for notebooks."""
-        table, axes = self.table(), None
+        table, axes = _in_time(self.table()), None
         with suppress(MissingExtra):
             axes = table.plot(cells=CHARTED_CELLS) if len(table.ticks) else None
         values, _, low, high = (table.numbers[:, part] for part in range(len(NUMBERS)))
@@ -187,10 +188,10 @@ class Exports(ABC):
         Raises:
             MissingExtra: matplotlib is not installed.
         """
-        table = self.table()
+        table = _in_time(self.table())
         values, _, low, high = (table.numbers[:, part, :cells] for part in range(len(NUMBERS)))
         times = None if table.starts is None else np.asarray(table.starts, "datetime64[us]")
-        zone = None if table.clock is None or table.clock.arrow_zone == "UTC" else table._moment(0).tzinfo
+        zone = None if table.clock is None or table.clock.arrow_zone == "UTC" else ZoneInfo(table.clock.arrow_zone)
         numbers, names = (values, low, high), table.cells[:cells]
         return band_plot(table.ticks, *numbers, names, target, times=times, zone=zone, left=table.left)
 
@@ -249,20 +250,9 @@ class ReleaseTable(Exports, Sequence[Any]):
     def __getitem__(self, index: slice) -> ReleaseTable: ...
 
     def __getitem__(self, index: int | slice) -> Any:
-        """A row, or the table of some rows."""
+        """A row, or the table of some rows: in their order, or from the last to the first with a negative step."""
         if isinstance(index, slice):
-            row, cell = np.nonzero(~np.isnan(self.numbers[:, 0]))
-            chosen = np.sort(np.arange(len(row))[index])  # rows stay in their order
-            kept = np.full_like(self.numbers, np.nan)
-            kept[row[chosen], :, cell[chosen]] = self.numbers[row[chosen], :, cell[chosen]]
-            some = np.unique(row[chosen])
-            given = {name: vars(self)[name] for name in ("ticks", "starts", "first", "as_of", "left", "notes")}
-            rows: dict[str, Any] = {
-                name: column[some] if isinstance(column, np.ndarray) else [column[place] for place in some.tolist()]
-                for name, column in given.items()
-                if column is not None
-            }
-            return replace(self, numbers=kept[some], views={}, **rows)
+            return self._rows(index)
         if not isinstance(index, int | np.integer):
             raise ParameterError(
                 f'rows are numbered, as in table[0]; for columns use table.to_pandas()["value"]: {index!r:.80}'
@@ -270,6 +260,26 @@ class ReleaseTable(Exports, Sequence[Any]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"the table has {len(self)} rows, and row {index} is not one of them")
         return next(iter(self[index : index + 1 or None]))
+
+    def _rows(self, index: slice) -> ReleaseTable:
+        """The table of some rows. A negative step turns both ticks and cells around, and with them the rows."""
+        row, cell = np.nonzero(~np.isnan(self.numbers[:, 0]))
+        chosen = np.arange(len(row))[index]
+        kept = np.full_like(self.numbers, np.nan)
+        kept[row[chosen], :, cell[chosen]] = self.numbers[row[chosen], :, cell[chosen]]
+        some = np.unique(row[chosen])
+        cells = self.cells
+        if index.step is not None and index.step < 0:
+            some = some[::-1]
+            kept = kept[:, :, ::-1]
+            cells = list(cells[: kept.shape[2]])[::-1]
+        given = {name: vars(self)[name] for name in ("ticks", "starts", "first", "as_of", "left", "notes")}
+        rows: dict[str, Any] = {
+            name: column[some] if isinstance(column, np.ndarray) else [column[place] for place in some.tolist()]
+            for name, column in given.items()
+            if column is not None
+        }
+        return replace(self, cells=cells, numbers=kept[some], views={}, **rows)
 
     def __iter__(self) -> Iterator[Any]:
         columns = self.columns()
@@ -303,8 +313,9 @@ class ReleaseTable(Exports, Sequence[Any]):
 
     @property
     def _title(self) -> str:
-        days = [self._moment(start) for start in (self.starts or ())[:: max(1, len(self.ticks) - 1)]]
-        return "published numbers" + (f", {days[0]} to {days[-1]}" if days else "")
+        if not self.starts:
+            return "published numbers"
+        return f"published numbers, {self._moment(min(self.starts))} to {self._moment(max(self.starts))}"
 
     def table(self) -> ReleaseTable:
         """The table itself.
@@ -339,6 +350,12 @@ class ReleaseTable(Exports, Sequence[Any]):
         columns |= {name: self.numbers[:, index][public] for index, name in enumerate(NUMBERS)}
         columns |= {name: np.full(len(row), text, object) for name, text in self.marks.items()}
         return columns if self.notes is None else columns | {"note": np.asarray(self.notes, object)[row]}
+
+
+def _in_time(table: ReleaseTable) -> ReleaseTable:
+    """A table as charts read it, from the first tick to the last."""
+    backwards = len(table.ticks) > 1 and table.ticks[0] > table.ticks[-1]
+    return table[::-1] if backwards else table
 
 
 def table_of(

@@ -1,6 +1,7 @@
 """Views over spans of ticks: of a run of releases, or from the numbers that a store has at the ends of spans.
 
-A key that nobody listed is shown over spans at both ends of which it was public (`KeyView`).
+A key that nobody listed is shown over spans at both ends of which it was public (`KeyView`). A key that joined is shown
+over spans that lie behind its joining as a whole (`joined_within`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._validate import BoolArray, FloatArray, IntArray, check_probability
+from evercount.engine.build import RUNNING
 from evercount.engine.error_model import ErrorModel, Part
 from evercount.engine.views import View
 from evercount.errors import ParameterError
@@ -35,8 +37,9 @@ ValuesAt = Callable[[Iterable[int], Sequence[int]], dict[int, FloatArray]]
 VIEWS = "views are sums over ticks, and "
 
 
-def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
-    """The numbers of ticks after+1 … until of each span, from running sums."""
+def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike, *, totals: bool = False) -> View:
+    """The numbers of ticks after+1 … until of each span, from running sums. `totals`: a key that joined is shown with
+    all that it has counted, however long before that a span begins."""
     own = releases.query.publishing.own_ticks
     start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
     first, last = releases.first_tick, releases.first_tick + len(releases) - 1
@@ -60,24 +63,42 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     ends = sums[np.where(start > 0, start + 1 - first, 0)], sums[stop + 1 - first]
     outputs, stated = range(len(releases.labels)), (releases._errors, releases.guarantee)
     if releases.query.discovery is None:
-        return view_of(name, (start, stop), ends, outputs, *stated)
+        return view_of(name, (start, stop), ends, outputs, *stated, totals=totals)
     assert releases._sums is not None
     evidence = releases._sums[evidence_ticks(start, stop) - first]
     span = (stop - 1 if own else start, stop)
     return key_view(name, span, ends, evidence, releases.labels, outputs, *stated)
 
 
-def view_of(name: str, spans: Spans, ends: Ends, outputs: Sequence[int], errors: ErrorModel, guarantee: str) -> View:
-    """A view of some outputs from its numbers. A cell counts nothing before it joined."""
+def view_of(
+    name: str,
+    spans: Spans,
+    ends: Ends,
+    outputs: Sequence[int],
+    errors: ErrorModel,
+    guarantee: str,
+    *,
+    totals: bool = False,
+) -> View:
+    """A view of some outputs from its numbers. A cell counts nothing before it joined; with `totals`, a span that began
+    before shows what it counted since."""
     query, (after, until), (low, high) = errors.query, spans, ends
     query.publishing.check_views(VIEWS)
     ones, chosen, labels = np.ones(query.outputs), list(outputs), query.labels
     for joined in errors.joined:
         new = np.asarray(chosen) >= joined.outputs
         low = np.where(new & (after <= joined.after)[:, np.newaxis], 0.0, low)
+        if not totals:
+            high = np.where(new & joined_within(joined.after, after, until)[:, np.newaxis], np.nan, high)
     parts = tuple(Part(part.after, *(np.asarray(ones * side)[chosen] for side in part[1:])) for part in errors.parts)
     cells = tuple(labels[output] for output in chosen)
     return View(name, after + 1, until, cells, high - low, parts, errors, guarantee)
+
+
+def joined_within(joined: int, after: IntArray, until: IntArray) -> BoolArray:
+    """In which spans of ticks after+1 … until a key that joined after a tick was there for a part only. A sum over a
+    part must not pass for one over the span."""
+    return (after < joined) & (joined < until)
 
 
 def view_at(
@@ -94,7 +115,7 @@ def view_at(
     values = {0: np.zeros(len(columns)), **values_at(np.unique(np.concatenate(ticks)).tolist(), columns)}
     low, high, *tested = (np.asarray([values[tick] for tick in at.tolist()]).reshape(-1, len(columns)) for at in ticks)
     if facts.thresholds is None:
-        return view_of(name, spans, (low, high), outputs, *stated)
+        return view_of(name, spans, (low, high), outputs, *stated, totals=name == RUNNING)
     evidence = evidence_at(ticks[2], tested[0], facts.thresholds, facts._errors)
     shown = [columns.index(output) for output in outputs]
     names = [labels[column] for column in columns]

@@ -199,7 +199,8 @@ class View(Exports):
         Returns:
             The table.
         """
-        numbers = [self.values, self.std, *self.interval(level)]
+        std = np.where(np.isnan(self.values), np.nan, self.std)
+        numbers = [self.values, std, *self.interval(level)]
         return table_of(self.last, starts, self.cells, numbers, self.first, guarantee=self.guarantee)
 
     @property
