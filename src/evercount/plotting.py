@@ -134,7 +134,7 @@ def band_plot(
     for i, label in enumerate(labels):
         shown = np.isfinite(values[keep, i])
         alone = np.count_nonzero(shown) == 1  # a line of one number cannot be seen, nor can its band
-        (line,) = axes.plot(x[keep], values[keep, i], linewidth=1.4, label=label, marker="o" if alone else "")
+        (line,) = axes.plot(x[keep], values[keep, i], linewidth=1.4, label=label, marker="o" if alone else "None")
         colour = line.get_color()
         axes.fill_between(x[keep], low[keep, i], high[keep, i], color=colour, alpha=0.2, linewidth=0)
         if alone:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from evercount import (
     Rollup,
     Stream,
 )
+from evercount.declarations.schedule import Schedule
 from evercount.errors import MissingExtra
 from evercount.plotting import without_trend
 from evercount.queries import Marginals
@@ -159,3 +162,53 @@ def test_large_numbers_have_no_exponents() -> None:
     text = Stream(Count(), BUDGET, 40).run([10_000_000] * 3)._repr_html_().partition("<table>")[2]
     assert "e+" not in text
     assert "30,000," in text or "29,999," in text
+
+
+@pytest.mark.parametrize(
+    ("zone", "start"),
+    [
+        ("Europe/Vienna", "2026-07-01"),  # +02:00, and +01:00 in 1970
+        ("Europe/London", "2026-01-01"),  # +00:00, and +01:00 in 1970
+        ("America/New_York", "2026-03-07"),  # the clock changes on the second day
+        ("Europe/Vienna", "2026-10-24"),
+    ],
+)
+def test_charts_show_the_time_of_their_zone(zone: str, start: str) -> None:
+    dates = pytest.importorskip("matplotlib.dates")
+    schedule = Schedule.of("1h", start, zone)
+    numbers = Stream(Count(), BUDGET, 96).run([5] * 96).per_tick()
+    table = replace(numbers.table(starts=schedule.starts_of(1, 96)), clock=schedule)
+    axes = table.plot()
+    axes.get_figure().canvas.draw()
+    shown = [label.get_text() for label in axes.get_xticklabels()]
+    moments = [dates.num2date(place, ZoneInfo(zone)) for place in axes.get_xticks()]
+    wanted = [moment.strftime("%H:%M" if moment.hour else "%b-%d") for moment in moments]
+    assert shown == wanted
+    assert len([moment for moment in moments if moment.hour == 0]) > 2  # days begin where the zone's days begin
+    assert zone in axes.get_xlabel()
+
+
+def test_a_chart_of_one_number_shows_it() -> None:
+    axes = RELEASES[:1].plot()
+    assert [line.get_marker() for line in axes.get_lines()] == ["o", "o"]
+    assert len(axes.collections) == 4  # two bands, and two bars where a band has no width
+    assert {line.get_marker() for line in RELEASES.plot().get_lines()} == {"None"}
+
+
+@pytest.mark.parametrize("part", [slice(None, None, -1), slice(7, 2, -1), slice(None, None, -3), slice(2, 9, 2)])
+def test_tables_are_sliced_as_lists_are(part: slice) -> None:
+    schedule = Schedule.of("1d", "2026-03-27", "Europe/Vienna")
+    whole = replace(RELEASES.table(starts=schedule.starts_of(1, 30)), clock=schedule)
+    numbers = whole.numbers.copy()
+    numbers[:4, :, 1] = np.nan  # a key that joined
+    table = replace(whole, numbers=numbers, cells=[*whole.cells, "later"], notes=[f"day {tick}" for tick in range(30)])
+    some = table[part]
+    assert list(map(tuple, some)) == list(map(tuple, table))[part]
+    assert len(some) == len(list(table)[part])
+    assert some.to_csv() is not None
+    assert [tuple(row) for row in reversed(table)] == [tuple(row) for row in table][::-1]
+
+
+def test_a_reversed_table_has_the_chart_of_the_table() -> None:
+    table = RELEASES.table()
+    assert table[::-1]._repr_html_() == table._repr_html_()
