@@ -149,6 +149,9 @@ def band_plot(
         from matplotlib import dates
 
         untyped: Any = dates
+        if len(times) == 1:  # else the axis has years on both sides
+            day = np.timedelta64(1, "D")
+            axes.set_xlim(times[0] - day, times[0] + day)
         locator = untyped.AutoDateLocator(tz=zone)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(untyped.ConciseDateFormatter(locator, tz=zone))

@@ -275,3 +275,26 @@ def test_an_export_may_have_any_name() -> None:
     done = CliRunner().invoke(app, shlex.split("store export-releases flu --db s.db --output visits.txt"))
     assert done.exit_code == 0, done.stderr
     assert json.loads(Path("visits.txt.meta.json").read_text())["url"] == "visits.txt"
+
+
+def test_descriptions_say_the_rule_for_late_events_that_holds_now() -> None:
+    """In the file, and in an export of the store; the rule only, with and without rows that came late."""
+    dropped = "an event that arrives after its day was published is not counted"
+    following = (
+        "an event that arrives after its day was published is counted in the day that is published next, whose number "
+        "is then higher"
+    )
+    for day, rule, text, late in (
+        (3, "drop", dropped, False),
+        (4, "next", following, False),
+        (5, "next", following, True),
+    ):
+        if late:
+            with Path("events.csv").open("a") as file:
+                file.write("2026-01-01T09:00:00Z,u9\n" * 40)
+        assert run(day, f"{STORE} --out flu.csv --late {rule}")[0] == 0
+        done = CliRunner().invoke(app, shlex.split("store export-releases flu --db s.db --output x.csv"))
+        assert done.exit_code == 0, done.stderr
+        said = [json.loads(Path(f"{name}.csv.meta.json").read_text())["notes"][0] for name in ("flu", "x")]
+        assert [one["late events"] for one in said] == [text] * 2
+    assert float(Path("flu.csv").read_text().splitlines()[-1].split(",")[3]) > 30  # the late rows are in the last day

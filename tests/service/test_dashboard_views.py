@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -122,6 +123,90 @@ def test_a_clocked_stream_shows_days_in_its_own_zone(hourly: Running, visit: Cal
     assert day.strftime(f"%a, %b {day.day}, %Y") in page.inner_text("#span-eyebrow")
 
 
+@pytest.fixture(scope="module")
+def daily(service: Running) -> Running:
+    """Days of Vienna from a Wednesday to the end of a year, counted late events included; all of them are over."""
+    for name in ("hospital", "practice"):
+        service.call(
+            "streams",
+            {
+                "name": name,
+                "query": {"name": "histogram", "parameters": {"keys": ["north", "south"]}},
+                "budget": {"epsilon": 2.0, "delta": 0},
+                "tick": "1d",
+                "zone": "Europe/Vienna",
+                "start": "2025-12-10",
+                "horizon": 22,
+                "late": "next",
+                "views": ["per-week"],
+                "public": True,
+            },
+        )
+        service.open(name)
+    return service
+
+
+LATE_RULE = (
+    "An event that arrives after its day was published is counted in the day that is published next, whose number is "
+    "then higher."
+)
+ZONES = ["America/Los_Angeles", "Europe/Vienna", "Asia/Tokyo"]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_comparison_shows_days_in_the_zone_of_its_stream(
+    daily: Running, visit: Callable[..., Any], artefacts: Path, zone: str
+) -> None:
+    page = visit("#/compare/hospital/north/practice/south/per-tick", timezone_id=zone)
+    page.wait_for_function("() => document.querySelector('#apart-summary').textContent.includes('difference')")
+    last = view(daily, "hospital", "view=per-tick&cell=north&minus=south&minus_stream=practice")["releases"][-1]
+    assert last["start"] == "2025-12-31T00:00:00+01:00"
+    assert "Wed, Dec 31, 2025" in page.inner_text("#apart-summary")
+    assert page.inner_text("#compare-zone") == "Times in Europe/Vienna."
+    assert page.inner_text("#compare-late") == LATE_RULE
+    for chart in ("both", "apart"):
+        splits, labels = page.evaluate(
+            "(name) => { const axis = evercount.comparison[name].chart.axes[0]; return [axis._splits, axis._values]; }",
+            chart,
+        )
+        days = [datetime.fromtimestamp(split, ZoneInfo("Europe/Vienna")) for split in splits]
+        assert len(days) > 3
+        assert [day.hour for day in days] == [0] * len(days)
+        assert labels == [f"{day:%b} {day.day}" for day in days]
+    keep_picture(page, artefacts / f"compare-{zone.replace('/', '-')}.png", full_page=True)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_weeks_are_whole_and_the_late_rule_is_stated(
+    daily: Running, visit: Callable[..., Any], artefacts: Path, zone: str
+) -> None:
+    page = visit("#/stream/hospital/north/per-week", timezone_id=zone)
+    wait_view(page, "per-week")
+    spans = page.evaluate("evercount.page.spans.answer.releases.map((span) => [span.first, span.tick])")
+    assert spans == [[6, 12], [13, 19]]  # December 15 and 22; those of December 10 and 29 are parts
+    assert "Mon, Dec 22, 2025" in page.inner_text("#span-eyebrow")
+    rows = page.evaluate("evercount.page.history.rows.map((row) => row.tick)")
+    assert rows == [12, 19]
+    assert [page.inner_text(f"#{card} .late-rule") for card in ("span-card", "focus-card")] == [LATE_RULE] * 2
+    assert LATE_RULE in page.inner_text("#guarantee-body")
+    assert "whole or not at all" in page.inner_text("#span-help")
+    keep_picture(page, artefacts / f"weeks-{zone.replace('/', '-')}.png", full_page=True)
+
+
+def test_an_embedded_chart_states_the_late_rule(daily: Running, visit: Callable[..., Any]) -> None:
+    page = visit("embed#/hospital/north/per-tick", 640, 420, timezone_id="America/Los_Angeles")
+    page.wait_for_function("() => document.querySelector('#embed-text').textContent.includes('95 % interval')")
+    assert "Wed, Dec 31, 2025" in page.inner_text("#embed-text")
+    assert LATE_RULE in page.inner_text("#embed-note")
+
+
+def test_a_stream_that_drops_late_events_says_so(hourly: Running, visit: Callable[..., Any]) -> None:
+    page = visit("#/stream/clinic/north/per-day")
+    wait_view(page, "per-day")
+    assert page.locator("#span-card .late-rule").is_hidden()
+    assert "arrives after its hour was published is not counted" in page.inner_text("#guarantee-body")
+
+
 COMPARED = [("wave0/b", "a minus b"), ("wave1/a", "wave0: a minus wave1: a")]
 
 
@@ -173,7 +258,7 @@ def test_a_chart_can_be_embedded_and_sends_no_token(
 ) -> None:
     page = visit("embed#/wave0/a/per-tick", 640, 420)
     page.wait_for_selector("#embed-chart canvas")
-    page.wait_for_function("document.querySelector('#embed-text').textContent.includes('95 % interval')")
+    page.wait_for_function("() => document.querySelector('#embed-text').textContent.includes('95 % interval')")
     assert page.inner_text("#embed-title") == "wave0: a"
     keep_picture(page, artefacts / "embed.png")
     answer = page.request.get(f"{hourly.address}/embed")

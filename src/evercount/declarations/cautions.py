@@ -15,6 +15,7 @@ from evercount.engine.noise_choice import REFERENCE_TICKS, worst_std
 from evercount.engine.state import enforced_by
 from evercount.engine.views import CarriedTotals
 from evercount.privacy import GuaranteeText, counted_text, guarantee_text
+from evercount.privacy.guarantee_text import tick_word
 
 FREE = ("views", "late", "wait")  # what may change while a stream runs
 
@@ -165,6 +166,26 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
     return f"{line} For {other} or weeks declare `views` {first}, last-7: they have different noise."
 
 
+def late_text(declaration: StreamDeclaration) -> str:
+    """What becomes of events that come late, for readers: the rule, never whether some came. Empty where ticks are
+    closed by hand, as no event is late then.
+
+    >>> daily = {"name": "s", "query": "count", "tick": "1d", "zone": "UTC", "budget": {"epsilon": 1, "delta": 1e-9}}
+    >>> late_text(StreamDeclaration.from_dict(daily))
+    'an event that arrives after its day was published is not counted'
+    """
+    if declaration.schedule.manual:
+        return ""
+    word = tick_word(declaration.tick)
+    if declaration.late == "next":
+        where = f"is counted in the {word} that is published next, whose number is then higher"
+        return f"an event that arrives after its {word} was published {where}"
+    if declaration.revise_for is None:
+        return f"an event that arrives after its {word} was published is not counted"
+    again = f"a number is published {declaration.revise_for} more times, with the events that have arrived by then"
+    return f"{again}; what arrives later is not counted"
+
+
 def public_facts(
     declaration: StreamDeclaration,
     guarantee: str,
@@ -178,6 +199,7 @@ def public_facts(
     remarks = [mark.facts(declaration.schedule) for mark in marks if mark.hides is None]
     since = None if carried is None else declaration.schedule.show(carried.since)
     totals = f"since {since}, with the errors of all streams since then"
+    late = late_text(declaration)
     return {
         "epsilon": budget.epsilon,
         "delta": budget.delta,
@@ -189,6 +211,7 @@ def public_facts(
         "query": declaration.query.name,
         "tick": declaration.tick,
         "zone": declaration.schedule.zone,
+        **({"late events": late} if late else {}),
         "postprocess": list(declaration.postprocess),
         "digits": "all" if full_digits else "as many as the error allows",
         **({} if carried is None else {"running totals": totals}),

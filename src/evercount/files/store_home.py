@@ -37,6 +37,7 @@ from evercount.files.release_job import Job
 from evercount.files.run_state import State
 from evercount.store import Store, key_from_environment
 from evercount.store.database import find, remove
+from evercount.store.declare_stream import change_late_rules
 from evercount.store.open_stream import FILES
 from evercount.store.schema import file_runs, noise_identities
 from evercount.store.spending import read_cap
@@ -167,6 +168,7 @@ class StoreHome:
             live = renew_stream(self.store, live.name, self.now, new_name=new_name, carry_totals=job.carry_totals)
         if live is None or (not live.closed and not live.follows):
             live = self.store.declare(job.declaration, self.now, job.secret, waits_for=FILES)
+        change_late_rules(self.store, live, job.declaration)  # a page of the store states the rule
         sealed = live.seal(pack(state.to_dict()), "files")
 
         def also(connection: Connection) -> None:

@@ -75,7 +75,7 @@ def declare_stream(
     known = store.streams.get(declaration.name)
     if known is not None:
         if declares_again(known.declaration, declaration):
-            _change_late_rules(store, known, declaration)
+            change_late_rules(store, known, declaration)
             if shards is not None:
                 cut_stream(store, known, shards)
             return known
@@ -141,7 +141,7 @@ def declare_stream(
     return live
 
 
-def _change_late_rules(store: Store, live: LiveStream, wanted: StreamDeclaration) -> None:
+def change_late_rules(store: Store, live: LiveStream, wanted: StreamDeclaration) -> None:
     """Take over `late` and `wait` of a new declaration, for events that come from now on."""
     rules = {"late": wanted.late, "wait": wanted.wait}
     if rules == {"late": live.declaration.late, "wait": live.declaration.wait}:

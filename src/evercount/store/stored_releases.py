@@ -289,6 +289,7 @@ class StoredReleases:
     def tables_of(self, name: str) -> tuple[StoredStream, Iterator[ReleaseTable]]:
         with self.database.reading() as connection:
             one = find_stream(connection, name)
+            one = one._replace(declaration=with_late_rules(connection, one))
             until = released_until(connection, one.id)
         return one, self.release_tables(one, until)
 

@@ -2,7 +2,7 @@
 
 import { listStreams, viewOf } from "./api.js";
 import { compareChart, focusChart } from "./charts.js";
-import { byId, element, setText, setTick } from "./format.js";
+import { byId, element, lateRule, setText, setTick, setZone, shownZone } from "./format.js";
 import { NO_TREND, firstView, reading, save, spanColumns, viewTitle, when } from "./views.js";
 
 const SPANS = 366;
@@ -84,6 +84,7 @@ export class ComparePage {
       byId(id).replaceChildren(...facts.labels.map((label) => element("option", { value: label }, label)));
       byId(id).value = facts.labels.includes(kept) ? kept : (facts.labels[other] ?? facts.labels[0]);
     }
+    setZone(a.tick === "manual" ? null : a.zone);
     setTick(a.tick);
     const totals = a.query.own_ticks || b.query.own_ticks ? [] : ["running"];
     const views = [...a.views.filter((name) => b.views.includes(name) && !name.startsWith("quantile")), ...totals];
@@ -139,6 +140,7 @@ export class ComparePage {
     const counted = [...new Set([this.facts(a).counted, this.facts(b).counted])].filter(Boolean);
     setText(byId("compare-counted"), counted.length > 1 ? `${a}: ${counted[0]} ${b}: ${counted[1]}` : counted.join(""));
     byId("compare-counted").hidden = counted.length === 0;
+    this.hints(this.facts(a), this.facts(b));
     const flatNames = names.filter((_, i) => [left, right][i].flat);
     setText(byId("compare-both-note"), flatNames.length ? `${flatNames.join(" and ")}: ${NO_TREND}` : "");
     byId("compare-both-note").hidden = flatNames.length === 0;
@@ -158,11 +160,22 @@ export class ComparePage {
     }
   }
 
+  /** In which zone times are shown (that of the first stream), and what becomes of late events. */
+  hints(a, b) {
+    const timed = a.tick !== "manual";
+    setText(byId("compare-zone"), timed ? `Times in ${shownZone()}.` : "");
+    byId("compare-zone").hidden = !timed;
+    const late = [a, b].find((facts) => facts.late === "next" && lateRule(facts));
+    setText(byId("compare-late"), late ? lateRule(late) : "");
+    byId("compare-late").hidden = !late;
+  }
+
   /** Which one is larger, if that can be known at all. */
   sentence(names, span) {
     const { value, error } = reading(span);
-    if (span.values[0] === null) return `Newest span, ${when(span)}: ${error}.`;
+    const { view } = this.chosen();
+    if (span.values[0] === null) return `Newest span, ${when(span, view)}: ${error}.`;
     const known = span.low[0] > 0 ? `${names[0]} is larger` : span.high[0] < 0 ? `${names[1]} is larger` : "the noise hides which one is larger";
-    return `Newest span, ${when(span)}: the difference is ${value} (${error}). With 95 % confidence, ${known}.`;
+    return `Newest span, ${when(span, view)}: the difference is ${value} (${error}). With 95 % confidence, ${known}.`;
   }
 }

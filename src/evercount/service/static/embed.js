@@ -2,7 +2,7 @@
 
 import { stayAnonymous, streamFacts, viewOf } from "./api.js";
 import { focusChart } from "./charts.js";
-import { byId, kindOf, setText, setTick, setZone } from "./format.js";
+import { byId, kindOf, lateRule, setText, setTick, setZone } from "./format.js";
 import { NO_TREND, firstView, reading, spanColumns, viewTitle, when } from "./views.js";
 
 const AGAIN = 30_000;
@@ -28,7 +28,7 @@ async function show() {
     const last = answer.releases.at(-1);
     setText(byId("embed-title"), `${facts.name}: ${label}`);
     setText(byId("embed-text"), last ? `${title}, ${when(last, view)}: ${reading(last).value}, ${reading(last).error}` : "Nothing is released yet.");
-    setText(byId("embed-note"), `${flat ? NO_TREND : "Band: 95 % interval. Published with differential privacy."} ${facts.counted}`);
+    setText(byId("embed-note"), `${flat ? NO_TREND : "Band: 95 % interval. Published with differential privacy."} ${facts.late === "next" ? lateRule(facts) : ""} ${facts.counted}`);
     document.title = byId("embed-title").textContent;
   } catch (error) {
     setText(byId("embed-text"), `This chart cannot be shown: ${error.message}.`);

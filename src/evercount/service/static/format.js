@@ -166,6 +166,15 @@ export function setText(node, text) {
 
 export const byId = (id) => document.getElementById(id);
 
+/** What becomes of events that come late: the rule, never whether some came. Empty where ticks are closed by hand. */
+export function lateRule({ tick: length, late, revise_for: times }) {
+  if (length === "manual") return "";
+  const arrives = `An event that arrives after its ${tick.one} was published`;
+  if (late === "next") return `${arrives} is counted in the ${tick.one} that is published next, whose number is then higher.`;
+  if (late === "revise") return `A number is published ${number(times)} more times, with the events that have arrived by then. What arrives later is not counted.`;
+  return `${arrives} is not counted.`;
+}
+
 const KINDS = {
   count: "Running count", histogram: "Running count", "top-k": "Running count", rollup: "Running count", marginals: "Running count", "discovered-keys": "Running count",
   sum: "Running sum", quantiles: "Values so far", "distinct-users": "Different persons", "active-users": "Active persons, added up", occupancy: "Inside now",

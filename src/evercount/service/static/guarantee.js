@@ -1,6 +1,6 @@
 // The guarantee of a stream in plain words: who is protected, from what, how strongly, how long, and what is not covered.
 
-import { atMost, byId, element, number, plain, probability, setText, tickWord, ticks } from "./format.js";
+import { atMost, byId, element, lateRule, number, plain, probability, setText, tickWord, ticks } from "./format.js";
 
 /** The largest chance of a right guess, for the bar: `guess_chance` of guarantee_text.py, whose words state it. */
 function guessing(epsilon, delta) {
@@ -105,6 +105,7 @@ export function renderGuarantee(box, facts, tick, ledger) {
     ...part(
       "How to read the numbers",
       words(`The noise is the protection. ${oddities(facts.postprocess ?? [])} The band says how far off a number can be: it holds the true one in 19 of 20 cases. ${facts.counted}`),
+      ...(lateRule(facts) ? [words(lateRule(facts))] : []),
     ),
     element("details", { class: "plain" }, element("summary", {}, "The formal sentence"), words(facts.guarantee ?? "")),
     element("details", { class: "plain" }, element("summary", {}, "A text for your readers, or a lawyer"), element("p", { id: "guarantee-letter" }, explained.letter)),

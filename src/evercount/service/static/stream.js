@@ -3,7 +3,7 @@
 import { ServiceError, releasesAfter, streamFacts } from "./api.js";
 import { Cells } from "./cells.js";
 import { focusChart } from "./charts.js";
-import { DASH, began, byId, capital, decimals, element, every, kindOf, moment, number, plain, probability, setText, setTick, setZone, shownZone, tickWord, ticks } from "./format.js";
+import { DASH, began, byId, capital, decimals, element, every, kindOf, lateRule, moment, number, plain, probability, setText, setTick, setZone, shownZone, tickWord, ticks } from "./format.js";
 import { renderGuarantee, renderLength } from "./guarantee.js";
 import { History, ticksAsked } from "./history.js";
 import { follow } from "./live.js";
@@ -105,6 +105,10 @@ export class StreamPage {
     byId("cells-card").hidden = facts.labels.length === 1;
     setZone(facts.tick === "manual" ? null : facts.zone);
     setTick(facts.tick);
+    for (const caption of document.querySelectorAll(".late-rule")) {
+      caption.hidden = facts.late !== "next" || !lateRule(facts); // other rules explain no spike: the guarantee states them
+      setText(caption, lateRule(facts));
+    }
     setText(byId("history-tick"), facts.tick === "manual" ? capital(tickWord(false)) : "Start");
     for (const option of byId("range").options) if (option.value !== "0") setText(option, `last ${ticks(Number(option.value))}`);
     this.view?.destroy();

@@ -56,7 +56,7 @@ export function spanColumns(answer, cell = 0) {
 /** One number with its errors in words that say which is which; what is missing, where a key was not public. */
 export function reading(span, cell = 0) {
   if (span.values[cell] === null)
-    return { value: DASH, error: span.note ?? "not known: the key was not public yet at that time" };
+    return { value: DASH, error: span.note ?? "not known: the key was not there for all of that time" };
   const std = span.std[cell];
   const digits = decimals(std ?? (span.high[cell] - span.low[cell]) / 4);
   const error = std === null ? "" : `std ${number(std, digits)}  ·  `;
@@ -195,7 +195,8 @@ export class SpanCard {
     setText(byId("span-note"), flat ? NO_TREND : "");
     byId("span-note").hidden = !flat;
     box.classList.toggle("empty", !last);
-    box.dataset.empty = "Nothing to show yet: the first number is not complete.";
+    const span = { "per-day": "whole day", "per-week": "whole week" }[this.view];
+    box.dataset.empty = span ? `Nothing to show yet: no ${span} is over.` : "Nothing to show yet: the first number is not complete.";
     const size = answer.releases.length;
     box.setAttribute("aria-label", last ? `${viewTitle(this.view)}, ${this.label}, ${number(size)} numbers. Newest: ${shown.value}, ${shown.error}. ${flat ? "No trend can be read." : ""}` : "No number yet.");
     if (this.chart.chart.cursor.left < 0 || this.chart.chart.cursor.idx === null) this.readout(null);
