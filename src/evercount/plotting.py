@@ -125,8 +125,10 @@ def band_plot(
     times: TimeArray | None = None,
     zone: tzinfo | None = None,
     left: IntArray | None = None,
+    notes: Sequence[str] | None = None,
 ) -> Axes:
-    """One line with an error band for every output. `left`: how often numbers will be revised, which is shaded."""
+    """One line with an error band for every output. `left`: how often numbers will be revised, which is shaded. Numbers
+    with notes, such as those of a week with a missing day, are marked."""
     if not (target is None or isinstance(target, str | Path) or hasattr(target, "fill_between")):
         raise ParameterError(f'draw into a file such as "daily.png" or into axes, got {target!r:.80}')
     axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
@@ -143,6 +145,11 @@ def band_plot(
         untyped_axes: Any = axes
         untyped_axes.axvspan(x[np.flatnonzero(left)[0]], x[-1], color="grey", alpha=0.15, linewidth=0)
         title += "; shaded: will be revised"
+    noted = [place for place, note in enumerate(notes or ()) if note]
+    for place in noted:
+        axes.axvline(x[place], color="grey", linestyle=":", linewidth=1)
+    if noted:
+        title += "; dotted: has a note"
     if times is None:
         axes.set_xlabel("tick")
     else:

@@ -188,6 +188,18 @@ def test_charts_show_the_time_of_their_zone(zone: str, start: str) -> None:
     assert zone in axes.get_xlabel()
 
 
+def test_charts_mark_what_has_a_note() -> None:
+    table = RELEASES.table()
+    noted = replace(table, notes=["missing" if tick in (4, 9) else "" for tick in table.ticks.tolist()])
+    axes = noted.plot()
+    dotted = [line.get_xdata()[0] for line in axes.get_lines() if line.get_linestyle() == ":"]
+    assert dotted == [4, 9]
+    assert "dotted: has a note" in axes.get_title(loc="left")
+    plain = table.plot()
+    assert len(plain.get_lines()) == len(axes.get_lines()) - 2
+    assert "dotted" not in plain.get_title(loc="left")
+
+
 def test_a_chart_of_one_number_shows_it() -> None:
     axes = RELEASES[:1].plot()
     assert [line.get_marker() for line in axes.get_lines()] == ["o", "o"]

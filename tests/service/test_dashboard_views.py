@@ -142,6 +142,8 @@ def daily(service: Running) -> Running:
                 "public": True,
             },
         )
+        if name == "hospital":
+            service.call(f"streams/{name}/notes", {"first": "2025-12-17", "text": "no file came", "missing": "drop"})
         service.open(name)
     return service
 
@@ -173,6 +175,7 @@ def test_a_comparison_shows_days_in_the_zone_of_its_stream(
         assert len(days) > 3
         assert [day.hour for day in days] == [0] * len(days)
         assert labels == [f"{day:%b} {day.day}" for day in days]
+    assert page.evaluate("evercount.comparison.apart.noted()") == [7]  # the missing day
     keep_picture(page, artefacts / f"compare-{zone.replace('/', '-')}.png", full_page=True)
 
 
@@ -187,6 +190,8 @@ def test_weeks_are_whole_and_the_late_rule_is_stated(
     assert "Mon, Dec 22, 2025" in page.inner_text("#span-eyebrow")
     rows = page.evaluate("evercount.page.history.rows.map((row) => row.tick)")
     assert rows == [12, 19]
+    for chart in ("spans.chart", "view"):  # the week of the missing day is marked
+        assert page.evaluate(f"evercount.page.{chart}.noted()") == [0]
     assert [page.inner_text(f"#{card} .late-rule") for card in ("span-card", "focus-card")] == [LATE_RULE] * 2
     assert LATE_RULE in page.inner_text("#guarantee-body")
     assert "whole or not at all" in page.inner_text("#span-help")

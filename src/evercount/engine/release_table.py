@@ -193,7 +193,8 @@ class Exports(ABC):
         times = None if table.starts is None else np.asarray(table.starts, "datetime64[us]")
         zone = None if table.clock is None or table.clock.arrow_zone == "UTC" else ZoneInfo(table.clock.arrow_zone)
         numbers, names = (values, low, high), table.cells[:cells]
-        return band_plot(table.ticks, *numbers, names, target, times=times, zone=zone, left=table.left)
+        more: dict[str, Any] = {"times": times, "zone": zone, "left": table.left, "notes": table.notes}
+        return band_plot(table.ticks, *numbers, names, target, **more)
 
 
 @dataclass(frozen=True, eq=False)

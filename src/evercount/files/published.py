@@ -363,7 +363,7 @@ def draw_releases(published: Published, target: Path, scratch: Path) -> None:
     title = chart_title(declaration, len(labels), len(table.cells))
     try:
         shown = (table.ticks, values, low, high, labels)
-        band_plot(*shown, drawn, title=title, times=starts, zone=zone, left=table.left)
+        band_plot(*shown, drawn, title=title, times=starts, zone=zone, left=table.left, notes=table.notes)
         with replaced(target, new_mode(target)) as file:
             file.write(drawn.read_bytes())
     except (OSError, ValueError) as error:

@@ -81,13 +81,32 @@ function zeroLine(u) {
   u.ctx.restore();
 }
 
-/** Two cells, each a line with its band; `left` and `right` are columns of `spanColumns`. */
-export function compareChart(box, left, right) {
+/** Dotted lines at the numbers that have notes, such as those of a week with a missing day. */
+function notedLines(u, marks) {
+  u.ctx.save();
+  u.ctx.strokeStyle = colour("muted");
+  u.ctx.lineWidth = devicePixelRatio;
+  u.ctx.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
+  for (const place of marks) {
+    const x = Math.round(u.valToPos(u.data[0][place], "x", true)) + 0.5;
+    u.ctx.beginPath();
+    u.ctx.moveTo(x, u.bbox.top);
+    u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
+    u.ctx.stroke();
+  }
+  u.ctx.restore();
+}
+
+/** The places of rows or spans with notes, for `notedLines`. */
+export const placesNoted = (rows) => rows.flatMap((row, place) => (row.note ? [place] : []));
+
+/** Two cells, each a line with its band; `left` and `right` are columns of `spanColumns`, `noted` the x of numbers with notes. */
+export function compareChart(box, left, right, noted = []) {
   const timed = left.timed && right.timed;
-  const data = uPlot.join([left.data, right.data]);
+  const data = uPlot.join([left.data, right.data]); // undefined where only the other has an x, null where a number is missing: a gap
   const height = () => (innerWidth < 640 ? 240 : 300);
-  const edge = (tint) => ({ stroke: () => colour(`curve-${tint}`), width: 0.6, points: NO_POINTS, spanGaps: true });
-  const line = (tint, dash) => ({ stroke: () => colour(`curve-${tint}`), dash, width: 2, points: { show: (u) => u.data[0].length === 1 }, spanGaps: true });
+  const edge = (tint) => ({ stroke: () => colour(`curve-${tint}`), width: 0.6, points: NO_POINTS });
+  const line = (tint, dash) => ({ stroke: () => colour(`curve-${tint}`), dash, width: 2, points: { show: (u) => u.data[0].length === 1 } });
   const shade = (tint) => () => `color-mix(in srgb, ${colour(`curve-${tint}`)} 18%, transparent)`;
   const chart = new uPlot(
     {
@@ -101,7 +120,7 @@ export function compareChart(box, left, right) {
       bands: [{ series: [1, 2], fill: shade(1) }, { series: [4, 5], fill: shade(2) }],
       series: [{}, edge(1), edge(1), line(1, SOLID), edge(2), edge(2), line(2, DASHED)],
       axes: [across(timed), axis({ size: 64, values: (u, splits) => splits.map(axisNumber) })],
-      hooks: { draw: [zeroLine] },
+      hooks: { draw: [zeroLine, (u) => notedLines(u, noted.map((x) => u.data[0].indexOf(x)))] },
     },
     data,
     box,
@@ -118,6 +137,7 @@ export function compareChart(box, left, right) {
 
 /** The large chart of one cell: value with its interval as a band. `onCursor(index or null)` follows the pointer. */
 export function focusChart(box, timed, onCursor) {
+  let marks = [];
   const height = () => (innerWidth < 640 ? 240 : 330);
   const options = {
     width: box.clientWidth || 600,
@@ -139,7 +159,7 @@ export function focusChart(box, timed, onCursor) {
       axis({ size: 64, values: (u, splits) => splits.map(axisNumber) }),
     ],
     hooks: {
-      draw: [single, zeroLine],
+      draw: [single, zeroLine, (u) => notedLines(u, marks)],
       setCursor: [(u) => onCursor(u.cursor.left >= 0 ? u.cursor.idx : null)],
     },
   };
@@ -148,7 +168,12 @@ export function focusChart(box, timed, onCursor) {
   return {
     chart,
     timed,
-    set: (data) => chart.setData(data),
+    /** Draw these columns; `noted` are the places of numbers with notes. */
+    set(data, noted = []) {
+      marks = noted;
+      chart.setData(data);
+    },
+    noted: () => marks,
     /** Put the cursor on a data point, as the pointer would. */
     point(index) {
       chart.setCursor({ left: chart.valToPos(chart.data[0][index], "x"), top: 10 });

@@ -1,7 +1,7 @@
 // The page that sets two cells side by side, of one stream or of two: both with their bands, and their difference.
 
 import { listStreams, viewOf } from "./api.js";
-import { compareChart, focusChart } from "./charts.js";
+import { compareChart, focusChart, placesNoted } from "./charts.js";
 import { byId, element, lateRule, setText, setTick, setZone, shownZone } from "./format.js";
 import { NO_TREND, firstView, reading, save, spanColumns, viewTitle, when } from "./views.js";
 
@@ -136,7 +136,8 @@ export class ComparePage {
     byId("compare-legend").replaceChildren(...names.map((name, i) => element("li", { class: `key-${i + 1}` }, name)));
     const [left, right] = [spanColumns(one), spanColumns(other)];
     this.both?.destroy();
-    this.both = compareChart(byId("compare-chart"), left, right);
+    const noted = [[one, left], [other, right]].flatMap(([answer, columns]) => placesNoted(answer.releases).map((place) => columns.data[0][place]));
+    this.both = compareChart(byId("compare-chart"), left, right, noted);
     const counted = [...new Set([this.facts(a).counted, this.facts(b).counted])].filter(Boolean);
     setText(byId("compare-counted"), counted.length > 1 ? `${a}: ${counted[0]} ${b}: ${counted[1]}` : counted.join(""));
     byId("compare-counted").hidden = counted.length === 0;
@@ -147,7 +148,7 @@ export class ComparePage {
     const { timed, flat, data } = spanColumns(apart);
     this.apart?.destroy();
     this.apart = focusChart(byId("apart-chart"), timed, () => {}, true);
-    this.apart.set(data);
+    this.apart.set(data, placesNoted(apart.releases));
     setText(byId("apart-title"), `${names[0]} minus ${names[1]}`);
     const last = apart.releases.at(-1);
     setText(byId("apart-summary"), last ? this.sentence(names, last) : NOTHING);

@@ -1,7 +1,7 @@
 // One chart for other sites to embed: embed#/stream/cell/view. It reads public streams only and never sends a token.
 
 import { stayAnonymous, streamFacts, viewOf } from "./api.js";
-import { focusChart } from "./charts.js";
+import { focusChart, placesNoted } from "./charts.js";
 import { byId, kindOf, lateRule, setText, setTick, setZone } from "./format.js";
 import { NO_TREND, firstView, reading, spanColumns, viewTitle, when } from "./views.js";
 
@@ -24,7 +24,7 @@ async function show() {
       chart?.destroy();
       chart = focusChart(byId("embed-chart"), timed, () => {});
     }
-    chart.set(data);
+    chart.set(data, placesNoted(answer.releases));
     const last = answer.releases.at(-1);
     setText(byId("embed-title"), `${facts.name}: ${label}`);
     setText(byId("embed-text"), last ? `${title}, ${when(last, view)}: ${reading(last).value}, ${reading(last).error}` : "Nothing is released yet.");

@@ -2,7 +2,7 @@
 
 import { ServiceError, releasesAfter, streamFacts } from "./api.js";
 import { Cells } from "./cells.js";
-import { focusChart } from "./charts.js";
+import { focusChart, placesNoted } from "./charts.js";
 import { DASH, began, byId, capital, decimals, element, every, kindOf, lateRule, moment, number, plain, probability, setText, setTick, setZone, shownZone, tickWord, ticks } from "./format.js";
 import { renderGuarantee, renderLength } from "./guarantee.js";
 import { History, ticksAsked } from "./history.js";
@@ -277,7 +277,7 @@ export class StreamPage {
       this.view = focusChart(box, timed, (index) => this.readout(index));
     }
     this.shownRows = rows;
-    this.view.set(data);
+    this.view.set(data, placesNoted(rows));
     box.classList.toggle("empty", rows.length === 0);
     box.dataset.empty = this.finished ? "Nothing was released." : `The first ${tickWord(false)} is not over yet. Its numbers appear here by themselves.`;
     box.setAttribute("aria-label", `${label}, ${ticks(rows.length)}. ${rows.length ? this.sentence() : "No release yet."}`);

@@ -1,7 +1,7 @@
 // The first thing a reader looks at: new events per tick, day or week of one cell, with their error band.
 
 import { fileOf, viewOf } from "./api.js";
-import { focusChart } from "./charts.js";
+import { focusChart, placesNoted } from "./charts.js";
 import { DASH, began, byId, decimals, element, number, setText, tickWord, ticks } from "./format.js";
 
 const SPANS = 366; // a year of days
@@ -185,7 +185,7 @@ export class SpanCard {
       this.chart?.destroy();
       this.chart = focusChart(box, timed, (index) => this.readout(index));
     }
-    this.chart.set(data);
+    this.chart.set(data, placesNoted(answer.releases));
     const last = answer.releases.at(-1);
     const shown = last ? reading(last) : { value: DASH, error: "" };
     setText(byId("span-name"), this.view.startsWith("quantile") ? this.facts.name : this.label);
