@@ -163,6 +163,21 @@ def test_push_guesses_nothing(service: tuple[Service, str], tmp_path: Path) -> N
     assert (open_totals(running, "hidden"), open_totals(running, "flu")) == ([20], [1, 1])
 
 
+def test_push_sends_nothing_of_a_file_without_rows(service: tuple[Service, str], tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    _, url = service
+    (tmp_path / "nothing.csv").write_text("")
+    (tmp_path / "header.csv").write_text("n\n")
+    duckdb.sql("SELECT NULL AS n WHERE false").write_parquet(str(tmp_path / "nothing.parquet"))
+    for name in ("nothing.csv", "header.csv", "nothing.parquet"):
+        done = run(url, "push", "hidden", str(tmp_path / name), "--value", "n")
+        assert done.exit_code == 0, done.stderr
+        assert "0 events sent" in done.stderr
+    (tmp_path / "nothing.jsonl").write_text("\n")
+    done = run(url, "push", "hidden", str(tmp_path / "nothing.jsonl"))
+    assert (done.exit_code, "0 events sent" in done.stderr) == (0, True)
+
+
 def test_push_sends_long_lines(service: tuple[Service, str], tmp_path: Path) -> None:
     """The service takes 2,000,000 bytes at a time."""
     running, url = service

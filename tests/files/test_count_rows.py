@@ -571,8 +571,7 @@ def test_other_delimiters_byte_order_marks_and_line_ends(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "empty"),
-        (b"\n\n", "header"),
+        (b"\n\nts,region\n", "header"),
         (b"when,region\n2026-01-01,a\n", r"no column 'ts'; its columns: 'when', 'region'"),
         (b"ts,ts,region\n", "more than one column 'ts'"),
         (b'{"when": 1}\n', "no column 'ts'"),

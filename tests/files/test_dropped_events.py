@@ -98,3 +98,62 @@ def test_a_check_shows_the_operator_and_nobody_else(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "as declared" in done.stderr
     assert "fresh (chosen)" in done.stdout
+
+
+PLAN = "plan -e 1 -d 1e-6 -t 70 --max-per-tick 1 --max-ticks 7 --view per-tick --time ts --user who --start 2026-01-01"
+
+
+def planned(*more: str, text: str | None = None) -> Any:
+    return CliRunner().invoke(app, [*PLAN.split(), *more], input=text)
+
+
+def test_a_plan_reads_files_as_release_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns, several files, standard input, delimiters and line ends, with the same shares."""
+    whole = write(tmp_path)
+    header, *rows = whole.read_text("utf-8").splitlines()
+    wanted = planned("--from", str(whole)).stderr
+    assert "as declared" in wanted
+    (tmp_path / "log").mkdir()
+    for number, part in enumerate((rows[:200], rows[200:])):
+        (tmp_path / "log" / f"{number}.csv").write_text("\n".join([header, *part, ""]), "utf-8")
+    semicolons, mixed = tmp_path / "semicolons.csv", tmp_path / "mixed.csv"
+    semicolons.write_text(whole.read_text("utf-8").replace(",", ";"), "utf-8")
+    mixed.write_bytes("\n".join([header, *(row + "\r" * (place % 2) for place, row in enumerate(rows)), ""]).encode())
+    monkeypatch.chdir(tmp_path)
+    ways: list[tuple[list[str], str | None]] = [
+        (["--from", "log/*.csv"], None),
+        (["--from", "log/0.csv", "--from", "log/1.csv"], None),
+        (["--from", "-"], whole.read_text("utf-8")),
+        (["--from", "semicolons.csv", "--delimiter", ";"], None),
+        (["--from", "mixed.csv"], None),
+    ]
+    for options, text in ways:
+        done = planned(*options, text=text)
+        assert done.exit_code == 0, done.output
+        assert done.stderr == wanted, options
+    for options, message in (
+        (["--from", "log/0.csv", "--from", "log/*.csv"], "its rows would count twice"),
+        (["--from", "none/*.csv"], "no file matches none/*.csv"),
+        (["--from", "semicolons.csv"], "has no column 'ts'"),
+        (["--from", "semicolons.csv", "--delimiter", ""], "must be one character"),
+        (["--delimiter", ";"], "--delimiter is for the files of --from"),
+    ):
+        done = planned(*options)
+        assert done.exit_code in (2, 3), done.output
+        assert message in " ".join(done.output.split())
+
+
+def test_a_plan_names_rows_that_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text("ts,who\n2026-01-01,p\n" + '"2026-01-01","p\n' + "2026-01-01,p\n" * 7, "utf-8")
+    done = planned("--from", str(path))
+    assert done.exit_code == 3
+    assert "a quote is opened and never closed" in " ".join(done.output.split())
+    path.write_text("ts,who\n2026-01-01,p\n2026-01-01,p\n" + "never,p\n" * 7, "utf-8")
+    done = planned("--from", str(path))
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("left out line") == 5
+    assert "left out 7 bad rows in all" in done.stderr
+    assert "left out" not in done.stdout
+    path.write_text("", "utf-8")  # nothing came: nothing is dropped
+    assert planned("--from", str(path)).exit_code == 0

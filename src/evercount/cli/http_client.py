@@ -115,6 +115,8 @@ class PushedFile:
 
     def lines(self) -> Iterator[str]:
         """The events in the order of the file, each as a line of JSON."""
+        if self.source.empty:
+            return
         if self.source.kind == "jsonl":
             with _open_text(self.source) as text:
                 yield from (line.strip() for line in text if line.strip())
@@ -171,7 +173,7 @@ def open_pushed(file: Path, columns: Mapping[str, str | None]) -> Iterator[Pushe
         if not named and (source.kind == "parquet" or not _is_json(next(pushed.lines(), "0"))):
             what = "Parquet" if source.kind == "parquet" else "not JSON lines"
             raise InputError(f"{file} is {what}: name the columns of a table with --time, --key, --value or --user")
-        if named and source.kind == "jsonl":
+        if named and source.json_lines:
             raise InputError(f"{file} is JSON lines: omit --time, --key, --value and --user")
         yield pushed
 

@@ -44,7 +44,13 @@ def plan(
     count: list[int] | None = Option(None, help="discovered-keys: chance that this count is public. Repeatable."),
     view: list[str] | None = Option(None, help="One column: running, per-tick, last-7, per-day, … Repeatable."),
     optimal: bool = Option(False, "--optimal", help="With --view: distance to the best factorization (≤ 1024 ticks)."),
-    from_file: str | None = Option(None, "--from", help="Event files: share that caps drop, by month. For you alone."),
+    from_files: list[str] | None = Option(
+        None,
+        "--from",
+        help="Share of events that caps drop, by month, for you alone: event file, pattern such as 'log/*.csv', or '-' "
+        "for standard input. Repeatable.",
+    ),
+    delimiter: str | None = Option(None, help="With --from: separator of the columns of a CSV (default: a comma)."),
     time: str | None = Option(None, help="With --from: column with the time."),
     user: str | None = Option(None, help="With --from: column with the person's id."),
     every: str = Option("1d", help="Length of a tick, for per-day, per-week, --period 1d and --from."),
@@ -82,8 +88,10 @@ def plan(
         budget = Budget(0.5 if epsilon is None else epsilon, delta, **protected)
     schedule = Schedule.of(every, start, zone)
     budget = with_period_ticks(budget, schedule)
-    if from_file is not None:
-        _show_dropped(budget, from_file, time, user, every, start, zone)
+    if from_files:
+        _show_dropped(budget, from_files, delimiter, time, user, every, start, zone)
+    elif delimiter is not None:
+        raise ParameterError("--delimiter is for the files of --from: add --from, or omit it")
     length, names = parse_horizon(horizon), tuple(mechanism) if mechanism else None
     if asked is None:
         if unknown := sorted(set(parameters) - {"max_ones"}):
@@ -192,15 +200,19 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 }
 
 
-def _show_dropped(budget: Budget, file: str, time: str | None, user: str | None, *when: Any) -> None:
+def _show_dropped(
+    budget: Budget, files: list[str], delimiter: str | None, time: str | None, user: str | None, *when: Any
+) -> None:
+    """Print which share of the events of files the caps drop, and the rows that are no events, as `release` would."""
     import time as system_time
     from tempfile import TemporaryDirectory
 
     from evercount.declarations.declaration import StreamDeclaration
     from evercount.declarations.fields import Columns
     from evercount.declarations.schedule import instant_of
+    from evercount.files.bad_rows import MOST_SHOWN, find_rejects
     from evercount.files.cap_users import dropped_events
-    from evercount.files.source import open_source
+    from evercount.files.source import expand_inputs, open_sources, with_one_line_end
 
     if budget.unit != "user" or None in (time, user, *when):
         raise ParameterError(
@@ -209,9 +221,17 @@ def _show_dropped(budget: Budget, file: str, time: str | None, user: str | None,
     shown: dict[str, Any] = {"views": ("running",), "columns": Columns(str(time), user=user)}
     declaration = StreamDeclaration("plan", build_query("count", {}), budget, *when, **shown)
     with TemporaryDirectory(prefix="evercount-plan-") as folder:
+        scratch = Path(folder)
         stop = max(2, declaration.schedule.tick_of(instant_of(system_time.time())))
-        source = open_source(file, Path(folder))
-        typer.echo(str(dropped_events((source,), declaration, 1, stop, Path(folder) / "scratch")), err=True)
+        opened = open_sources(expand_inputs(files), scratch, "," if delimiter is None else delimiter)
+        sources = with_one_line_end(opened, scratch, "whole")
+        bad = 0
+        for bad, reject in enumerate(find_rejects(sources, declaration, scratch / "scratch"), 1):
+            if bad <= MOST_SHOWN:
+                typer.echo(f"left out {reject}", err=True)
+        if bad > MOST_SHOWN:
+            typer.echo(f"left out {bad} bad rows in all", err=True)
+        typer.echo(str(dropped_events(sources, declaration, 1, stop, scratch / "scratch")), err=True)
 
 
 def _print_views(

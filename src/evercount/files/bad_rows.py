@@ -82,7 +82,7 @@ def find_rejects(
             if late is not None:
                 known, is_late = _read_before(connection, source, declaration, late)
             names = {"csv": [f"c{i}" for i in range(len(source.columns))], "jsonl": [LINE]}
-            raw = ", ".join(names.get(source.kind, ["t", "k", "v"]))
+            raw = ", ".join(["t", "k", "v"] if source.typed else names[source.kind])
             first = 1 if late is None else late.first
             placed_rows = placed((source,), declaration, 1, first, f"n, {raw}")
             # A table, so that DuckDB's own list of rejects is complete before it is read.
@@ -97,7 +97,7 @@ def find_rejects(
             cursor = connection.execute(f"SELECT n, reason, {raw} FROM bad ORDER BY n")
             while rows := cursor.fetchmany(ROWS_AT_A_TIME):
                 for n, reason, *fields in rows:
-                    text = fields[0] if source.kind == "jsonl" else _joined(fields, source.delimiter)
+                    text = fields[0] if source.json_lines else _joined(fields, source.delimiter)
                     said = REASONS[reason] if reason > 0 else is_late
                     yield Reject(line_of(n), said, text, exact, name, "row" if source.frame is not None else "line")
 
@@ -216,8 +216,9 @@ def split_new(
 
 def _copied(source: Source, path: Path, wanted: Sequence[Prefix]) -> tuple[Prefix, list[Prefix]]:
     """Copy the complete lines of a file (all of a Parquet file); what was copied, and which prefixes it begins with."""
-    digest, length, found = hashlib.blake2b(digest_size=32), 0, []
-    ahead = sorted(set(wanted), key=lambda one: one.length)
+    digest, length = hashlib.blake2b(digest_size=32), 0
+    found = [one for one in wanted if not one.length]  # every file begins with nothing
+    ahead = sorted({one for one in wanted if one.length}, key=lambda one: one.length)
     with source.open_bytes() as raw, new_private(path) as copy:
         carry = b""
         while chunk := raw.read(COPY_BYTES):

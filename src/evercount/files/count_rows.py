@@ -20,7 +20,7 @@ from evercount.engine.user_counting import users_after
 from evercount.errors import InputError
 from evercount.files.cap_users import NUMBER_OF_USER, Groups, UsedBefore, UserRule
 from evercount.files.event_sql import columns_of, is_keyed, is_valued, open_files, placed
-from evercount.files.source import Source, library
+from evercount.files.source import Source
 from evercount.queries.sensitivities import rows_of
 
 if TYPE_CHECKING:
@@ -61,18 +61,14 @@ def count(
     `cap_users.py`. Tests: tests/files/test_count_rows.py, against plain Python.
     """
     query = declaration.query
-    try:
-        with open_files(files, declaration, scratch) as (connection, names):
-            scan = _Scan(connection, files, declaration, first, stop, late)
-            if query.people is not None:
-                return CountedRows(*scan.users_by_tick())
-            if columns_of(declaration).user is None:
-                groups, bad, known = scan.groups()
-            else:
-                groups, bad, known = scan.capped(users or {})
-    except library("duckdb").Error as error:  # its first line only: the others may quote rows
-        which = ", ".join(source.name for source in files[:3]) + (", …" if len(files) > 3 else "")
-        raise InputError(f"{which} cannot be read: {str(error).splitlines()[0]:.200}") from error
+    with open_files(files, declaration, scratch) as (connection, names):
+        scan = _Scan(connection, files, declaration, first, stop, late)
+        if query.people is not None:
+            return CountedRows(*scan.users_by_tick())
+        if columns_of(declaration).user is None:
+            groups, bad, known = scan.groups()
+        else:
+            groups, bad, known = scan.capped(users or {})
     if query.discovery is not None:
         return CountedRows(_by_name(first, stop, groups, names), bad, known)
     return CountedRows(revised_totals(declaration, first, stop, *rows_of(query).totals(*groups)), bad, known)

@@ -15,7 +15,7 @@ from evercount.declarations import schedule as times
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
 from evercount.errors import InputError, ParameterError
-from evercount.files.source import LINE, Source, connect, quoted
+from evercount.files.source import LINE, Source, connect, library, quoted
 from evercount.queries.counts import NOT_WHOLE
 from evercount.queries.people import LONGEST_USER
 from evercount.queries.sensitivities import rows_of
@@ -49,6 +49,7 @@ ORDER_PATTERN = r"[+-]?[0-9]{1,18}"
 YEAR_1000, YEAR_10000 = -30_610_224_000 * times.SECOND, 253_402_300_800 * times.SECOND - 1
 FARTHEST = 2**61  # instants beyond this (in microseconds) are no times: sums with them could overflow
 CODE, WHOLE = "enum_code(TRY_CAST(k::VARCHAR AS cell_key))::INTEGER", "round_even({}, 0)"  # of DuckDB
+INVALID_STATE = "state machine reached an invalid state"  # DuckDB about line ends of several kinds
 LONGEST_UNLISTED = 4 * 200  # bytes of a key that nobody listed; longer ones are not legal, and are not even looked at
 
 
@@ -85,11 +86,22 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, file
 def open_files(
     files: tuple[Source, ...], declaration: StreamDeclaration, scratch: Path
 ) -> Iterator[tuple[DuckDBPyConnection, list[str]]]:
-    """DuckDB for files that have the columns of a declaration, with the key of each cell (`prepare`)."""
+    """DuckDB for files that have the columns of a declaration, with the key of each cell (`prepare`). What it cannot
+    read is an InputError."""
     for source in files:
         source.require(*columns_of(declaration).used)
-    with connect(scratch, files) as connection:
-        yield connection, prepare(connection, declaration, files)
+    try:
+        with connect(scratch, files) as connection:
+            yield connection, prepare(connection, declaration, files)
+    except library("duckdb").Error as error:
+        names = ", ".join(source.name for source in files[:3]) + (", …" if len(files) > 3 else "")
+        reason = str(error).splitlines()[0]  # the others may quote rows
+        if INVALID_STATE in reason:
+            raise InputError(
+                f"{names} cannot be read: a carriage return stands alone, and other lines end otherwise. Make all "
+                "lines end in LF or CR LF, as `dos2unix` and `mac2unix` do"
+            ) from error
+        raise InputError(f"{names} cannot be read: {reason:.200}") from error
 
 
 def is_keyed(declaration: StreamDeclaration) -> bool:
@@ -129,7 +141,7 @@ def _rows(files: tuple[Source, ...], declaration: StreamDeclaration, number: boo
 
 def row_fields(source: Source, columns: Columns, number: bool) -> str:
     """SQL: the columns t, k, v, who and o, all rows in the order of the file."""
-    lines = source.kind == "jsonl"
+    lines = source.json_lines
     used = columns.used
 
     def at(name: str, types: str = "") -> str:
@@ -189,7 +201,10 @@ def user_text(source: Source, name: str) -> str:
 
     **Guarantee.** A text or a whole number has one spelling. Other numbers have several (7.0 in one file is 7.00 in the
     next, and 7 where it was a whole number), and each would be a user with events of its own: they are refused. In
-    JSON lines such a row has no user. Test: tests/files/test_cap_users.py::test_a_number_has_one_spelling_as_a_user.
+    JSON lines such a row has no user. A line end in quotes is LF however it is written, so that the line ends of other
+    rows do not matter (`source.with_one_line_end`). Tests:
+    tests/files/test_cap_users.py::test_a_number_has_one_spelling_as_a_user and
+    tests/files/test_line_ends.py::test_one_row_changes_no_other.
     """
     kind = source.type_of(name)
     if kind.startswith(("FLOAT", "DOUBLE", "DECIMAL")):
@@ -197,7 +212,10 @@ def user_text(source: Source, name: str) -> str:
             f"the column {name!r} of {source.name} is of type {kind}; a user is a string or a whole number: 7 and 7.0 "
             "would be two users. Cast the column (pandas turns integer columns with missing values into floats)"
         )
-    return f"{source.column(name)}::VARCHAR"
+    text = f"{source.column(name)}::VARCHAR"
+    if source.kind == "csv" and source.crlf != "none":
+        return f"replace({text}, chr(13) || chr(10), chr(10))"
+    return text
 
 
 def _order(source: Source, name: str, column: str) -> str:
@@ -254,7 +272,7 @@ def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
         )
     inner = f"SELECT *, {wall} AS wall_any, {exact} AS exact_any FROM ({fields})"
     keep = "CASE WHEN {0}_any BETWEEN " + f"{-FARTHEST} AND {FARTHEST}" + " THEN {0}_any END AS {0}"
-    unparsed = "f IS NULL" if source.kind == "jsonl" else "false"
+    unparsed = "f IS NULL" if source.json_lines else "false"
     return f"SELECT *, {unparsed} AS unparsed, {keep.format('wall')}, {keep.format('exact')} FROM ({inner})"
 
 

@@ -36,7 +36,7 @@ from evercount.files.published import Published, description_path, open_lake, vi
 from evercount.files.release_job import Job, Outcome
 from evercount.files.resume_run import Run, resume
 from evercount.files.run_state import Adapt, Closed, Places, State, archive, commit, locked
-from evercount.files.source import Prefix, SeenRows, Source, frame_source, open_source
+from evercount.files.source import Prefix, SeenRows, Source, frame_source, open_sources, with_one_line_end
 
 if TYPE_CHECKING:
     from evercount.files.store_home import StoreHome
@@ -140,9 +140,11 @@ def _count(run: Run) -> Counted:
     by a commit, together with the ticks.
     """
     job, before = run.job, run.before
-    sources: tuple[Source, ...] = tuple(
-        open_source(name, run.scratch, job.delimiter, number=number) for number, name in enumerate(job.files)
-    ) or (frame_source(job.file, columns_of(run.declaration).used, run.scratch),)
+    if job.files:
+        opened = open_sources(job.files, run.scratch, job.delimiter)
+    else:
+        opened = (frame_source(job.file, columns_of(run.declaration).used, run.scratch),)
+    sources = with_one_line_end(opened, run.scratch, "whole")
     seen = _write_rejects(run, sources)
     late: tuple[Source, ...] = ()
     consumed: dict[str, Prefix] = {}
@@ -152,7 +154,10 @@ def _count(run: Run) -> Counted:
                 f"`late` {run.declaration.late} needs files that only grow, to tell late rows from rows that were "
                 "counted; use `late` drop for data frames and standard input"
             )
-        sources, late, consumed = split_new(sources, run.scratch, (before.consumed or None) if before else None)
+        # what was read before is told by its bytes, so line ends are looked at afterwards
+        sources, late, consumed = split_new(opened, run.scratch, (before.consumed or None) if before else None)
+        sources = with_one_line_end(sources, run.scratch, "complete")
+        late = with_one_line_end(late, run.scratch, "new")
     users = before.users if before else run.handed_on
     rows = count(sources, run.declaration, run.first, run.stop, run.scratch, late=late, users=users)
     dropped = None

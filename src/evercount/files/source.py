@@ -2,7 +2,8 @@
 
 A file is CSV, JSONL or Parquet; plain, gzip or zstd. The format is told from the first bytes, never from the name.
 Nothing about the events is guessed: a CSV has a header, a declared delimiter and text columns, so that no row can
-change how another row is read.
+change how another row is read. A source without rows needs neither columns nor types: whether a day is published must
+not depend on its events.
 
 A data frame is one of pandas, Polars, Arrow, a relation of DuckDB, or anything that speaks Arrow's C stream. Only the
 columns that a stream uses are taken, as an Arrow table, which DuckDB scans like a Parquet file: the same rules for
@@ -39,15 +40,19 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Kind = Literal["csv", "jsonl", "parquet", "frame"]
-Library = Literal["duckdb", "pyarrow", "deltalake", "pyiceberg.catalog.sql"]
+Library = Literal["duckdb", "pyarrow", "pyarrow.parquet", "deltalake", "pyiceberg.catalog.sql"]
 Compression = Literal["none", "gzip", "zstd"]
+LineEnds = Literal["none", "some", "all"]
 DUCKDB_MEMORY = "400MB"  # what DuckDB may hold at a time; beyond it spills into the private scratch folder
 MOST_THREADS = 8
+NO_TYPE = '"NULL"'  # what DuckDB calls the type of a column in which nothing is said
 SAMPLE_LINES = 1000  # lines of a JSONL file that are read for the names of its fields
 LINE = "line"
 FRAME = "frame"  # what DuckDB calls the data frame of a source
 COPY_BYTES = 1 << 20  # bytes that are read, hashed and copied at a time
 MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # first bytes of files
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+NEVER_EMPTY = (".parquet", ".gz", ".gzip", ".zst", ".zstd")  # such a file without a byte was cut off
 
 
 @dataclass(frozen=True)
@@ -62,14 +67,23 @@ class Source:
     types: tuple[str, ...]
     delimiter: str = ","
     frame: Any = field(default=None, repr=False, compare=False)  # those of a frame that are used, in Arrow
+    empty: bool = False  # there are no rows; a CSV that has a header is read as any other
+    crlf: LineEnds = "none"  # of a text: which line feeds follow a carriage return
 
     @property
     def typed(self) -> bool:
         """Whether its columns have types, and every row can be read."""
-        return self.kind in ("parquet", "frame")
+        return self.empty or self.kind in ("parquet", "frame")
+
+    @property
+    def json_lines(self) -> bool:
+        """Whether each row is an object of JSON."""
+        return self.kind == "jsonl" and not self.empty
 
     def scan(self) -> str:
         """SQL: the table function that reads the file; rows that cannot be parsed go to DuckDB's reject tables."""
+        if self.empty:
+            return "(SELECT 1 WHERE false)"
         if self.kind == "frame":
             return FRAME
         if self.kind == "parquet":
@@ -92,14 +106,27 @@ class Source:
         )
 
     def column(self, name: str) -> str:
+        """SQL: a column; texts where its type says nothing, because it holds nothing."""
+        if self.empty:
+            return "NULL::VARCHAR"
         if self.kind == "csv":
             return f"c{self.columns.index(name)}"
-        return '"' + name.replace('"', '""') + '"'
+        column = '"' + name.replace('"', '""') + '"'
+        return f"{column}::VARCHAR" if self._stored_type(name) == NO_TYPE else column
 
     def type_of(self, name: str) -> str:
-        return self.types[self.columns.index(name)] if self.typed else "VARCHAR"
+        kind = self._stored_type(name)
+        return "VARCHAR" if kind == NO_TYPE else kind
+
+    def _stored_type(self, name: str) -> str:
+        if self.empty or not self.typed:
+            return "VARCHAR"
+        return self.types[self.columns.index(name)]
 
     def require(self, *names: str) -> None:
+        """Refuse a source that lacks one of the columns. What has neither rows nor columns lacks none."""
+        if self.empty and not self.columns:
+            return
         for name in names:
             if self.columns.count(name) != 1:
                 what = "has no column" if name not in self.columns else "has more than one column"
@@ -214,6 +241,11 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(paths)
 
 
+def open_sources(names: Sequence[str], scratch: Path, delimiter: str) -> tuple[Source, ...]:
+    """`open_source` of each of the names that `expand_inputs` found."""
+    return tuple(open_source(name, scratch, delimiter, number=number) for number, name in enumerate(names))
+
+
 def open_source(
     name: str,
     scratch: Path,
@@ -223,7 +255,9 @@ def open_source(
     json_lines: bool | None = None,
 ) -> Source:
     """The `number`-th source, from a path or "-", by a link or a copy in `scratch`. Reads the header only, and a gzip
-    file to its end. Whether text is JSON lines shows in its first character, unless `json_lines` says it."""
+    file and text to their ends. Whether text is JSON lines shows in its first character, unless `json_lines` says it.
+    A file without a byte is a day without rows; that it was cut off shows where its name says that it cannot be empty.
+    """
     if len(delimiter.encode()) != 1 or delimiter in '"\n\r\x01':
         raise ParameterError(f"`delimiter` must be one character such as ',' or ';' (a tab: $'\\t'), got {delimiter!r}")
     link = scratch / (f"input-{number}" if number else "input")
@@ -242,34 +276,91 @@ def open_source(
         raise InputError(f"{shown} is a directory: name the files in it") from error
     except OSError as error:
         raise InputError(f"{shown} cannot be read: {error.strerror}") from error
-    if not head:
-        raise InputError(f"{shown} is empty: not even a header")
+    if not head and name.lower().endswith(NEVER_EMPTY):
+        raise InputError(f"{shown} is empty: it was cut off, because such a file is never without a byte")
     if head == b"PAR1":
         return _parquet(link, shown, scratch)
     if head[:3] in (b"BZh", b"PK\x03") or head == b"\xfd7zX":
         raise InputError(f"{shown} has a compression that is not supported: use gzip or zstd, or pipe it in")
     compression: Compression = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "none")
-    source = _text(Source(link, shown, "csv", compression, (), (), delimiter), json_lines)
-    if compression == "gzip":  # DuckDB reads bytes that do not have the checksum as if nothing were wrong
-        with source.open_bytes() as raw:
-            while raw.read(COPY_BYTES):
-                pass
-    return source
+    source = Source(link, shown, "csv", compression, (), (), delimiter)
+    # To the end, also for the checksum: DuckDB reads bytes that do not have it as if nothing were wrong.
+    blank, crlf = _scan_lines(source)
+    if blank:
+        return replace(source, kind="jsonl", empty=True)
+    return replace(_text(source, json_lines), crlf=crlf)
+
+
+def _scan_lines(source: Source) -> tuple[bool, LineEnds]:
+    """Whether all lines of a text are blank, and how its lines end."""
+    blank = True
+    line_feeds = after_return = 0
+    before = b""
+    with source.open_bytes() as raw:
+        while chunk := raw.read(COPY_BYTES):
+            if blank:
+                blank = not chunk.removeprefix(BYTE_ORDER_MARK).strip()
+            line_feeds += chunk.count(b"\n")
+            if b"\r" in chunk or before == b"\r":
+                after_return += chunk.count(b"\r\n")
+                after_return += before == b"\r" and chunk.startswith(b"\n")
+            before = chunk[-1:]
+    if not after_return:
+        return blank, "none"
+    return blank, "all" if after_return == line_feeds else "some"
+
+
+def with_one_line_end(sources: Sequence[Source], scratch: Path, what: str) -> tuple[Source, ...]:
+    """The sources; instead of one whose lines end in several ways, a private copy in which CR LF is LF. The names of
+    copies begin with `what`.
+
+    **Guarantee.** No row changes how another row is read: `event_sql.user_text` takes CR LF for LF in every CSV, and no
+    other text that a row may have holds a line end. Test: tests/files/test_line_ends.py::test_one_row_changes_no_other.
+    """
+    return tuple(
+        _with_line_feeds(source, scratch / f"{what}-{number}-with-one-line-end") if source.crlf == "some" else source
+        for number, source in enumerate(sources)
+    )
+
+
+def _with_line_feeds(source: Source, path: Path) -> Source:
+    with source.open_bytes() as raw, new_private(path) as copy:
+        carry = b""
+        while chunk := raw.read(COPY_BYTES):
+            chunk = carry + chunk
+            carry = b"\r" if chunk.endswith(b"\r") else b""
+            copy.write(chunk.removesuffix(b"\r").replace(b"\r\n", b"\n"))
+        copy.write(carry)
+    return replace(source, path=path, compression="none", crlf="none")
 
 
 def _parquet(link: Path, shown: str, scratch: Path) -> Source:
     try:
         with connect(scratch) as connection:
-            rows = connection.execute(f"DESCRIBE SELECT * FROM {_reading('read_parquet', link)}").fetchall()
+            scan = _reading("read_parquet", link)
+            rows = connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()
+            some = connection.execute(f"SELECT 1 FROM {scan} LIMIT 1").fetchall()
     except library("duckdb").Error as error:
+        if _without_columns(link):
+            return Source(link, shown, "parquet", "none", (), (), empty=True)
         raise InputError(f"{shown} is a damaged Parquet file") from error
-    return Source(link, shown, "parquet", "none", tuple(row[0] for row in rows), tuple(row[1] for row in rows))
+    names, types = (tuple(row[place] for row in rows) for place in (0, 1))
+    return Source(link, shown, "parquet", "none", names, types, empty=not some)
+
+
+def _without_columns(link: Path) -> bool:
+    """Whether a Parquet file has no columns, as that of a data frame made of no rows; DuckDB reads none such."""
+    parquet = library("pyarrow.parquet")
+    try:
+        return bool(parquet.read_metadata(link).num_columns == 0)
+    except (library("pyarrow").ArrowException, OSError):
+        return False
 
 
 def _text(source: Source, json_lines: bool | None) -> Source:
     """Tell CSV from JSONL by the first line, and read the names of the columns."""
     with source.open_bytes() as raw:
-        first = raw.readline(COPY_BYTES).removeprefix(b"\xef\xbb\xbf")
+        first = raw.readline(COPY_BYTES).removeprefix(BYTE_ORDER_MARK)
         if not first.strip():
             raise InputError(f"{source.name} begins with an empty line: a CSV begins with its header")
         if first.lstrip().startswith(b"{") if json_lines is None else json_lines:
@@ -312,8 +403,13 @@ EXPECTED = (
 
 
 def frame_source(data: Any, used: tuple[str, ...], scratch: Path) -> Source:
+    """A data frame as a source: its columns that are used."""
     pa = library("pyarrow")
     names, table = _table(pa, data, used)
+    if table is None:
+        source = Source(Path(), FRAME_NAME, "frame", "none", names, (), empty=True)
+        source.require(*used)
+        return source
     for number, column in enumerate(table.columns):
         if pa.types.is_dictionary(column.type):
             table = table.set_column(number, table.field(number).name, column.cast(column.type.value_type))
@@ -329,6 +425,7 @@ def frame_source(data: Any, used: tuple[str, ...], scratch: Path) -> Source:
 
 
 def _table(pa: Any, data: Any, used: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
+    """The names of all columns, and the used ones as an Arrow table: None where there are no rows."""
     kind = type(data)
     if hasattr(kind, "itertuples"):
         return _of_pandas(pa, data, used)
@@ -336,27 +433,32 @@ def _table(pa: Any, data: Any, used: tuple[str, ...]) -> tuple[tuple[str, ...], 
         names = tuple(data.collect_schema().names())
         polars = importlib.import_module("polars")
         chosen = data.lazy().select([name for name in dict.fromkeys(used) if name in names])
-        return names, pa.table(chosen.cast({polars.Categorical: polars.String, polars.Enum: polars.String}).collect())
+        table = pa.table(chosen.cast({polars.Categorical: polars.String, polars.Enum: polars.String}).collect())
+        return names, table if table.num_rows else None
     try:  # tables of Arrow, relations of DuckDB, and others
         reader = pa.RecordBatchReader.from_stream(data)
     except (TypeError, pa.ArrowException):
         raise InputError(EXPECTED.format(kind.__name__)) from None
     names = tuple(reader.schema.names)
     schema = pa.schema([reader.schema.field(name) for name in dict.fromkeys(used) if names.count(name) == 1])
-    return names, pa.Table.from_batches([batch.select(schema.names) for batch in reader], schema)
+    table = pa.Table.from_batches([batch.select(schema.names) for batch in reader], schema)
+    return names, table if table.num_rows else None
 
 
 def _of_pandas(pa: Any, data: Any, used: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
     """The columns of pandas by name, and the levels of its index where no column has the name."""
     names = [str(name) for name in data.columns]
     levels = [str(name) for name in data.index.names if name is not None]
+    all_names = (*names, *(name for name in levels if name not in names))
+    if not len(data):  # without rows a column may have any type
+        return all_names, None
     columns = {}
     for name in dict.fromkeys(used):
         if names.count(name) == 1:
             columns[name] = _column(pa, name, data.iloc[:, names.index(name)])
         elif name not in names and levels.count(name) == 1:
             columns[name] = _column(pa, name, data.index.get_level_values(levels.index(name)).to_series())
-    return (*names, *(name for name in levels if name not in names)), pa.table(columns)
+    return all_names, pa.table(columns)
 
 
 def _column(pa: Any, name: str, column: Any) -> Any:
