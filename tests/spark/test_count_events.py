@@ -296,6 +296,16 @@ def test_an_empty_table_has_no_totals(spark: Any) -> None:
     assert not counted.bad
 
 
+def test_columns_that_hold_nothing_need_no_type(spark: Any) -> None:
+    """As in `tests/files/test_empty_inputs.py`: without rows nothing is refused, and rows without a time are bad."""
+    histogram = {"name": "histogram", "parameters": {"keys": ["a"]}}
+    declaration = declared(histogram, {"time": "ts", "key": "k"})
+    counted = count_events(spark.createDataFrame([], "ts void, k void"), declaration, TICKS, TICKS)
+    assert (counted.totals.ticks, counted.bad) == (0, {})
+    counted = count_events(spark.createDataFrame([(None, None)], "ts void, k void"), declaration, TICKS, TICKS)
+    assert (counted.totals.ticks, counted.bad) == (0, {BAD[1]: 1})
+
+
 def test_what_is_refused(spark: Any) -> None:
     rows = spark.createDataFrame([], "ts boolean, when timestamp, k double, v boolean")
     with pytest.raises(InputError, match="no column 'other'"):

@@ -246,6 +246,7 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     columns, schedule, query = columns_of(declaration), declaration.schedule, declaration.query
     # two days more than the last tick: wall times differ from instants by less, and Spark is slow with long expressions
     until = schedule.start_of(min(last, horizon or last) + 1) + 2 * times.UNITS["d"]
+    events = _typed(events)
     kind, time = check_columns(events, declaration), _column(columns.time)
     keys = [_key(events, name) for name in columns.levels or columns.key_columns]
     rows = events.select(
@@ -301,6 +302,12 @@ def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFram
     place = fn.col("place")
     bad = fn.when((place > 0) & fn.col("k").isNull(), fn.lit(-10).cast("long")).otherwise(place)
     return rows.withColumn("place", bad).drop("usual")
+
+
+def _typed(events: DataFrame) -> DataFrame:
+    """The table; a column that holds nothing, and so has no type, is one of texts."""
+    untyped = [field.name for field in events.schema if isinstance(field.dataType, types.NullType)]
+    return events.withColumns({name: _column(name).cast("string") for name in untyped}) if untyped else events
 
 
 def _quoted(name: str) -> str:
