@@ -322,6 +322,28 @@ def test_a_plan_says_what_a_release_then_has() -> None:
     assert repr(plan).splitlines()[1] in plan._repr_html_()
 
 
+@pytest.mark.parametrize("views", [["per-tick"], ["running"], ["last-7", "running"]])
+@pytest.mark.parametrize("delta", [0, 1e-6])
+@pytest.mark.parametrize("factorization", ["fresh", "balanced", "binary-tree", "bridge", "pure-binary", "best", None])
+def test_a_plan_is_about_the_declared_noise(factorization: str | None, delta: float, views: list[str]) -> None:
+    asked = {"epsilon": 1, "delta": delta, "horizon": 30, "views": views, "factorization": factorization}
+    if delta == 0 and factorization in ("balanced", "binary-tree"):
+        for refusing in (evercount.plan, evercount.declare):
+            with pytest.raises(ParameterError, match=factorization):
+                refusing(time="ts", every="1d", zone="UTC", **asked)
+        return
+    plan = evercount.plan(every="1d", zone="UTC", **asked)
+    table = released(FRAME, **asked, end=None, now="2026-05-29")
+    assert len(table) == 30 - 6 * ("last-7" in views)
+    assert plan[0].stds[views[0]] == pytest.approx(max(table.columns()["std"]))
+    assert [row.chosen for row in plan] == [True] + [False] * (len(plan) - 1)
+    assert len({(row.name, row.delta) for row in plan}) == len(plan)
+    if factorization not in ("best", None):
+        assert plan[0].name == factorization
+        assert f"{plan[0].kind} is declared: its std is at most" in plan.reason
+        assert "is chosen" not in plan.reason
+
+
 def test_messages_and_options_of_the_command_are_those_of_the_function() -> None:
     assert as_options("add `zone`, `views` and `new_noise_stream`") == "add --zone, --view and --new-noise-stream"
     assert {"state", "zone", "low", "views", "ledger"} <= set(PARAMETERS)

@@ -218,7 +218,7 @@ def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declare
         options: Those of `declare`: `every`, `epsilon`, `views` and so on.
 
     Returns:
-        A table: the noise that is chosen first, then the others. `to_pandas` and `to_polars` export it.
+        A table: the noise that is chosen or declared first, then the others. `to_pandas` and `to_polars` export it.
 
     Raises:
         ParameterError: An option is missing or not legal, or the query has no views.
@@ -240,7 +240,8 @@ def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declare
     asked, schedule = declaration.asked, declaration.schedule
     names = declaration.views or declaration.noise_for
     views = {name: view for name in names for view in noise_views([name], schedule)}
-    return plan_views(with_period_ticks(asked.budget, schedule), declaration.horizon, views, declaration.query)
+    budget = with_period_ticks(asked.budget, schedule)
+    return plan_views(budget, declaration.horizon, views, declaration.query, asked.factorization)
 
 
 def _notes(given: Any) -> tuple[Any, ...]:

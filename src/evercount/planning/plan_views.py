@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from evercount._validate import FloatArray, IntArray, aligned
-from evercount.engine.build import FITTED_TICKS, RUNNING, choose_engine, full_ticks, view_width
+from evercount.engine.build import FITTED_TICKS, RUNNING, Spec, choose_engine, full_ticks, view_width
 from evercount.engine.noise_choice import (
+    BEST,
     MARGIN,
     Candidate,
     candidates,
@@ -221,18 +222,23 @@ class ViewPlan:
 
 
 def plan_views(
-    budget: Budget, horizon: int | None, views: Iterable[str] | Mapping[str, str], query: Query | None = None
+    budget: Budget,
+    horizon: int | None,
+    views: Iterable[str] | Mapping[str, str],
+    query: Query | None = None,
+    factorization: Spec | None = None,
 ) -> ViewPlan:
-    """The worst std of each view with every noise that may be chosen for these views.
+    """The worst std of each view with every noise that may be chosen for these views, and with a declared one.
 
     Args:
         budget: the promise.
         horizon: the number of ticks, or None.
         views: "running", "per-tick", "last-7"; or names of your own for them, {"per-day": "last-25"}.
         query: what is asked; a `Count` if omitted.
+        factorization: the one that the stream declares, or "best"; None leaves the choice to evercount.
 
     Returns:
-        The candidates, the chosen one first.
+        The candidates, the one that a stream runs on first.
 
     Raises:
         ParameterError: there is no such view, or the query has none.
@@ -254,18 +260,26 @@ def plan_views(
     names = check_noise_for(query, named.values())
     query = query.for_views(names)
     query.check_budget(budget)
-    kept, engine = choose_noise(query, budget, horizon, None, names)
+    kept, engine = choose_noise(query, budget, horizon, factorization, names)
+
+    def is_chosen(one: Candidate) -> bool:
+        return one.budget.pure == kept.pure and one.engine.name == engine.name
+
     found = candidates(query, budget, horizon, names, margin=math.inf)
+    declared = factorization is not None and factorization != BEST
+    if declared:
+        stds = view_stds(query, kept, horizon, engine, [view_width(name) for name in names])
+        others = tuple(one for one in found if not is_chosen(one))
+        found = (Candidate(kept, engine, stds), *others)
     least = least_alone(query, budget, horizon, names, found)
     rows = []
     for one in found:
-        mine = one.budget.pure == kept.pure and one.engine.name == engine.name
         twice = (
             2 * budget.epsilon if one.budget.pure else Budget.from_mu(math.sqrt(2) * budget.mu, budget.delta).epsilon
         )
         by_width = dict(zip(names, one.stds, strict=True))
-        stds = {label: by_width[name] for label, name in (named or {RUNNING: RUNNING}).items()}
-        rows.append(ViewRow(one.engine.name, one.budget.delta, stds, one.score(least), twice, mine))
+        by_label = {label: by_width[name] for label, name in (named or {RUNNING: RUNNING}).items()}
+        rows.append(ViewRow(one.engine.name, one.budget.delta, by_label, one.score(least), twice, is_chosen(one)))
     rows.sort(key=lambda row: (not row.chosen, row.score))
     enforced = enforced_by(query, None)
     return ViewPlan(
@@ -275,15 +289,21 @@ def plan_views(
         horizon,
         guarantee_text(budget, enforced).sentence,
         counted_text(budget, enforced),
-        _reason(rows, names) + (_ENDLESS if horizon is None and rows[0].name == "blend" else ""),
+        _reason(rows, names, declared) + (_ENDLESS if horizon is None and rows[0].name == "blend" else ""),
         rows,
         error_shares(query),
     )
 
 
-def _reason(rows: list[ViewRow], views: tuple[str, ...]) -> str:
-    """Why the first row is chosen: `choose_noise` in words."""
+def _reason(rows: list[ViewRow], views: tuple[str, ...], declared: bool) -> str:
+    """Why a stream runs on the first row: it is declared, or `choose_noise` in words."""
     chosen, others = rows[0], rows[1:]
+    if declared:
+        said = f"{chosen.kind} is declared: its std is at most {chosen.score:.2f} times the least that a view can have"
+        said += " alone."
+        if others:
+            said += f" Without `factorization`, the least: {others[0].kind}, {others[0].score:.2f} times."
+        return said
     if not others:
         return f"{chosen.kind} is chosen: no other noise serves these views."
     said = f"{chosen.kind} is chosen: its std is at most {chosen.score:.2f} times the least that a view can have alone."
