@@ -217,7 +217,14 @@ def worst_std(model: ErrorModel, width: int | None, last: int) -> float:
     if width is None and isinstance(engine, PureFactorization):
         return float(model.std([worst_tick(model, last)]).max())
     tick, _ = worst_view(engine, width, last)
-    return float(model.std(np.asarray([tick]), width).max())
+    ticks = np.asarray([tick])
+    if isinstance(engine, PureFactorization) and last <= ALL_PAIRS:  # norms are those of continuous noise
+        ticks = np.arange(1, last + 1)
+    return float(model.std(ticks, width).max())
+
+
+ALL_PAIRS = 2**14
+"""Up to this many ticks, the worst of a view of Laplace noise is looked for among all of them."""
 
 
 def worst_tick(model: ErrorModel, last: int) -> int:
