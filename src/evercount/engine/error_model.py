@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray, check_probability
 from evercount.bounds import simultaneous_quantile
-from evercount.bounds.tails import equal_numbers, laplace_factor
+from evercount.bounds.tails import continuous_std, equal_numbers, laplace_factor
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.factorizations.laplace_trees import DigitTree, PureFactorization
@@ -218,12 +218,19 @@ class ErrorModel:
     def _of_differences(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, FloatArray]:
         """(exact variance, that of continuous noise) of the difference of one cell's sums, before it is rounded."""
         tree, square = self.factorization, self.query.grid**2
-        if isinstance(tree, PureFactorization):
+        if isinstance(tree, PureFactorization) and not isinstance(tree, DigitTree):
             exact, plain = tree.difference_errors(earlier, later, self.full_rate)
             return square * exact, square * plain
         pairs = zip(earlier.tolist(), later.tolist(), strict=True)
         variance = (self.sigma * np.asarray([tree.difference_norm(*pair) for pair in pairs])) ** 2
-        return variance, variance
+        return variance, variance * self._continuous
+
+    @property
+    def _continuous(self) -> float:
+        """Variance of continuous Laplace noise over that of the discrete noise of a digit tree; 1 for other noise."""
+        if not isinstance(self.factorization, DigitTree):
+            return 1.0
+        return float((continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2)
 
     def newest(self, last: IntArray) -> tuple[IntArray, IntArray] | None:
         """Where days are revised: the tick as of which each number is, and how often it will still be revised."""
