@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +84,25 @@ class Log:
             self.kafka.publish(self.name, bodies)
 
     @contextmanager
-    def opened(self, declaration: StreamDeclaration | None = None, **more: Any) -> Iterator[LogConsumer]:
-        """A new process of the consumer."""
-        declaration = declaration or declared()
+    def opened_for(self, *declarations: StreamDeclaration, **more: Any) -> Iterator[list[LogConsumer]]:
+        """A new process that feeds these streams of the store."""
         with ExitStack() as stack:
             store = Store(self.folder / "store.db")
             stack.callback(store.close)
-            store.declare(declaration, BEGIN / 1e6, SECRET)
-            source = LogAddress.parse(self.address).open()
-            stack.callback(source.close)
-            consumer = LogConsumer(source, declaration, store, self.folder, BEGIN, **more)
-            stack.callback(consumer.close)
+            consumers = []
+            for declaration in declarations:
+                store.declare(declaration, BEGIN / 1e6, SECRET)
+                source = LogAddress.parse(self.address).open()
+                stack.callback(source.close)
+                consumer = LogConsumer(source, declaration, store, self.folder, BEGIN, **more)
+                stack.callback(consumer.close)
+                consumers.append(consumer)
+            yield consumers
+
+    @contextmanager
+    def opened(self, declaration: StreamDeclaration | None = None, **more: Any) -> Iterator[LogConsumer]:
+        """A new process of the consumer."""
+        with self.opened_for(declaration or declared(), **more) as (consumer,):
             yield consumer
 
     def run(self, hours: int, declaration: StreamDeclaration | None = None, **more: Any) -> LogConsumer:
@@ -205,6 +215,62 @@ def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
         log.publish([event(1, "b")] * 6)
         source_commands._round([consumer], 0, metrics)
         assert (max(lags), lags[-1], scrape()["messages_total"]) == (6, 0, 16)
+
+
+REGIONS = declared()
+SIZES = declared(
+    name="sizes",
+    query={"name": "histogram", "parameters": {"keys": ["small", "large"]}},
+    columns={"time": "ts", "key": "size"},
+)
+
+
+def check_both(log: Log, regions: list[list[int]], sizes: list[list[int]]) -> None:
+    """Check that both streams have released these counts, hour by hour."""
+    with closing(Store(log.folder / "store.db")) as store:
+        for declaration, counts in ((REGIONS, regions), (SIZES, sizes)):
+            replay = declaration.build(secret=SECRET, replay=True).run_totals(counts)
+            assert [one["values"] for one in all_releases(store, declaration.name)] == replay.rows.tolist()
+
+
+def set_aside(file: Path) -> list[tuple[str, str]]:
+    """The stream and the text of each message that was set aside."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [(line["stream"], line["message"]) for line in lines]
+
+
+@pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
+def test_one_log_feeds_two_streams_and_each_counts_every_message_once(log: Log, tmp_path: Path) -> None:
+    aside = tmp_path / "bad.jsonl"
+    log.publish([event(0, "a", size="small"), event(1, "b", size="huge")])
+    for _ in range(2):  # started again, they go on where they were
+        with log.opened_for(REGIONS, SIZES, rejects=aside) as consumers:
+            for consumer in (*consumers, *consumers):
+                consumer.round(BEGIN)
+    log.publish([event(1, "c", size="large")])
+    with log.opened_for(REGIONS, SIZES, rejects=aside) as consumers:
+        for consumer in consumers:
+            consumer.round(BEGIN + 2 * HOUR)
+    check_both(log, [[1, 0], [0, 1]], [[1, 0], [0, 1]])
+    huge, other = (text.decode() for text in (event(1, "b", size="huge"), event(1, "c", size="large")))
+    assert set_aside(aside) == [("sizes", huge), ("visits", other)]
+
+
+@pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
+def test_the_command_of_the_guide_feeds_all_streams_of_a_file(log: Log, tmp_path: Path) -> None:
+    with closing(Store(tmp_path / "store.db")) as store:
+        for declaration in (REGIONS, SIZES):
+            store.declare(declaration, BEGIN / 1e6, SECRET)
+    (tmp_path / "streams.toml").write_text(REGIONS.to_toml() + SIZES.to_toml())
+    log.publish([event(0, "a", size="small"), event(2, "b", size="large"), b"neither"])
+    command = [sys.executable, "-m", "evercount", "consume", log.address, "streams.toml", "--db", "store.db", "--once"]
+    for _ in range(2):
+        done = subprocess.run(
+            [*command, "--rejects", "bad.jsonl"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    check_both(log, [[1, 0], [0, 0], [0, 1], [0, 0], [0, 0]], [[1, 0], [0, 0], [0, 1], [0, 0], [0, 0]])
+    assert set_aside(tmp_path / "bad.jsonl") == [("visits", "neither"), ("sizes", "neither")]
 
 
 @pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)

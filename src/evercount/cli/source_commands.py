@@ -54,8 +54,6 @@ def consume(
     declared = read_declarations(streams) if stream is None else [choose_stream(streams, stream)[0]]
     for one in declared:
         check_declaration(one)
-    if rejects is not None and len(declared) > 1:
-        raise ParameterError("--rejects is for one stream: choose it with --stream")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     metrics = LogMetrics(metrics_port)
     with ExitStack() as stack:

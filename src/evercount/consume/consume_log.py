@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
@@ -181,6 +181,17 @@ ASIDE = b'{"partition": '  # how each line of --rejects begins
 Progress = Callable[[int, int], None]
 
 
+def _open_rejects(path: Path) -> IO[bytes]:
+    """Open a file of messages that were set aside, to append to it; several streams may share it."""
+    with disk_errors(f"--rejects {path} cannot be written"):
+        file = os.fdopen(open_private(path, os.O_CREAT | os.O_RDWR | os.O_APPEND), "ab+")
+        file.seek(0)
+        if file.read(len(ASIDE)) in (b"", ASIDE):
+            return file
+        file.close()
+    raise ParameterError(f"{path} is not a file of messages that were set aside: choose another name")
+
+
 class LogConsumer:
     """Feeds one stream of a store from one log. `now` is in microseconds since 1970, `scratch` a private folder.
 
@@ -208,6 +219,7 @@ class LogConsumer:
     ) -> None:
         self._counter = MessageCounter(declaration, scratch)
         self._source, self._new_log = source, new_log
+        self._rejects = None if rejects is None else _open_rejects(rejects)
         self._fed = FedStream(store, declaration, now)
         self.declaration = self._fed.declaration
         self._query = "log " + hashlib.blake2b(source.identity.encode(), digest_size=16).hexdigest()
@@ -218,11 +230,6 @@ class LogConsumer:
         self.bad: Counter[str] = Counter(kept["bad"])
         self.lost: int = kept["lost"]
         self._at = self._begin(skip_lost)
-        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
-        with disk_errors(f"--rejects {rejects} cannot be written"):
-            if rejects is not None and rejects.exists() and rejects.read_bytes()[: len(ASIDE)] not in (b"", ASIDE):
-                raise ParameterError(f"{rejects} is not a file of messages that were set aside: choose another name")
-            self._rejects = None if rejects is None else os.fdopen(open_private(rejects, flags), "ab")
 
     def _begin(self, skip_lost: bool) -> dict[str, int]:
         """Where to read from: the stored positions, or the first one; refused where messages are gone."""
@@ -295,13 +302,19 @@ class LogConsumer:
 
     def _set_aside(self, messages: Messages, found: CountedMessages) -> None:
         """Bring the messages that are not events to the disk, as JSON lines for the operator's eyes (0600), before the
-        commit of their batch: a crash in between leaves them there twice, with the same position."""
+        commit of their batch: a crash in between leaves them there twice, with the same stream and position."""
         if self._rejects is None or not found.bad:
             return
         for number, reason in found.bad:
             partition, position = self._source.place(messages.orders[number])
             text = messages.bodies[number].decode(errors="backslashreplace")
-            line = {"partition": partition, "position": position, "reason": reason, "message": text}
+            line = {
+                "partition": partition,
+                "position": position,
+                "stream": self.declaration.name,
+                "reason": reason,
+                "message": text,
+            }
             self._rejects.write(json.dumps(line).encode() + b"\n")
         self._rejects.flush()
         os.fsync(self._rejects.fileno())

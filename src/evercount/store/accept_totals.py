@@ -64,9 +64,11 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
     """Add a batch to the open ticks inside the open transaction; False if it was added before.
 
     **Guarantee.** A batch is added once: its name and its totals are one transaction. A batch that comes again must be
-    equal (by a keyed digest) or it is refused; so is a gap in the numbers, a query of another stream, and, unless
-    `fresh`, another query after the first: its checkpoint was deleted, and it would count all events again. Totals of
-    closed ticks follow the declared rule for late events. Tests: tests/store/test_accept_totals.py.
+    equal (by a keyed digest) or it is refused; so is a gap in the numbers, and, unless `fresh`, another query after the
+    first: its checkpoint was deleted, and it would count all events again. A checkpoint stands at one place, so its
+    query feeds one stream. Where the store keeps the position, it does so for each stream, and one log feeds many.
+    Totals of closed ticks follow the declared rule for late events. Tests: tests/store/test_accept_totals.py,
+    tests/consume/test_consume_log.py::test_one_log_feeds_two_streams_and_each_counts_every_message_once.
     """
     if (one.users is not None, one.named is not None) != brings(live.declaration):
         raise ParameterError(
@@ -156,11 +158,7 @@ class CountedTicks:
 
 
 def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> None:
-    table = counted_batches
-    other = connection.execute(
-        select(table.c.stream).where((table.c.query == one.query) & (table.c.stream != live.id)).limit(1)
-    ).first()
-    if other is not None:
+    if one.position is None and _feeds_another(connection, live, one.query):
         raise Conflict("the checkpoint belongs to another stream of this store: every stream needs its own")
     last = last_batches(connection, live.id)
     if one.query not in last and last and not one.fresh:
@@ -177,6 +175,13 @@ def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> 
             if one.batch > expected
             else f"batch {one.batch} is older than the store remembers: put the newest checkpoint back"
         )
+
+
+def _feeds_another(connection: Connection, live: LiveStream, query: str) -> bool:
+    """Return whether batches of this query were counted for another stream."""
+    table = counted_batches
+    others = (table.c.query == query) & (table.c.stream != live.id)
+    return connection.execute(select(table.c.stream).where(others).limit(1)).first() is not None
 
 
 def _add(connection: Connection, live: LiveStream, totals: TickTotals) -> None:
