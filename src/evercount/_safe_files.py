@@ -8,14 +8,20 @@ the link and leave the file that it points to behind. So a link is refused, and 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from evercount.errors import ParameterError, StoreError
+
+log = logging.getLogger("evercount.store")
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+MAKE_ROOM = "the disk is full, or this user's share of it: make room and try again"
 
 
 def refuse_link(what: str, path: Path) -> None:
@@ -59,6 +65,28 @@ def _refuse_readers(what: str, path: Path, facts: os.stat_result) -> None:
     if facts.st_mode & (0o077 if mine else 0o007):
         remedy = "chmod 600" if mine else "chmod o="
         raise ParameterError(f"other users can read or change {what} {path}: {remedy} {path}")
+
+
+def keep_others_out(what: str, paths: Sequence[Path], rights: int) -> None:
+    """Take these rights on files of ours from all other users, and tell the operator of the first that had them.
+
+    A group keeps its rights: orchestrators give volumes to a group. A file system without owners shows rights that
+    nobody can take away; then the operator is told every time.
+    """
+    warnings = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            mode = path.stat().st_mode
+            if mode & rights:
+                with contextlib.suppress(PermissionError):
+                    path.chmod(stat.S_IMODE(mode) & ~rights)
+                could = "read or change" if mode & rights & stat.S_IWOTH else "read"
+                command = "chmod o=" if rights & stat.S_IROTH else "chmod o-w"
+                still = path.stat().st_mode & rights
+                now = f"they still can: {command} {path}" if still else "now they cannot"
+                warnings.append(f"every user of this machine could {could} {what} {path}; {now}")
+    for warning in warnings[:1]:
+        log.warning("%s", warning)
 
 
 def new_private(path: Path) -> IO[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,12 +19,13 @@ from evercount.errors import ParameterError
 from evercount.service import read_events as read_events_module
 from evercount.service.access import admin_token, default_file
 from evercount.service.runtime import Service
-from evercount.store import Store, writer
+from evercount.store import Store, StreamDeclaration, writer
 from evercount.store.sealing import read_tokens
 from evercount.store.writer import WatchedStore
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from loaded_program import COMMAND, Programs
+from mounted import fill, read_only, small_disk
 from serving import ADMIN, HEADERS, Postgres, served
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
@@ -268,6 +270,37 @@ def test_a_reader_needs_no_place_for_a_token(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with closing(WatchedStore(place)) as reader:
         assert admin_token(reader, read_only=True)[0] is not None
+
+
+def test_a_token_file_on_a_full_disk_leaves_no_file_without_a_token(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1 << 16) as disk, closing(Store(tmp_path / "a.db")) as store:
+        filler = fill(disk)
+        with pytest.raises(ParameterError, match=r"the disk is full.*make room"):
+            admin_token(store, disk / "token")
+        filler.unlink()
+        token, file = admin_token(store, disk / "token")
+        assert file is not None
+        assert file.read_text().strip() == token
+
+
+def test_a_reader_is_served_from_a_disk_that_cannot_be_written(programs: Programs, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    place = tmp_path / "disk" / "a.db"
+    with closing(Store(place)) as store:
+        live = store.declare(StreamDeclaration.from_dict(COUNT), 0.0)
+        store.close_ticks(live, 3, 0.0)
+        published = store.read_releases(live, 0)
+    with read_only(tmp_path / "disk"):
+        process = programs.start(COMMAND, "serve", "--read-only", "--db", place, "--port", "0")
+        line = process.stderr.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + process.stderr.read()
+        with httpx.Client(base_url=found[0], timeout=300) as client:
+            assert client.get("/v1/streams/open/releases").json()["releases"] == published
+            lines = client.get("/v1/streams/open/releases.csv").text.splitlines()
+            assert len(lines) == 1 + len(published)
+        process.terminate()
+        assert process.wait() == 0
 
 
 def test_a_token_file_of_somebody_else_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

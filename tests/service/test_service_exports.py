@@ -44,6 +44,22 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield made
 
 
+def test_notes_in_csv_run_nothing_and_can_be_read_back(tmp_path: Path) -> None:
+    """A spreadsheet runs a cell that begins with one of these as a formula."""
+    service = Service(Store(tmp_path / "a.db"), admin=ADMIN)
+    with served(service) as client:
+        client.post("/v1/streams", json={**TABLE, "name": "noted"}, headers=HEADERS).raise_for_status()
+        for tick, note in enumerate(FORMULAS, 1):
+            client.post("/v1/streams/noted/close-tick", headers=HEADERS).raise_for_status()
+            made = client.post("/v1/streams/noted/notes", json={"first": tick, "text": note}, headers=HEADERS)
+            made.raise_for_status()
+        rows = list(csv.DictReader(io.StringIO(client.get("/v1/streams/noted/releases.csv?view=per-tick").text)))
+        said = client.get("/v1/streams/noted/releases.json?view=per-tick").json()
+    assert all(row["note"][0] not in "=+-@" for row in rows)
+    assert [row["note"].removeprefix("'") for row in rows[::2]] == FORMULAS
+    assert [row["note"] for row in said[::2]] == FORMULAS
+
+
 def test_every_format_holds_every_release(client: httpx.Client, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

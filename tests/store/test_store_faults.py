@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from evercount.errors import StoreError
 from evercount.noise import Secret
-from evercount.store import Batch, Store, StreamDeclaration
+from evercount.store import Batch, Reading, Store, StreamDeclaration
 from evercount.store.database import Database
+from evercount.store.rollback_guard import HeadFile
+from evercount.store.writer import WatchedStore
+from mounted import fill, read_only, small_disk
 from stored import all_releases
 
 TABLE = {
@@ -144,6 +148,92 @@ def test_an_inconsistent_store_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreError, match="cannot be restored"):
         Store(place)
+
+
+def test_a_full_disk_is_named_with_what_to_do_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1 << 21) as disk:
+        store = Store(disk / "a.db")
+        live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
+        filler = fill(disk, 1 << 17)
+        with pytest.raises(StoreError, match=r"the disk is full.*make room"):
+            close_for_ever(store)
+        with pytest.raises(StoreError, match=r"the disk is full.*make room"):
+            Store(disk / "b.db")
+        closed = live.closed
+        filler.unlink()
+        store.recover()
+        store.close_ticks(store.find("wide"), 5, 0.0)
+        assert store.find("wide").closed == closed + 5
+        assert store.verify(store.head) == []
+        store.close()
+
+
+def test_a_head_on_a_full_disk_needs_room_and_no_other_place(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1 << 16) as disk:
+        store = Store(tmp_path / "a.db", head=disk / "a.head")
+        filler = fill(disk)
+        with pytest.raises(StoreError, match=r"the head file cannot be written: the disk is full.*make room") as caught:
+            store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
+        assert "--head" not in caught.value.for_operator()
+        filler.unlink()
+        store.recover()
+        store.close_ticks(store.find("wide"), 1, 0.0)
+        assert store.verify(store.head) == []
+        store.close()
+
+
+@pytest.mark.parametrize("log", [False, True], ids=["closed", "live"])
+def test_a_store_is_read_where_nothing_can_be_written(tmp_path: Path, log: bool) -> None:
+    (tmp_path / "disk").mkdir()
+    place = tmp_path / "disk" / "a.db"
+    store = Store(place)
+    live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
+    store.close_ticks(live, 3, 0.0)
+    published = list(all_releases(store, "wide"))
+    if not log:
+        store.close()
+    with read_only(tmp_path / "disk"):
+        assert not os.access(place, os.W_OK)
+        with closing(Reading.open(place)) as reader:
+            assert list(all_releases(reader, "wide")) == published
+            assert reader.verify(HeadFile(place.with_name("a.db.head"))) == []
+            reader.backup(tmp_path / "copy.db")
+        with closing(WatchedStore(place)) as watched:
+            assert list(all_releases(watched, "wide")) == published
+            if log:
+                store.close()
+    with closing(Reading.open(tmp_path / "copy.db")) as copy:
+        assert list(all_releases(copy, "wide")) == published
+
+
+def test_a_reader_without_its_log_is_refused_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """Without its log a copy lacks the latest releases, and would show older ones as the newest."""
+    (tmp_path / "disk").mkdir()
+    store = Store(tmp_path / "a.db")
+    store.close_ticks(store.declare(StreamDeclaration.from_dict(TABLE), 0.0), 3, 0.0)
+    for suffix in ("", "-wal"):
+        shutil.copy(tmp_path / f"a.db{suffix}", tmp_path / "disk" / f"a.db{suffix}")
+    store.close()
+    with read_only(tmp_path / "disk"), pytest.raises(StoreError, match="evercount store backup"):
+        Reading.open(tmp_path / "disk" / "a.db")
+
+
+def test_others_lose_their_rights_and_the_operator_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place, head = tmp_path / "a.db", tmp_path / "a.db.head"
+    Store(place).close()
+    assert caplog.messages == []
+    place.chmod(0o644)
+    head.chmod(0o666)
+    Reading.open(place).close()
+    assert (place.stat().st_mode & 0o777, head.stat().st_mode & 0o777) == (0o644, 0o666), "a reader changes nothing"
+    Store(place).close()
+    assert (place.stat().st_mode & 0o777, head.stat().st_mode & 0o777) == (0o640, 0o664)
+    assert caplog.messages == [
+        f"every user of this machine could read the store {place}; now they cannot",
+        f"every user of this machine could read or change the head file {head}; now they cannot",
+    ]
+    Store(place).close()
+    assert len(caplog.messages) == 2
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:

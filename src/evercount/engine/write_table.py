@@ -45,13 +45,15 @@ def table_texts(
     kind: Kind, tables: Iterable[ReleaseTable], clock: Clock | None = None, *, header: bool = True
 ) -> Iterator[str]:
     """CSV, JSON lines or one array of JSON, piece by piece. Starts are texts with the offset of the clock's zone. A CSV
-    begins with its header, unless an earlier piece has it; labels of cells are as `csv_text` has them."""
+    begins with its header, unless an earlier piece has it; labels of cells and notes are as `csv_text` has them."""
     before, show = "[\n" if kind == "json" else "", None if clock is None else clock.show
     for table in tables:
         columns = {name: column.tolist() for name, column in table.columns(show).items()}
         columns["std"] = [None if std != std else std for std in columns["std"]]
         if kind == "csv":
-            columns["cell"] = list(map(csv_text, columns["cell"]))
+            for name in ("cell", "note"):
+                if name in columns:
+                    columns[name] = list(map(csv_text, columns[name]))
         rows = zip(*columns.values(), strict=True)
         if kind == "csv":
             text = io.StringIO(newline="")

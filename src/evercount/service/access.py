@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Scope
 
-from evercount._safe_files import open_private, read_secret_file
+from evercount._safe_files import FULL_DISK, MAKE_ROOM, open_private, read_secret_file
 from evercount.declarations.fields import table
 from evercount.errors import ParameterError, Problem
 from evercount.noise import random_token
@@ -212,6 +212,9 @@ def write_token_file(path: Path) -> str:
             content.flush()
             os.fsync(content.fileno())
     except OSError as error:
+        if error.errno in FULL_DISK:
+            path.unlink(missing_ok=True)  # it is ours, and without a token it would be refused from now on
+            raise ParameterError(f"the admin token file {path} cannot be written: {MAKE_ROOM}") from None
         raise ParameterError(
             f"the admin token file {path} cannot be written: {error.strerror}. "
             f"Name another with --admin-token-file, or set {VARIABLE}"

@@ -7,7 +7,9 @@ import contextlib
 import hashlib
 import logging
 import os
+import shutil
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -34,7 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL, CursorResult, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from evercount._safe_files import lock_exclusively, open_private, refuse_link
+from evercount._safe_files import MAKE_ROOM, keep_others_out, lock_exclusively, open_private, refuse_link
 from evercount.errors import MissingExtra, ParameterError, StoreError
 from evercount.store import schema
 
@@ -49,6 +51,8 @@ MAGIC = b"SQLite format 3\0"  # how every SQLite file begins
 BUSY_SECONDS = 10
 NAMED_AT_ONCE = 500  # values that one statement names: databases limit their number
 ROWS_PER_STATEMENT = 50  # rows that `insert_rows` puts into one statement
+LEAST_FREE = 1 << 20  # bytes; SQLite cannot work where fewer are free
+POSTGRES_FULL = "53100"  # SQLSTATE disk_full
 PATIENCE = 3.0  # seconds to wait for the session of a killed writer to end
 
 
@@ -77,15 +81,28 @@ WRITER_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON")
 READER_PRAGMAS = ("query_only=ON",)
 
 
-def explain(error: SQLAlchemyError) -> StoreError:
-    """A StoreError whose message names the kind of trouble, and whose detail is the database's own text.
+def explain(error: SQLAlchemyError, file: Path | None = None) -> StoreError:
+    """A StoreError whose message names the kind of trouble, and whose detail is the database's own text. `file` is
+    that of an SQLite database.
 
     **Guarantee.** The message holds nothing of the driver's text, which may name hosts, ports, users, files or values.
     Statements and their parameters are in neither. Test: `tests/store/test_store_messages.py`.
     """
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     first = (str(origin).strip().splitlines() or ["no reason given"])[0]
-    return StoreError(f"the database refused the request ({type(origin).__name__})", first)
+    remedy = f": {MAKE_ROOM}" if _is_full(origin, file) else ""
+    return StoreError(f"the database refused the request ({type(origin).__name__}){remedy}", first)
+
+
+def _is_full(error: BaseException, file: Path | None) -> bool:
+    """Return whether a database failed because its disk is full; SQLite calls some such failures I/O errors."""
+    if getattr(error, "sqlstate", None) == POSTGRES_FULL:
+        return True
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return False
+    failed = code & 0xFF == sqlite3.SQLITE_IOERR and file is not None
+    return code == sqlite3.SQLITE_FULL or (failed and shutil.disk_usage(file.parent).free < LEAST_FREE)
 
 
 class Database:
@@ -109,6 +126,7 @@ class Database:
         if self.file is not None:
             self._check_file(self.file)
         self.writer, self.reader = self._engine(write), self._engine(False)
+        self._frozen = self._engine(False, frozen=True) if self.sqlite and not write else self.reader
         if self.file is not None and write and not helper:
             self._lock_file = take_file_lock(self.file)
         try:
@@ -143,10 +161,13 @@ class Database:
         if self.write and not file.exists():
             os.close(open_private(file, os.O_CREAT | os.O_RDWR))  # raw sums and secrets: for the owner only
 
-    def _engine(self, write: bool) -> Engine:
+    def _engine(self, write: bool, frozen: bool = False) -> Engine:
         if self.sqlite:
             options: dict[str, Any] = {"check_same_thread": False, "timeout": BUSY_SECONDS}
-            engine = create_engine(self.url, hide_parameters=True, poolclass=NullPool, connect_args=options)
+            url = self.url
+            if frozen and self.file is not None:
+                url = url.set(database=self.file.as_uri(), query={"uri": "true", "immutable": "1"})
+            engine = create_engine(url, hide_parameters=True, poolclass=NullPool, connect_args=options)
             event.listen(engine, "connect", partial(_set_pragmas, WRITER_PRAGMAS if write else READER_PRAGMAS))
             begin = "BEGIN IMMEDIATE" if write else "BEGIN"
             event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
@@ -187,7 +208,7 @@ class Database:
         try:
             yield
         except SQLAlchemyError as failed:
-            error = explain(failed)
+            error = explain(failed, self.file)
             if error.detail != self._told:
                 log.error("%s", error.for_operator())
             self._told = error.detail
@@ -229,8 +250,29 @@ class Database:
         There is one writer, so a snapshot is the state after one of its commits; nothing stricter is needed. Test:
         `tests/store/test_store_views.py`.
         """
-        with self._explained(), self.reader.connect() as connection, connection.begin():
+        at_rest = self._at_rest()
+        engine = self.reader if at_rest is None else self._frozen
+        with self._explained(), engine.connect() as connection, connection.begin():
             yield connection
+        if at_rest is not None and self._at_rest() != at_rest:
+            raise StoreError("a writer opened the store while it was read: read it again")
+
+    def _at_rest(self) -> tuple[int, ...] | None:
+        """What the file of a reader looks like that is in a folder which cannot be written, while nobody writes to it;
+        else None. SQLite keeps an index next to a database that is written to, so it opens such a file only if it is
+        told that the file does not change."""
+        if self.file is None or self.write or os.access(self.file.parent, os.W_OK):
+            return None
+        file, log, index = sqlite_files(self.file)
+        if log.exists() and log.stat().st_size:
+            if index.exists():
+                return None  # of a writer that lives elsewhere; SQLite reads both
+            raise StoreError(
+                "the store was copied without its log, or while it was open, and it lies where nothing can be written: "
+                "copy it again with `evercount store backup`"
+            )
+        state = file.stat()
+        return state.st_ino, state.st_size, state.st_mtime_ns
 
     def read(self, function: Callable[Concatenate[Connection, P], T], *given: P.args, **named: P.kwargs) -> T:
         """What a function reads, in a view of its own."""
@@ -240,8 +282,7 @@ class Database:
     def size(self) -> int:
         """Bytes of the database. It moves with raw data."""
         if self.file is not None:
-            parts = (self.file, self.file.with_name(self.file.name + "-wal"))
-            return sum(part.stat().st_size for part in parts if part.exists())
+            return sum(part.stat().st_size for part in sqlite_files(self.file)[:2] if part.exists())
         with self.reading() as connection:
             return int(connection.execute(text("select pg_database_size(current_database())")).scalar_one())
 
@@ -264,6 +305,11 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):  # a later call, or the writer itself, does what this could not
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
+    def keep_others_out(self) -> None:
+        """The files hold raw sums and secrets: they are for their owner only, whoever copied them here."""
+        if self.file is not None:
+            keep_others_out("the store", sqlite_files(self.file), stat.S_IRWXO)
+
     def migrate(self) -> None:
         with self._explained():
             schema.migrate(self.connection(), schema.MIGRATIONS)
@@ -276,9 +322,15 @@ class Database:
         self._disconnect()
         self.writer.dispose()
         self.reader.dispose()
+        self._frozen.dispose()
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
+
+
+def sqlite_files(file: Path) -> list[Path]:
+    """The files of an SQLite database: its own, its log and the index of its log."""
+    return [file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm")]
 
 
 def take_file_lock(file: Path) -> int:

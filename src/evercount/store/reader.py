@@ -175,10 +175,14 @@ class Reading(StoredReleases):
             raise StoreError(f"{target} cannot be written: {error.strerror}") from None
         try:
             with (
-                contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as source,
+                self.database.reading() as connection,
                 contextlib.closing(sqlite3.connect(target)) as copy,
             ):
+                source: Any = connection.connection.dbapi_connection
                 source.backup(copy)
+        except StoreError:
+            target.unlink(missing_ok=True)
+            raise
         except sqlite3.Error as error:
             target.unlink(missing_ok=True)
             raise StoreError(f"the copy failed ({type(error).__name__}): {error}") from None

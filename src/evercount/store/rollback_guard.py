@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert
 
-from evercount._safe_files import open_private, refuse_link, replaced
+from evercount._safe_files import FULL_DISK, MAKE_ROOM, keep_others_out, open_private, refuse_link, replaced
 from evercount.errors import StoreError
 from evercount.store import schema
 from evercount.store.database import Database
@@ -94,6 +95,10 @@ class HeadFile:
         self._written: tuple[int, ...] | None = None  # what the file looked like after the last write of this object
         self._most = 0
 
+    def keep_others_out(self) -> None:
+        """Whoever can write to the file can make an older database pass for the newest one."""
+        keep_others_out("the head file", [self.path], stat.S_IWOTH)
+
     def read(self) -> Head | None:
         try:
             first, *lines = self.path.read_bytes().split(b"\n")
@@ -123,9 +128,8 @@ class HeadFile:
             state = self.path.stat()
             self._written, self._most = _look(state), state.st_size + MOST_ADDED
         except OSError as error:
-            raise StoreError(
-                f"the head file cannot be written. {ANOTHER_PLACE}", f"{self.path}: {error.strerror}"
-            ) from None
+            remedy = f": {MAKE_ROOM}" if error.errno in FULL_DISK else f". {ANOTHER_PLACE}"
+            raise StoreError(f"the head file cannot be written{remedy}", f"{self.path}: {error.strerror}") from None
 
     def add(self, name: str, tick: int, digest: str) -> bool:
         """Append the last release of a stream that the file names already: one wait for the disk, `write` has three.

@@ -86,6 +86,8 @@ class Store(Reading):
         try:
             self.head = HeadFile(head or default_path(self.database))
             self._load()
+            self.database.keep_others_out()
+            self.head.keep_others_out()
         except BaseException:
             self.database.close()
             raise
