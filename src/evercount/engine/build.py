@@ -26,9 +26,12 @@ from evercount.factorizations import (
 from evercount.factorizations.blend import Blend, BlendFilter, TappedBlend, make_blend
 from evercount.factorizations.dense import as_dense
 from evercount.factorizations.fit_blend import fit_blend
+from evercount.factorizations.fit_terrace import fit_terrace
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import EndlessBridge, pure_factorization
 from evercount.factorizations.participation import participation, participation_of_two
+from evercount.factorizations.terrace import NAME as TERRACE
+from evercount.factorizations.terrace import SHARES, Levels, Terrace
 from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure, unit_rate
 from evercount.mechanisms.noise_stream import Cohort, JoinedNoise, cohort_states
@@ -82,6 +85,8 @@ def choose_engine(
     """
     if isinstance(name, Factorization) or (isinstance(name, Mapping) and "left" in name):
         return _own(budget, horizon, name)
+    if name == TERRACE or (isinstance(name, Mapping) and name.get("name") == TERRACE):
+        return _terrace(query, budget, horizon, name, views)
     if not isinstance(name, str | None) or name == "blend":
         return _blend(query, budget, horizon, name, views)
     engine = pure_factorization(name, horizon) if budget.pure else factorization(name, horizon)
@@ -125,6 +130,18 @@ def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views:
 
 
 _fitted = lru_cache(maxsize=64)(fit_blend)
+
+
+def _terrace(query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names) -> Terrace:
+    """The terrace of stored numbers, or one that is fitted to the views."""
+    if not budget.pure:
+        raise ParameterError("'terrace' is Laplace noise: it needs delta=0")
+    rate = unit_rate(budget.epsilon, protected_l1(query, budget, horizon), query.grid, SHARES) * SHARES
+    if not isinstance(name, str):
+        numbers = {key: value for key, value in name.items() if key != "name"}
+        return Terrace(horizon, Levels.from_dict(numbers), rate)
+    widths = tuple(view_width(view) for view in views)
+    return fit_terrace(horizon, widths, rate, query.cells)
 
 
 def full_ticks(query: Query, budget: Budget, horizon: int | None) -> int:

@@ -20,6 +20,7 @@ from evercount.bounds.tails import continuous_std, equal_numbers, laplace_factor
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.factorizations.laplace_trees import DigitTree, PureFactorization
+from evercount.factorizations.terrace import Terrace
 from evercount.queries.base import Query
 from evercount.queries.publishing import CellErrors
 
@@ -242,6 +243,8 @@ class ErrorModel:
         tree = self.factorization
         if isinstance(tree, DigitTree):
             return np.maximum(tree.apart(earlier, later), 1)[:, np.newaxis]
+        if isinstance(tree, Terrace):
+            return tree.equal_numbers(earlier, later)[:, np.newaxis]
         return np.full((len(later), 1), int(self.pure))
 
     def _laplace(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:

@@ -24,10 +24,12 @@ from evercount.engine.build import RUNNING, Names, Spec, choose_engine, full_tic
 from evercount.engine.error_model import ErrorModel, whole_ticks
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization, Fresh, Periods
-from evercount.factorizations.base import LARGEST_DENSE_TICKS
+from evercount.factorizations.base import LARGEST_DENSE_TICKS, tick_grid
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import EndlessBridge, is_pure_name
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, PureFactorization, node_variance
+from evercount.factorizations.terrace import NAME as TERRACE
+from evercount.factorizations.terrace import Terrace
 from evercount.factorizations.view_norms import worst_view
 from evercount.mechanisms import Noise, NoiseStream
 from evercount.mechanisms.composed_noise import FreshStream, PeriodicStream
@@ -103,8 +105,6 @@ def choose_noise(
     if name is not None and name != BEST:
         budget = pure_budget(budget) if isinstance(name, str) and is_pure_name(name) and not budget.pure else budget
         return budget, choose_engine(query, budget, horizon, name, views)
-    if name is None and views == (RUNNING,) and full_ticks(query, budget, horizon) == 1:
-        return budget, choose_engine(query, budget, horizon, None, views)
     if name is None and (known := _stored.get()) is not None and known[0] == (query, budget, horizon, views):
         return known[1]
     return _least_error(query, budget, horizon, views, 1.0 if name == BEST else MARGIN)
@@ -121,8 +121,6 @@ def remember_blend(query: Query, budget: Budget, horizon: int | None, views: Nam
 @lru_cache(maxsize=256)
 def _least_error(query: Query, budget: Budget, horizon: int | None, views: Names, margin: float) -> Choice:
     found = candidates(query, budget, horizon, views, margin)
-    if views == (RUNNING,) and margin == MARGIN:  # running totals alone keep the noise of their budget
-        found = tuple(one for one in found if one.budget.pure == budget.pure)
     if not found:
         return budget, choose_engine(query, budget, horizon, None, views)
     least = least_alone(query, budget, horizon, views, found)
@@ -147,7 +145,7 @@ def candidates(
     found: list[Candidate] = []
     widths = [view_width(view) for view in views]
     for own in [budget] if budget.pure else [pure_budget(budget), budget]:
-        for name in _names(own.pure, horizon, widths, full_ticks(query, own, horizon)):
+        for name in _names(query, own, horizon, widths):
             if name == "blend" and found:
                 one = own.noise_multiplier() * math.sqrt(in_one_tick(query, own))
                 floor = [one * (1.0 if width else float(nuclear_lower(horizon or REFERENCE_TICKS))) for width in widths]
@@ -181,17 +179,25 @@ def in_one_tick(query: Query, budget: Budget) -> float:
     return query.squared_sensitivity(budget.adjacency) * (budget.touched(1).per_tick or 1) ** 2
 
 
-def _names(pure: bool, horizon: int | None, widths: list[int | None], touched: int) -> list[str | None]:
+def _names(query: Query, own: Budget, horizon: int | None, widths: list[int | None]) -> list[str | None]:
     """The candidates by name; None stands for the default of running totals."""
-    if widths == [None] and (pure or touched == 1):
-        return [None]
     if widths == [1]:
         return ["fresh"]  # the least error for one tick that any noise has
+    if query.publishing.weights is not None:
+        return [None, "fresh", TERRACE] if own.pure else [None, "fresh", "anytime"]
+    if widths == [None] and horizon is None:  # others grow with the square root of time
+        return [None, "pure-hybrid"] if own.pure else [None]
+    if widths == [None] and not own.pure and full_ticks(query, own, horizon) == 1:
+        return [None]
     names: list[str | None] = [None, "fresh"]
-    if not pure and horizon != 1:
+    if own.pure:
+        names.append(TERRACE)
+        if None in widths:
+            names.append("pure-hybrid" if horizon is None else "pure-tree")
+    elif horizon != 1:
         names.append("blend")
-    if len(widths) == 1 and widths[0] is not None and widths[0] > 1:
-        names.append(f"pure-window-{widths[0]}" if pure else f"periods-{widths[0]}")
+    if len(widths) == 1 and widths[0] is not None:
+        names.append(f"pure-window-{widths[0]}" if own.pure else f"periods-{widths[0]}")
     return names
 
 
@@ -206,9 +212,21 @@ def planned_errors(
 def view_stds(
     query: Query, budget: Budget, horizon: int | None, engine: Factorization, widths: list[int | None]
 ) -> tuple[float, ...]:
-    """The worst std of each view with exact noise."""
+    """The worst std of each view with exact noise; of averages over time, whose first ticks would decide, the root
+    mean square over the ticks."""
     model, _ = planned_errors(query, budget, horizon, engine)
-    return tuple(worst_std(model, width, horizon or REFERENCE_TICKS) for width in widths)
+    last = horizon or REFERENCE_TICKS
+    if query.publishing.weights is not None:
+        return (mean_std(model, last),) * len(widths)
+    return tuple(worst_std(model, width, last) for width in widths)
+
+
+def mean_std(model: ErrorModel, last: int) -> float:
+    """The root mean square of the std over the first `last` ticks; beyond some thousand ticks, of a sample of them."""
+    ticks = tick_grid(last, MOST_AVERAGED)
+    squares = (model.std(ticks) ** 2).max(axis=1)
+    spans = np.diff(ticks, append=last + 1)
+    return math.sqrt(float(squares @ spans) / last)
 
 
 def worst_std(model: ErrorModel, width: int | None, last: int) -> float:
@@ -216,9 +234,13 @@ def worst_std(model: ErrorModel, width: int | None, last: int) -> float:
     engine = model.factorization
     if width is None and isinstance(engine, PureFactorization):
         return float(model.std([worst_tick(model, last)]).max())
-    tick, _ = worst_view(engine, width, last)
+    if isinstance(engine, Terrace):
+        tick, _ = engine.worst_tick(width, last)
+    else:
+        tick, _ = worst_view(engine, width, last)
     ticks = np.asarray([tick])
-    if isinstance(engine, PureFactorization) and last <= ALL_PAIRS:  # norms are those of continuous noise
+    trees = isinstance(engine, PureFactorization) and not isinstance(engine, Terrace)
+    if trees and last <= ALL_PAIRS:  # norms are those of continuous noise
         ticks = np.arange(1, last + 1)
     return float(model.std(ticks, width).max())
 
@@ -234,6 +256,8 @@ def worst_tick(model: ErrorModel, last: int) -> int:
     ticks = engine.stated_suspects(last)
     return int(ticks[np.argmax(model.cell_errors(ticks)[0])])
 
+
+MOST_AVERAGED = 4096
 
 MOST_PER_TICK = 64
 """For ticks that are more than this many apart on average, differences are quicker than the whole matrix."""
@@ -258,7 +282,13 @@ def _of_sums(model: ErrorModel, ticks: IntArray) -> FloatArray:
     engine = model.factorization
     places, where = np.unique(ticks, return_inverse=True)
     last = int(places.max(initial=0))
-    if isinstance(engine, PureFactorization) and not isinstance(engine, DigitTree):
+    if isinstance(engine, Terrace):
+        rate = model.full_rate
+        covariance = _from_differences(
+            lambda tick, from_: engine.difference_errors(from_, np.full_like(from_, tick), rate)[0], places
+        )
+        covariance *= model.query.grid**2
+    elif isinstance(engine, PureFactorization) and not isinstance(engine, DigitTree):
         coefficients, shares = _discrete_nodes(engine, places)
         variances = model.query.grid**2 * node_variance(model.full_rate * shares)
         covariance = (coefficients * variances) @ coefficients.T

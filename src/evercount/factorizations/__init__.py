@@ -37,7 +37,7 @@ BUILT_IN = tuple(FACTORIZATIONS)  # the names that are there before any is regis
 
 ENDLESS = ("anytime", "unbounded", "fresh")  # the names of those that run without a horizon
 _PERIODS = re.compile(r"periods-([1-9][0-9]{0,8})")
-_RESERVED = re.compile(r"periods.*|pure.*|.*bridge.*|best|blend|hybrid|dense")
+_RESERVED = re.compile(r"periods.*|pure.*|.*bridge.*|best|blend|terrace|hybrid|dense")
 """Names that mean something else where a factorization is named."""
 
 

@@ -291,4 +291,6 @@ def _tree(name: str, horizon: int) -> PureFactorization:
 
 def is_pure_name(name: str | None) -> bool:
     """Whether a factorization of this name has Laplace noise and δ = 0."""
-    return name is not None and (name in PURE + PURE_ENDLESS or bool(_NAME.fullmatch(name) or _WINDOW.fullmatch(name)))
+    return name is not None and (
+        name in (*PURE, *PURE_ENDLESS, "terrace") or bool(_NAME.fullmatch(name) or _WINDOW.fullmatch(name))
+    )

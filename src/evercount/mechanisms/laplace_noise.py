@@ -28,7 +28,9 @@ from evercount.factorizations.laplace_trees import (
     PureFactorization,
     Rows,
 )
+from evercount.factorizations.terrace import SHARES, Terrace
 from evercount.mechanisms.noise_stream import Facts, Noise, NoiseStream, check_room, noise_key
+from evercount.mechanisms.terrace_noise import TerraceNoise
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
 from evercount.noise.prf import Prf, counters
@@ -133,6 +135,19 @@ def bridge_noise(
     check_rate(unit * bridge.least_share, epsilon)
     purpose = [bridge.name, bridge.fingerprint, bridge.horizon, float(epsilon).hex(), unit.hex()]
     return TreeNoise(bridge, unit, cells, secret.derive("bridge " + json.dumps(purpose)), first_cell)
+
+
+def terrace_noise(
+    terrace: Terrace, epsilon: float, l1: float, grid: float, cells: int, secret: Secret, first_cell: int = 0
+) -> TerraceNoise:
+    """The noise of a terrace; the guarantee is that of `bridge_noise`.
+
+    Proof: `factorizations/terrace.proof.md`. Test:
+    tests/mechanisms/test_terrace_noise.py::test_a_shift_of_the_data_leaves_all_discrepancies.
+    """
+    unit = unit_rate(epsilon, l1, grid, SHARES)
+    check_rate(unit * min(terrace.design.shares), epsilon)
+    return TerraceNoise(terrace, unit, cells, secret.derive(f"terrace {terrace.horizon}"), first_cell)
 
 
 class WindowNoise(TreeNoise):
@@ -301,13 +316,15 @@ class PureStream(NoiseStream):
         self._calibration, self._secret = (epsilon, l1, grid), secret
         self._rows: IntArray = np.empty((0, self.cells), np.int64)
         self._last = np.zeros(self.cells, np.int64)
-        self._source: TreeNoise | EpochNoise
+        self._source: TreeNoise | EpochNoise | TerraceNoise
         place = self.cells, secret, self.first_cell
         match tree:
             case Bridge():
                 self._source = bridge_noise(tree, *self._calibration, *place)
             case EndlessBridge():
                 self._source = EndlessBridgeNoise(tree, *self._calibration, *place)
+            case Terrace():
+                self._source = terrace_noise(tree, *self._calibration, *place)
             case HybridTree():
                 self._source = HybridNoise(tree, *self._calibration, *place)
             case WindowTree():
@@ -316,6 +333,8 @@ class PureStream(NoiseStream):
                 self._source = TreeNoise(tree, self.rate, self.cells, secret.derive("pure tree"), self.first_cell)
         if isinstance(tree, Bridge | EndlessBridge):
             self._parameters.append(tree.fingerprint)
+        if isinstance(tree, Terrace):
+            self._parameters.append(tree.design.as_dict())
         if self.first_cell:
             self._parameters.append(self.first_cell)
 
@@ -327,6 +346,8 @@ class PureStream(NoiseStream):
             wanted = min(max(AHEAD, self.tick + ticks - ready), MOST_AHEAD)
             ahead = max(LEAST_AHEAD, min(wanted, NUMBERS_AHEAD // self.cells))
             stop = min(self.limit, ready - ready % ahead + ahead)
+            if isinstance(self._source, TerraceNoise):  # its state is that of one block
+                stop = min(stop, self._source.last_of_block(self.tick + ticks))
             parts.append(self._source.rows(ready + 1, stop - ready))
             ready = stop
         rows = np.concatenate(parts)
@@ -335,9 +356,17 @@ class PureStream(NoiseStream):
         return rows[:ticks]
 
     def dump(self) -> dict[str, Any]:
-        """The secret and the tick are all there is; of a `WindowTree`, also its last row, which is long to add up."""
+        """The secret and the tick are all there is; also what is long to add up: the last row of a `WindowTree`, and
+        the open blocks of a terrace."""
         dumped = {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
+        if isinstance(self._source, TerraceNoise):
+            return {**dumped, **self._source.state(self.tick, self._last)}
         return {**dumped, "sum": self._last} if isinstance(self.tree, WindowTree) else dumped
+
+    def prepare(self) -> None:
+        """Draw the numbers of a terrace's next blocks ahead of their first tick."""
+        if isinstance(self._source, TerraceNoise) and not len(self._rows):
+            self._source.prepare()
 
     def further_cells(self, first_cell: int, cells: int) -> PureStream:
         return PureStream(self.tree, *self._calibration, cells, self._secret, first_cell)
@@ -355,6 +384,8 @@ class PureStream(NoiseStream):
                 raise SnapshotError("the noise state belongs to other cells")
             self._last = last
             self._source.start_at(tick, last)
+        if isinstance(self._source, TerraceNoise):
+            self._last = self._source.start_at(tick, dumped)
         self.tick = tick
         return self
 
