@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,8 @@ from evercount import Average, Budget, Count, DiscoveredKeys, Histogram, Stream
 from evercount.declarations.cautions import as_known, declares_again, differences
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule
-from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, least_alone
+from evercount.engine.build import choose_engine, view_width
+from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, least_alone, view_stds
 from evercount.errors import BudgetExceeded, ParameterError, UnknownName
 from evercount.factorizations.blend import round_root
 from evercount.factorizations.laplace_choice import is_pure_name
@@ -273,7 +277,8 @@ def test_names() -> None:
     assert is_pure_name("pure-tree-7")
     assert not is_pure_name("balanced")
     assert not is_pure_name(None)
-    assert choose_noise(Count(), SMALL, 100, None, RUNNING)[1].name == "balanced"
+    assert choose_noise(Count(), SMALL, 100, None, RUNNING)[1].name == "bridge", "better by more than the margin"
+    assert choose_noise(Count(), LARGE, 100, None, RUNNING)[1].name == "balanced"
     assert choose_noise(Count(), SMALL, 100, "pure-tree", RUNNING)[0].delta == 0
     assert choose_noise(Count(), Budget(1.0, 0.0), None, "best", RUNNING)[1].name == "endless-bridge"
 
@@ -283,6 +288,68 @@ def test_names() -> None:
     assert choose_noise(Silent(), SMALL, 2**16, "best", RUNNING)[1].name == "balanced"
     with pytest.raises(ParameterError):
         Stream(Count(), SMALL, 100, "no such thing")
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 8.0])
+@pytest.mark.parametrize("horizon", [8, 100, 365, 3000])
+@pytest.mark.parametrize("views", [RUNNING, ("last-7",), ("per-tick", "running"), ALL])
+@pytest.mark.parametrize("delta", [0.0, 1e-10, 1e-6])
+def test_no_named_noise_beats_best(epsilon: float, horizon: int, views: tuple[str, ...], delta: float) -> None:
+    budget, widths = Budget(epsilon, delta), [view_width(view) for view in views]
+    own, engine = choose_noise(Count(), budget, horizon, "best", views)
+    stds = view_stds(Count(), own, horizon, engine, widths)
+    found = candidates(Count(), budget, horizon, views)
+    least = least_alone(Count(), budget, horizon, views, found)
+    score = max(std / one for std, one in zip(stds, least, strict=True))
+    names = ["bridge", "pure-tree", "pure-binary", "fresh", "terrace"]
+    if delta:
+        names += ["balanced", "normalized", "square-root", "binary-tree", "honaker-full", "fresh", "blend"]
+    for number, name in enumerate(names):
+        promise = Budget(epsilon, 0.0) if number < 5 else budget
+        with suppress(ParameterError):  # no terrace of a few ticks
+            other = choose_engine(Count(), promise, horizon, name, views)
+            others = view_stds(Count(), promise, horizon, other, widths)
+            assert score <= 1.01 * max(std / one for std, one in zip(others, least, strict=True)), name
+
+
+def test_totals_follow_the_rule_of_other_views() -> None:
+    short, engine = choose_noise(Count(), Budget(1.0, 1e-10), 100, None, RUNNING)
+    assert (short.delta, engine.name) == (0.0, "bridge")
+    assert view_stds(Count(), short, 100, engine, [None])[0] < 7.5
+    large, engine = choose_noise(Count(), Budget(8.0, 0.0), 365, None, RUNNING)
+    assert engine.name == "fresh"
+    assert view_stds(Count(), large, 365, engine, [None])[0] < 0.5
+    stored = declared(tick="manual", zone=None, start=None, horizon=100, budget={"epsilon": 1, "delta": 1e-10})
+    assert (stored.budget.delta, stored.factorization) == (0.0, "bridge")
+    assert StreamDeclaration.from_dict(stored.to_dict()) == stored
+
+
+def test_running_averages_have_noise_for_averages() -> None:
+    budget, engine = choose_noise(Average(), GAUSSIAN, YEAR, None, RUNNING)
+    assert (budget.delta, engine.name) == (0.0, "fresh")
+    stream = Stream(Average(), GAUSSIAN, YEAR)
+    assert math.sqrt(float((stream.std(np.arange(1, YEAR + 1)) ** 2).mean())) < 0.19
+    balanced = Stream(Average(), GAUSSIAN, YEAR, "balanced")
+    assert math.sqrt(float((balanced.std(np.arange(1, YEAR + 1)) ** 2).mean())) > 0.6
+
+
+def test_a_terrace_is_declared_once() -> None:
+    first = declared(views=["per-day", "per-week", "running"], budget={"epsilon": 1, "delta": 0})
+    assert isinstance(first.factorization, dict)
+    assert first.factorization["name"] == "terrace"
+    assert StreamDeclaration.from_dict(first.to_dict()) == first
+    stream = first.build(secret=insecure_secret(1))
+    assert stream.factorization.spec == first.factorization
+    rows = stream.run([5] * 100).rows
+    blob = stream.snapshot()
+    stream.close()
+    rest = Stream.restore(blob).run([5] * 30).rows
+    whole = first.build(secret=insecure_secret(1), replay=True)
+    assert whole.run([5] * 130).rows.tolist() == [*rows.tolist(), *rest.tolist()]
+    with pytest.raises(ParameterError, match="at least four ticks"):
+        Stream(Count(), PURE, 3, "terrace", views=["running"])
+    with pytest.raises(ParameterError, match="delta=0"):
+        Stream(Count(), GAUSSIAN, YEAR, first.factorization, views=["running"])
 
 
 def test_a_declaration_settles_best_once() -> None:

@@ -28,7 +28,7 @@ TERRACES += [Terrace(50, ODD, 1.0), Terrace(50, Levels((5,), (1000, 24), (0,)), 
 PAIRS = np.asarray([(0, 1), (0, 50), (3, 9), (7, 12), (11, 33), (0, 24), (49, 50), (23, 24), (12, 36)])
 
 
-@pytest.mark.parametrize("terrace", TERRACES, ids=str)
+@pytest.mark.parametrize("terrace", TERRACES, ids=[str(number) for number in range(len(TERRACES))])
 def test_left_times_right_is_the_count(terrace: Terrace) -> None:
     left, right, _ = terrace.node_matrices(50)
     whole = np.tril(np.ones((50, right.shape[1])))
@@ -63,7 +63,7 @@ def test_left_times_right_is_the_count_in_integers() -> None:
     np.testing.assert_allclose(np.asarray(left, float), dense, atol=1e-12)
 
 
-@pytest.mark.parametrize("terrace", TERRACES, ids=str)
+@pytest.mark.parametrize("terrace", TERRACES, ids=[str(number) for number in range(len(TERRACES))])
 def test_errors_are_those_of_the_matrices(terrace: Terrace) -> None:
     left, _, shares = terrace.node_matrices(50)
     rates, rows = shares * terrace.rate, np.vstack([np.zeros(left.shape[1]), left])

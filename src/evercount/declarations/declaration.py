@@ -179,7 +179,8 @@ class StreamDeclaration:
             check_hands_on(engine, self.query, kept, self.horizon)
         if isinstance(engine.spec, dict) and "left" in engine.spec:
             raise ParameterError("a declaration names its factorization: give matrices a name (register_factorization)")
-        if self.factorization is not None or views != (RUNNING,) or not isinstance(engine.spec, str):
+        plain = views == (RUNNING,) and kept.pure == budget.pure and isinstance(engine.spec, str)
+        if self.factorization is not None or not plain:
             self._set(factorization=engine.spec)
 
     def remember_noise(self) -> None:

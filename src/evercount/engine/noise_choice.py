@@ -9,7 +9,7 @@ bounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -143,6 +143,7 @@ def candidates(
     there: a number of some ticks has at least the std of noise for one tick, a running total that of the nuclear norm.
     """
     found: list[Candidate] = []
+    full_ticks(query, budget, horizon)  # a period that is no number of ticks is refused before anything is tried
     widths = [view_width(view) for view in views]
     for own in [budget] if budget.pure else [pure_budget(budget), budget]:
         for name in _names(query, own, horizon, widths):
@@ -157,7 +158,19 @@ def candidates(
             with suppress(ParameterError):
                 engine = choose_engine(query, own, horizon, name, views)
                 found.append(Candidate(own, engine, view_stds(query, own, horizon, engine, widths)))
-    return tuple(found)
+    return tuple(one for one in found if not (isinstance(one.engine, _TREES) and _beaten(one, found)))
+
+
+_TREES = (DigitTree, HybridTree)
+"""They have less error than bridges and terraces for narrow noise only, and are left out elsewhere."""
+
+
+def _beaten(one: Candidate, found: Sequence[Candidate]) -> bool:
+    """Whether another candidate promises no less and is better for every view; `fresh` is not left out."""
+    if one.engine.name == "fresh":
+        return False
+    rivals = (each for each in found if each.budget.delta <= one.budget.delta)
+    return any(all(less < own for less, own in zip(each.stds, one.stds, strict=True)) for each in rivals)
 
 
 def least_alone(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evercount._validate import FloatArray
+from evercount._validate import FloatArray, stated
 from evercount.declarations.cautions import as_known, changed_noise, differences
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import TickMark, check_mark, stack_rows

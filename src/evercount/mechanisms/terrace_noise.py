@@ -116,9 +116,7 @@ class TerraceNoise:
         corrections = self._open.corrections.copy()
         closed = self._open.closed + corrections[0]
         if np.abs(closed).max(initial=0) >= LARGEST_CORRECTION:
-            raise ParameterError(
-                "the noise of the running sums passed 2^45: use a larger epsilon or a coarser grid"
-            )
+            raise ParameterError("the noise of the running sums passed 2^45: use a larger epsilon or a coarser grid")
         for level in range(self.terrace.levels - 1, 0, -1):
             if (tick - 1) % lengths[level]:
                 continue

@@ -245,10 +245,11 @@ def plan_views(
 
     >>> from evercount import Budget
     >>> print(plan_views(Budget(1.0, 0.0), 365, ["per-tick", "running"]))
-    noise           delta  per-tick  running  twice: epsilon
-    fresh (chosen)      0      1.36    25.92            2.00
-    bridge              0      5.94    10.31            2.00
-    fresh (delta=0) is chosen: its std is at most 2.52 times the least that a view can have alone. Next: bridge ...
+    noise             delta  per-tick  running  twice: epsilon
+    terrace (chosen)      0      1.79    13.44            2.00
+    fresh                 0      1.36    25.92            2.00
+    bridge                0      5.93    10.31            2.00
+    terrace (delta=0) is chosen: at worst 1.32 times the best possible for one view; next best: fresh ...
     """
     query, horizon = query or Count(), check_horizon(horizon)
     named = dict(views) if isinstance(views, Mapping) else {view: view for view in views}
@@ -289,33 +290,29 @@ def plan_views(
         horizon,
         guarantee_text(budget, enforced).sentence,
         counted_text(budget, enforced),
-        _reason(rows, names, declared) + (_ENDLESS if horizon is None and rows[0].name == "blend" else ""),
+        _reason(rows, declared) + (_ENDLESS if horizon is None and rows[0].name == "blend" else ""),
         rows,
         error_shares(query),
     )
 
 
-def _reason(rows: list[ViewRow], views: tuple[str, ...], declared: bool) -> str:
-    """Why a stream runs on the first row: it is declared, or `choose_noise` in words."""
+def _reason(rows: list[ViewRow], declared: bool) -> str:
+    """Say why a stream runs on the first row: it is declared, or chosen (`choose_noise`)."""
     chosen, others = rows[0], rows[1:]
     if declared:
-        said = f"{chosen.kind} is declared: its std is at most {chosen.score:.2f} times the least that a view can have"
-        said += " alone."
+        reason = f"{chosen.kind} is declared: at worst {chosen.score:.2f} times the best possible for one view."
         if others:
-            said += f" Without `factorization`, the least: {others[0].kind}, {others[0].score:.2f} times."
-        return said
+            reason += f" Without `factorization`, the least: {others[0].kind}, {others[0].score:.2f} times."
+        return reason
     if not others:
         return f"{chosen.kind} is chosen: no other noise serves these views."
-    said = f"{chosen.kind} is chosen: its std is at most {chosen.score:.2f} times the least that a view can have alone."
     best = others[0]
+    reason = f"{chosen.kind} is chosen: at worst {chosen.score:.2f} times the best possible for one view; "
     if best.score >= chosen.score:
-        return f"{said} Next: {best.kind}, {best.score:.2f} times."
-    said = f"{said} {best.kind} has {best.score:.2f} times, but"
-    if views == (RUNNING,):
-        return f"{said} running totals alone keep the noise of their budget."
+        return f"{reason}next best: {best.kind}, {best.score:.2f} times."
     return (
-        f"{said} Laplace noise is chosen only where it is better by more than {MARGIN:g} times: the epsilons of two "
-        "such streams over the same events add up in full."
+        f"{reason}{best.kind} has {best.score:.2f} times, but Laplace noise is chosen only where it is better by more "
+        f"than {MARGIN:g} times: the epsilons of two such streams over the same events add up in full."
     )
 
 
