@@ -41,13 +41,28 @@ def test_readme_table_is_what_plan_prints():
         assert f"| {row.worst_std:.2f} | {row.ratio_to_lower_bound:.3f} |" in line
 
 
+PUBLISHED = {
+    "days": ("per-tick",),
+    "days and weeks": ("per-tick", "last-7"),
+    "weeks": ("last-7",),
+    "running totals": ("running",),
+    "days, weeks and totals": ("per-tick", "last-7", "running"),
+}
+
+
 def test_readme_table_of_a_year_is_what_plan_prints():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.findall(r"^\| `(\w+)` \| (\S+) \| \**([\d.]+)\** \| \**([\d.]+)\** \|", text, re.MULTILINE)
-    rows = plan_views(Budget(1.0, 1e-6), 365, ["per-tick", "running"]).rows
-    printed = {(row.name, f"{row.delta:g}", *(f"{std:.2f}" for std in row.stds.values())) for row in rows}
-    assert len(found) == 4
-    assert set(found) <= printed
+    for words, views in PUBLISHED.items():
+        (chosen,) = [row for row in plan_views(Budget(1.0, 0.0), 365, views).rows if row.chosen]
+        stds = [f"{chosen.stds[view]:.2f}" if view in chosen.stds else "" for view in ("per-tick", "last-7", "running")]
+        line = " | ".join((words, *stds, f"`{chosen.name}`")).replace("  ", " ")
+        assert f"| {line} |" in text.replace("|  |", "| |"), line
+    blend = next(
+        row
+        for row in plan_views(Budget(1.0, 1e-6), 365, PUBLISHED["days, weeks and totals"]).rows
+        if row.name == "blend"
+    )
+    assert "(`blend`) has {:.2f}, {:.2f} and {:.2f}".format(*blend.stds.values()) in text
 
 
 def test_links_resolve():
