@@ -20,6 +20,8 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark")
 
+from pyspark.sql.functions import lit  # noqa: E402
+
 from evercount.spark import release_batch  # noqa: E402
 
 KEYS = [f"k{i:02d}" for i in range(60)]
@@ -166,3 +168,24 @@ def test_a_run_is_entered_in_a_ledger_or_refused(spark: Any, tmp_path: Path) -> 
     with pytest.raises(StoreError, match="it exists"):
         release_batch(rows, DECLARATION, str(tmp_path / "one"), until=END, run="r3", ledger=fresh)
     assert not fresh.entries
+
+
+def test_a_run_in_the_middle_of_a_week_is_charged_like_everywhere(spark: Any, tmp_path: Path) -> None:
+    """The stream before it ends within a week: a person would count in both. Another weekday beside it is refused."""
+    rows, _ = events(spark)
+    budget = {"epsilon": 1.0, "delta": 0.0, "unit": "user", "max_events": 1, "period": 7}
+    columns = {"time": "ts", "user": "key", "order": "nth"}
+
+    def begun(day: int) -> StreamDeclaration:
+        table = {"name": "weeks", "query": "count", "budget": budget, "tick": "1d", "zone": "UTC", "columns": columns}
+        return StreamDeclaration.from_dict({**table, "horizon": 10, "start": f"2026-01-{day:02d}"})
+
+    rows = rows.withColumn("nth", lit(1))
+    ledger = Ledger(begun(5).budget)
+    ledger.spend("before", begun(5).build().cost)
+    for day, refusal in ((15, BudgetExceeded), (8, ParameterError)):
+        last = begun(day).schedule.start_of(11)
+        with pytest.raises(refusal, match=r"with all entries so far|begin at different times"):
+            release_batch(rows, begun(day), str(tmp_path / "out"), until=last, run="r", ledger=ledger)
+        assert not (tmp_path / "out").exists()
+    assert len(ledger.entries) == 1

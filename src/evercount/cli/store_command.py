@@ -127,8 +127,9 @@ def retire(
         totals = opened.ledger()["totals"]
     typer.echo(f"retired {stream!r}" + (f", declared {successor!r}" if successor is not None else ""))
     for total in totals:
-        who, spent = f"{total['streams']} streams ({total['unit']}, {total['adjacency']})", total["epsilon"]
-        typer.echo(f"spent together by {who}: epsilon {spent:.6g}, delta {total['delta']:.3g}")
+        period = "" if total["period"] is None else f", period {total['period']}"
+        who = f"{total['streams']} streams ({total['unit']}, {total['adjacency']}{period})"
+        typer.echo(f"spent together by {who}: epsilon {total['epsilon']:.6g}, delta {total['delta']:.3g}")
 
 
 @store.command()

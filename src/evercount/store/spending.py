@@ -133,11 +133,18 @@ def _fits(line: Spending, group: list[Spending]) -> bool:
     """Whether a stream can be added to those of a group."""
     if line.unit != group[0].unit:
         return False
+    own = _periods_of(line)
+    others = [one.cost for one in group if not own or _periods_of(one) != own]
     try:
-        check_periods([line.cost], [one.cost for one in group])
+        check_periods([line.cost], others)
     except ParameterError:
         return False
     return True
+
+
+def _periods_of(line: Spending) -> str:
+    """The text that says which periods persons are protected in; empty where nothing does."""
+    return "" if line.cost.during is None else line.cost.during.periods
 
 
 def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[str, Any]:
