@@ -322,9 +322,10 @@ def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = M
 
 
 def _sentence(budget: Budget, words: _Words) -> str:
+    failure = f", plus {stated(budget.delta)}" if budget.delta else ""
     return (
         f"All releases together protect {words.protected}: the probability of any outcome is at most "
-        f"e^{stated(budget.epsilon)} times what it would be {words.changed}, plus {stated(budget.delta)} "
+        f"e^{stated(budget.epsilon)} times what it would be {words.changed}{failure} "
         f"({stated_promise(budget)}, {stated_unit(budget)})."
     )
 

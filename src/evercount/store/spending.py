@@ -164,11 +164,11 @@ def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[s
     for members in groups_of(lines):
         adjacency, unit, period = members[0].cost.budget.neighbours
         together = compose(line.cost for line in members)
-        whom = {"adjacency": adjacency, "unit": unit, "period": period, "streams": len(members)}
-        totals.append({**whom, "epsilon": together.epsilon, "delta": together.delta})
+        whom: dict[str, Any] = {"adjacency": adjacency, "unit": unit, "period": period, "streams": len(members)}
         if period is not None:
             alike = [line for line in lines if line.shares_unit(members[0])]
-            totals[-1] |= {"names": [line.stream for line in members], "apart": len(alike) - len(members)}
+            whom |= {"names": [line.stream for line in members], "apart": len(alike) - len(members)}
+        totals.append({**whom, "epsilon": together.epsilon, "delta": together.delta})
     shown = {} if cap is None else {"cap": asdict(cap)}
     return {"entries": entries, "totals": totals, **shown}
 
