@@ -416,8 +416,8 @@ def simulated_factor(
             off = (np.abs(noise) * scale - slack) / spread
         else:  # over its std; slack is rounding and comes on top
             normals = source.standard_normal((engine.draws(0, ticks), RUNS_AT_A_TIME))
-            noise = engine.block(engine.initial(RUNS_AT_A_TIME), normals, ticks)[0]
-            off = np.abs(noise) / engine.row_norms(np.arange(1, ticks + 1))[:, np.newaxis]
+            real, _ = engine.block(engine.initial(RUNS_AT_A_TIME), normals, ticks)
+            off = np.abs(real) / engine.row_norms(np.arange(1, ticks + 1))[:, np.newaxis]
         largest.append(np.max(off / shape, axis=0))
     ordered = np.sort(np.concatenate(largest))
     rank = int(np.ceil(SIMULATED_RUNS * (1 - beta) + 3.1 * np.sqrt(SIMULATED_RUNS * beta * (1 - beta))))

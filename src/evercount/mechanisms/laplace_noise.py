@@ -91,7 +91,7 @@ class TreeNoise:
         self.tree, self.unit, self.cells, self.first_cell = tree, unit, cells, first_cell
         self._laplace = ExactLaplace(secret)
         some = range(first_cell, first_cell + cells)
-        self._up: IntArray = fair_bits(secret, some) if tree.bits else np.zeros(cells, np.int8)
+        self._up: AnyArray = fair_bits(secret, some) if tree.bits else np.zeros(cells, np.int8)
 
     def rates(self, shares: IntArray) -> FloatArray:
         """The rates of nodes with these shares, cut to the largest that the sampler serves: that only adds noise."""
@@ -249,7 +249,7 @@ class HybridNoise(EpochNoise):
         return np.asarray(source.draw([epoch], rate, self.cells, self.first_cell)[0])
 
 
-def round_to_grid(noise: AnyArray, bits: int, up: IntArray) -> AnyArray:
+def round_to_grid(noise: AnyArray, bits: int, up: AnyArray) -> AnyArray:
     """Round numbers in units of 2^−bits to whole numbers, halves upwards where `up` is 1 and downwards where it is 0.
 
     **Guarantee.** For whole X, round(X + N) = X + round(N): only the part of N behind the point decides. Halves to even
@@ -263,7 +263,7 @@ def round_to_grid(noise: AnyArray, bits: int, up: IntArray) -> AnyArray:
     return np.asarray(low + (rest + up > 1 << (bits - 1)))
 
 
-def fair_bits(secret: Secret, cells: range) -> IntArray:
+def fair_bits(secret: Secret, cells: range) -> AnyArray:
     """A fair bit for each cell, independent of all numbers that `ExactLaplace` draws from the same secret."""
     prf, bits = Prf(secret, TIES), np.empty(len(cells), np.int8)
     for start in range(0, len(cells), _BITS_AT_ONCE):
