@@ -259,19 +259,28 @@ class GrowingStream(StreamFacts[V_co]):
         ('north', 'south')
         """
         self._check_owner()
+        self._state = self._state.with_users()
+        self._parameters, self._state, labels = self._with_keys(keys)
+        return labels
+
+    def _with_keys(self, keys: Iterable[Any]) -> tuple[StreamParameters, StreamState, list[str]]:
+        """Return what `add_keys` makes of the stream, which stays as it is, and the labels of the keys that join."""
         hidden, rows = self.hidden_labels, self.query.rows
-        known = set(rows.keys[0]) if rows is not None and rows.keyed else ()
+        listed = set(rows.keys[0]) if rows is not None and rows.keyed else ()
         named = list(dict.fromkeys(tuple(key) if isinstance(key, list) else key for key in keys))
         again = [label_of(key) for key in named if label_of(key) in hidden]
-        new = [key for key in named if label_of(key) not in hidden and _in_rows(key) not in known]
-        self._state = self._state.with_users()
+        new = [key for key in named if label_of(key) not in hidden and _in_rows(key) not in listed]
         parameters, state = self._parameters, self._state
         if new:
             parameters, state = add_keys(parameters, state, new)
         if again:
             state = hide_keys(parameters, state, again, hide=False)
-        self._parameters, self._state = parameters, state
-        return [*again, *map(label_of, new)]
+        return parameters, state, [*again, *map(label_of, new)]
+
+    def _joining(self, keys: Iterable[Any]) -> tuple[Query[V_co], list[str]]:
+        """Check that keys can join, and return the query with them and the labels of those that would."""
+        parameters, _, labels = self._with_keys(keys)
+        return parameters.declared, labels
 
     @property
     def hidden_labels(self) -> tuple[str, ...]:

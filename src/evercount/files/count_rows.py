@@ -47,12 +47,14 @@ def count(
     *,
     late: tuple[Source, ...] = (),
     users: Mapping[str, UsedBefore] | None = None,
+    reading: StreamDeclaration | None = None,
 ) -> CountedRows:
     """Add up the events of ticks first … stop−1 (1-based); rows of other ticks are checked and left alone.
 
     `late` holds the rows that the run before has not seen: those in ticks before `first` are counted in `first`; of a
     stream whose ticks are revised, for their own tick, if it is still revised.
-    `users` are those of the run before: what each has used of the caps in the period of `first`.
+    `users` are those of the run before: what each has used of the caps in the period of `first`. `reading` is the
+    declaration with keys that join later: their rows are legal, and left out before anything is counted.
 
     **Guarantee.** One event adds to one cell of one tick: 1 for counts and histograms, a value in [lo, hi] rounded to
     the grid for sums; this is the promise that `Query.encode_totals` asks for. Where it is added depends on the event
@@ -61,8 +63,8 @@ def count(
     `cap_users.py`. Tests: tests/files/test_count_rows.py, against plain Python.
     """
     query = declaration.query
-    with open_files(files, declaration, scratch) as (connection, names):
-        scan = _Scan(connection, files, declaration, first, stop, late)
+    with open_files(files, reading or declaration, scratch) as (connection, names):
+        scan = _Scan(connection, files, declaration, first, stop, late, reading or declaration)
         if query.people is not None:
             return CountedRows(*scan.users_by_tick())
         if columns_of(declaration).user is None:
@@ -104,10 +106,23 @@ class _Scan:
     first: int
     stop: int
     late: tuple[Source, ...]
+    reading: StreamDeclaration
+
+    def _placed(self, files: tuple[Source, ...], first: int, stop: int) -> str:
+        """SQL: the events of some ticks, as `placed`; without those of keys that have not joined yet.
+
+        **Guarantee.** Which events are left out follows from their own keys and ticks, so neighbours stay neighbours.
+        Test: tests/files/test_join_at_a_date.py::test_keys_join_at_a_date_as_in_two_runs.
+        """
+        rows = placed(files, self.reading, first, stop)
+        if self.reading is self.declaration:
+            return rows
+        keys = len(rows_of(self.declaration.query).keys[0])
+        return f"SELECT * FROM ({rows}) WHERE NOT coalesce(place > 0 AND cell >= {keys}, false)"
 
     def groups(self) -> tuple[Groups, int, dict[str, UsedBefore]]:
         """The events of each tick and cell, the number of bad rows, and no users."""
-        tick, cell, events, units = self._added_up(placed(self.files, self.declaration, self.first, self.stop))
+        tick, cell, events, units = self._added_up(self._placed(self.files, self.first, self.stop))
         bad = int(events[tick < 0].sum()) + unreadable(self.connection, self.files)
         parts = [tuple(column[tick > 0] for column in (tick, cell, events, units))]
         if late := self._late_rows():
@@ -153,7 +168,7 @@ class _Scan:
 
     def _late_rows(self) -> str:
         """SQL: the late rows, whose place is their own tick; nothing where there are none."""
-        return placed(self.late, self.declaration, 1, self.first) if self.late and self.first < self.stop else ""
+        return self._placed(self.late, 1, self.first) if self.late and self.first < self.stop else ""
 
     def _make_table(self, more: str = "") -> int:
         """Make the table `event`, which DuckDB may spill to disk: rows in the order of the files. Returns bad rows."""
@@ -164,7 +179,7 @@ class _Scan:
         small = "INTEGER" if self.stop < 2**31 else "BIGINT"
         self.connection.execute(
             f"CREATE TEMP TABLE event AS SELECT place::{small} AS place, {columns} "
-            f"FROM ({by_day}({placed(self.files, self.declaration, self.first, self.stop)})) WHERE place IS NOT NULL"
+            f"FROM ({by_day}({self._placed(self.files, self.first, self.stop)})) WHERE place IS NOT NULL"
         )
         ((bad,),) = self.connection.execute("SELECT count(*) FROM event WHERE place < 0").fetchall()
         bad += unreadable(self.connection, self.files)

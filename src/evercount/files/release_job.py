@@ -60,6 +60,7 @@ class Job:
     ledger: str | None = None  # the ledger file in which the stream is entered before its first tick is published
     total: tuple[float, float] | None = None  # (ε, δ) of the ledger, where this run starts it
     add_keys: tuple[Any, ...] = ()  # they join with the first tick of this run, unless they are there already
+    add_keys_from: int | None = None  # they join with the tick that holds this instant; None: with the first of the run
     remove_keys: tuple[str, ...] = ()  # labels that are not shown any more
     full_digits: bool = True  # whether the output has all digits, or as many as the error allows
     db: str | None = None  # the store that keeps the stream in place of a state file: an SQLite file or a URL
@@ -204,8 +205,11 @@ class Outcome:
             )
         if run.joined:
             named = ", ".join(run.joined[:8]) + (", …" if len(run.joined) > 8 else "")
-            from_now = f"counted from tick {run.first} on"
-            when = from_now if self.released else "not counted yet: give them again next time"
+            since = run.first if run.joins is None else run.joins
+            later = self.last < since
+            begin = "" if job.add_keys_from is None else f" ({schedule.show(schedule.start_of(since))})"
+            from_now = f"counted from tick {since}{begin} on"
+            when = f"{from_now}; not counted yet: give them again next time" if later else from_now
             lines.append(f"Keys that join: {named}; {when}. They cost nothing if chosen without looking at the events.")
         lines += [f"Kept: {path}" for path in self.archived]
         lines += [f"View: {path}" for path in self.views]

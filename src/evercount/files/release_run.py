@@ -65,9 +65,37 @@ def release_file(job: Job, progress: Progress | None = None) -> Outcome:
             from evercount.files.store_home import StoreHome  # a store is an extra
 
             home = StoreHome(job, cleanup)
-        run = resume(job, places, scratch, home, cleanup)
+        sources = _open_sources(job, scratch)
+        outcome = _run_once(job, places, scratch, home, sources, tell)
+        if not outcome.run.goes_on or job.check:
+            return outcome
+        rest = scratch / "after keys have joined"
+        rest.mkdir(mode=0o700)
+        second = replace(job, new_noise_stream=False)
+        return _both(outcome, _run_once(second, places, rest, home, sources, tell))
+
+
+def _run_once(
+    job: Job, places: Places, scratch: Path, home: StoreHome | None, sources: tuple[Source, ...], tell: Progress
+) -> Outcome:
+    """Do a run up to where keys join that have a date, or to its end; what it opens is closed afterwards."""
+    with ExitStack() as own:
+        run = resume(job, places, scratch, home, own)
         tell("counting", 0, 0)
-        return _publish(run, _count(run), tell)
+        return _publish(run, _count(run, sources), tell)
+
+
+def _both(first: Outcome, second: Outcome) -> Outcome:
+    """What two runs have done together, of which the second began when keys joined."""
+    begin = first.run
+    run = replace(second.run, first=begin.first, before=begin.before, restarted=begin.restarted)
+    return replace(second, run=run, archived=(*first.archived, *second.archived))
+
+
+def _open_sources(job: Job, scratch: Path) -> tuple[Source, ...]:
+    if job.files:
+        return open_sources(job.files, scratch, job.delimiter)
+    return (frame_source(job.file, columns_of(job.declaration).used, scratch),)
 
 
 def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
@@ -129,7 +157,7 @@ class Counted:
     dropped: DroppedEvents | None
 
 
-def _count(run: Run) -> Counted:
+def _count(run: Run, opened: tuple[Source, ...]) -> Counted:
     """Count the due ticks, and report rows that do not count.
 
     Why every row counts once. late=drop: a row counts in the run that releases the tick of its time, and a tick is
@@ -140,10 +168,6 @@ def _count(run: Run) -> Counted:
     by a commit, together with the ticks.
     """
     job, before = run.job, run.before
-    if job.files:
-        opened = open_sources(job.files, run.scratch, job.delimiter)
-    else:
-        opened = (frame_source(job.file, columns_of(run.declaration).used, run.scratch),)
     sources = with_one_line_end(opened, run.scratch, "whole")
     seen = _write_rejects(run, sources)
     late: tuple[Source, ...] = ()
@@ -159,11 +183,12 @@ def _count(run: Run) -> Counted:
         sources = with_one_line_end(sources, run.scratch, "complete")
         late = with_one_line_end(late, run.scratch, "new")
     users = before.users if before else run.handed_on
-    rows = count(sources, run.declaration, run.first, run.stop, run.scratch, late=late, users=users)
+    ticks = (run.first, run.stop)
+    rows = count(sources, run.declaration, *ticks, run.scratch, late=late, users=users, reading=run.readable)
     dropped = None
     if job.check and columns_of(run.declaration).user is not None and run.declaration.revise_for is None:
         dropped = dropped_events(sources, run.declaration, run.first, run.stop, run.scratch)
-    shown = tuple(islice(find_rejects(sources, run.declaration, run.scratch), MOST_SHOWN)) if rows.bad else ()
+    shown = tuple(islice(find_rejects(sources, run.readable, run.scratch), MOST_SHOWN)) if rows.bad else ()
     if rows.bad and not job.skip_bad:
         raise BadRows(sources[0].name if len(sources) == 1 else f"{len(sources)} files", rows.bad, shown)
     return Counted(rows, shown, consumed, seen, dropped)
@@ -177,7 +202,7 @@ def _write_rejects(run: Run, sources: tuple[Source, ...]) -> dict[str, SeenRows]
         return {}
     late = LateRows(run.first, run.before.seen if run.before else {}) if run.declaration.late == "drop" else None
     with disk_errors(f"`rejects` {job.rejects} cannot be written"):
-        rejects = find_rejects(sources, run.declaration, run.scratch, late)
+        rejects = find_rejects(sources, run.readable, run.scratch, late)
         write_rejects(Path(job.rejects), rejects, len(sources) > 1)
     return {} if late is None else late.now
 

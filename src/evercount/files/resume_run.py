@@ -29,7 +29,8 @@ from evercount.files.release_job import RESTART, Job
 from evercount.files.run_state import Places, State, read_state
 from evercount.privacy import Budget, Cost, Ledger, compose, successor_text
 from evercount.privacy.guarantee_text import stated_promise, stated_unit
-from evercount.queries import build_query
+from evercount.queries import Query, build_query
+from evercount.queries.sensitivities import rows_of
 
 if TYPE_CHECKING:
     from evercount.files.store_home import StoreHome
@@ -122,7 +123,10 @@ class Run:
     entered: Entered
     first: int
     stop: int
-    joined: tuple[str, ...]  # labels of keys that join with `first`
+    joined: tuple[str, ...]  # labels of keys that join with the tick `joins`
+    joins: int | None
+    awaited: Query | None  # the query with those keys, where they join after the ticks of this run
+    goes_on: bool  # whether they join with `stop`, and more ticks are due: this is the first of two runs
     marks: tuple[TickMark, ...]  # what the operator says about ticks, in this run and before
 
     @property
@@ -139,6 +143,13 @@ class Run:
         if self.before is None:
             return none
         return stack_rows(self.before.numbers, none) if self.joined else self.before.numbers
+
+    @property
+    def readable(self) -> StreamDeclaration:
+        """The declaration by which rows are legal: those of keys that are about to join are no faults."""
+        if self.awaited is None or rows_of(self.awaited).keys[1]:  # such keys count as `other` until they join
+            return self.declaration
+        return self.declaration.with_query(self.awaited)
 
     @property
     def composed(self) -> str | None:
@@ -193,15 +204,22 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
     elif job.lake is not None:
         check_new_writer(job.lake, _lake_name(job, home, renewing), declaration.schedule)
     joined: list[str] = []
+    awaited, joins = _awaited_keys(job, stream)
+    keyed = job if awaited is None else replace(job, add_keys=())
     if home is None or not renewing:  # the keys of a renewed stream of a store change with its next run
-        joined = stream.add_keys(job.add_keys) if job.add_keys else []
+        joined = stream.add_keys(keyed.add_keys) if keyed.add_keys else []
         if home is not None:
-            joined = home.change_keys(job) or joined
+            joined = home.change_keys(keyed) or joined
         elif hidden := [label for label in job.remove_keys if label not in stream.hidden_labels]:
             stream.remove_keys(hidden)
     job = replace(job, declaration=declaration.with_query(stream.query))
+    goes_on = False
     try:
         first, stop = _due(job, stream)
+        if awaited is not None and joins is not None:
+            joined = stream._joining(job.add_keys)[1]
+            goes_on = joins < stop
+            stop = min(joins, stop)
     except HorizonReached as over:
         if state is not None and home is None and job.out is None:  # nobody else has what was published
             over.table = Published.of(job, stream, state.numbers, state.tables, _known_marks(state, home)).table()
@@ -224,8 +242,32 @@ def resume(job: Job, places: Places, scratch: Path, home: StoreHome | None, clea
         first=first,
         stop=stop,
         joined=tuple(joined),
+        joins=joins,
+        awaited=awaited,
+        goes_on=goes_on,
         marks=_noted(job, state, home, publishes),
     )
+
+
+def _awaited_keys(job: Job, stream: Stream) -> tuple[Query | None, int | None]:
+    """Return the query with the keys of a job that join later than with the next tick, or None, and when keys join.
+
+    **Guarantee.** Keys join at a tick that the operator names, from which on their rows count, and have no number
+    before it. Test: tests/files/test_join_at_a_date.py::test_keys_join_at_a_date_as_in_two_runs.
+    """
+    if job.add_keys_from is None or not job.add_keys:
+        return None, None
+    query, labels = stream._joining(job.add_keys)
+    if not labels:
+        return None, None
+    schedule, next_tick = job.declaration.schedule, stream.tick + 1
+    joins = max(1, schedule.tick_of(job.add_keys_from))
+    if joins < next_tick:
+        raise ParameterError(
+            f"`add_keys_from` {schedule.show(job.add_keys_from)}: that day is released, and keys have no numbers in "
+            f"released ticks. The first tick that they can join begins at {schedule.show(schedule.start_of(next_tick))}"
+        )
+    return (None, joins) if joins == next_tick else (query, joins)
 
 
 def _finish_lake(job: Job, state: State, stream: Stream, home: StoreHome | None) -> None:

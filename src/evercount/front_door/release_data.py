@@ -56,6 +56,7 @@ class ReleaseOptions(Declared, total=False):
     total: str | tuple[float, float] | None
     plot: str | Path | None
     add_keys: str | Path | Sequence[Any] | None
+    add_keys_from: Moment | None
     remove_keys: str | Path | Sequence[Any] | None
     full_digits: bool
     notes: str | Sequence[Any] | None
@@ -106,6 +107,9 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
     check_kind("`progress`", given["progress"], Callable | None, "print")
     plain: dict[str, Any] = {name: given[name] and str(given[name]) for name in PATHS}
     plain |= {name: bool(given[name]) for name in FLAGS}
+    joins = given["add_keys_from"]
+    if joins is not None and given["add_keys"] is None:
+        raise ParameterError("`add_keys_from` is the day from which on the keys of `add_keys` count: give both")
     job = Job(
         file=data,
         declaration=declaration,
@@ -117,6 +121,7 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
         zone_given=zone_given,
         secret=given["secret"],
         add_keys=listed_keys(given["add_keys"], declaration, "add_keys"),
+        add_keys_from=None if joins is None else parse_time(joins, zone, "`add_keys_from`"),
         remove_keys=tuple(map(label_of, listed_keys(given["remove_keys"], declaration, "remove_keys"))),
         notes=_notes(given["notes"]),
         **plain,
@@ -170,6 +175,8 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
         plot: Chart of all releases: .png, .svg or .pdf.
         add_keys: File with keys that join from the next tick on, as in `keys`: no history, their own noise, no new
             budget. Keys that are there already are left alone. Do not choose them by looking at the events.
+        add_keys_from: Day or time from which on the keys of `add_keys` count, such as 2026-03-20 (default: the first
+            tick that is not released). They have no number before it. Do not choose it by looking at the events.
         remove_keys: File with keys that are no longer shown from the next tick on.
         full_digits: All digits in the output, instead of as many as the error allows.
         notes: Public notes on ticks, each as FIRST,LAST,TEXT, such as "2026-03-05,2026-03-06,reporting system down":
