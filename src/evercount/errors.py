@@ -31,14 +31,43 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import is_dataclass
 from typing import Any
 
 
 class EvercountError(Exception):
-    """Base of all errors that evercount raises on purpose."""
+    """Base of all errors that evercount raises on purpose.
+
+    They can be pickled and copied, with all that they carry: a pool of processes hands them on.
+    """
 
     exit_code = 1
     """What a command that fails with it exits with: one code for each kind."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        carried = {name: _plain(value) for name, value in vars(self).items()}
+        return _unpickled, (type(self), tuple(map(_plain, self.args)), carried)
+
+
+def _unpickled(kind: type[EvercountError], args: tuple[Any, ...], carried: dict[str, Any]) -> EvercountError:
+    """The error as it was: its constructor takes other arguments than its message."""
+    error = kind.__new__(kind, *args)
+    BaseException.__init__(error, *args)
+    vars(error).update(carried)
+    return error
+
+
+def _plain(value: Any) -> Any:
+    """The value, or its text where it may not be one that can be pickled: such an error would hang a pool for ever."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if type(value) in (tuple, list):
+        return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {_plain(name): _plain(item) for name, item in value.items()}
+    if is_dataclass(value) and type(value).__module__.startswith("evercount."):  # rows of a file, or a table
+        return value
+    return repr(value)
 
 
 class ParameterError(EvercountError, ValueError):
@@ -73,16 +102,18 @@ class InputError(EvercountError, ValueError):
 class BadRows(InputError):
     """Rows that are not events, and skipping them was not allowed; nothing was published.
 
-    `bad` is their number, `shown` are the first of them.
+    `bad` is their number, `shown` are the first of them. The message says where they are and why, not what is in them:
+    messages end in logs and notebooks. `text` of each in `shown` is its raw input.
     """
 
     def __init__(self, name: str, bad: int, shown: tuple[object, ...]) -> None:
-        self.bad, self.shown = bad, shown
+        self.bad = bad
+        self.shown = shown
         listed = "".join(f"\n  {reject}" for reject in shown)
         more = f"\n  … and {bad - len(shown)} more" if bad > len(shown) else ""
         super().__init__(
             f"{name} has {bad} bad {'row' if bad == 1 else 'rows'}; nothing was published:{listed}{more}\nFix them, "
-            "or skip them with `skip_bad`; `rejects` writes all of them to a file."
+            "or skip them with `skip_bad`; `rejects` writes all of them, with what is in them, to a private file."
         )
 
 

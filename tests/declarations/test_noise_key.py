@@ -22,6 +22,7 @@ from evercount import Budget, Count, Histogram, Ledger, Secret, Stream
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
 from evercount.engine.stream_facts import identify
+from evercount.errors import ParameterError
 from evercount.factorizations import factorization
 from evercount.mechanisms.noise_stream import declaration_fingerprint
 from evercount.privacy import TimeRange
@@ -118,6 +119,12 @@ def test_a_manual_stream_has_no_zone_and_is_the_stream_of_the_library() -> None:
     )
     plain = Stream(Count(), Budget(1, 1e-6), 9, secret=SECRET, replay=True)
     assert key_of(manual.build(secret=SECRET, replay=True)) == key_of(plain)
+
+
+def test_a_declaration_takes_secrets_only() -> None:
+    for table in (PERSONS, {**EVENTS, "columns": None}):
+        with pytest.raises(ParameterError, match="secret must be"):
+            StreamDeclaration.from_dict(table).build(secret="7d" * 32)  # type: ignore[arg-type]
 
 
 ALL_COLUMNS = {"time": "t", "key": "k", "value": "v", "user": "u", "levels": ("a", "b"), "order": "o"}

@@ -150,3 +150,46 @@ def test_every_extra_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = importlib.import_module("check_package").MODULES
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(modules) == set(extras) - {"dev"}
+
+
+BARE = """
+import pickle
+import evercount
+from evercount.errors import MissingExtra
+
+declared = {"every": "1d", "zone": "UTC", "start": "2026-01-01", "epsilon": 1}
+calls = {
+    "release": lambda: evercount.release([], time="t", **declared),
+    "release of a declaration": lambda: evercount.release([], object()),
+    "plan": lambda: evercount.plan(**declared),
+    "plan of a declaration": lambda: evercount.plan(object()),
+    "declare": lambda: evercount.declare(time="t", **declared),
+    "class": lambda: evercount.StreamDeclaration,
+}
+for name, call in calls.items():
+    try:
+        call()
+    except MissingExtra as missing:
+        assert isinstance(missing, ImportError)
+        again = pickle.loads(pickle.dumps(missing))
+        print(name, "|", again.extra, "|", again)
+"""
+
+
+def test_every_public_call_of_the_library_alone_names_its_extra() -> None:
+    owners = packages_distributions()
+    needed = {"evercount", "cffi", "pycparser", "numpy", "scipy", "cryptography", "threadpoolctl"}
+    blocked = {name for name, of in owners.items() if not {*of} & needed and name != "_cffi_backend"}
+    code = BLOCKED.partition("from evercount")[0].format(blocked=blocked) + BARE
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = [line.split(" | ") for line in done.stdout.splitlines()]
+    assert [(name, extra) for name, extra, _ in told] == [
+        ("release", "files"),
+        ("release of a declaration", "files"),
+        ("plan", "cli"),
+        ("plan of a declaration", "cli"),
+        ("declare", "cli"),
+        ("class", "cli"),
+    ]
+    assert all(f"pip install 'evercount[{extra}]'" in text for _, extra, text in told)

@@ -21,21 +21,9 @@ from evercount.cli.serve_command import serve
 from evercount.cli.showcase_commands import bench, example, reproduce
 from evercount.cli.source_commands import consume, spark
 from evercount.cli.store_command import store
-from evercount.errors import EvercountError, MissingExtra, StoreError
+from evercount.errors import EvercountError, StoreError
+from evercount.front_door.missing_parts import missing_extra
 
-EXTRAS = {
-    "cli": ("rich", "pydantic"),
-    "files": ("duckdb", "pyarrow"),
-    "plot": ("matplotlib",),
-    "postgres": ("psycopg",),
-    "service": ("sqlalchemy", "fastapi", "uvicorn"),
-    "spark": ("pyspark",),
-    "frames": ("pandas", "polars"),
-    "consume": ("nats", "confluent_kafka", "prometheus_client"),
-    "audit": ("hypothesis",),
-    "client": ("httpx",),
-}
-"""Which extra installs the packages that a command may lack."""
 COMMANDS: dict[str, Any] = {
     "plan": plan,
     "release": release,
@@ -52,15 +40,6 @@ COMMANDS: dict[str, Any] = {
     "tokens": tokens,
     "audit": audit,
 }
-
-
-def _missing_extra(missing: ModuleNotFoundError) -> MissingExtra:
-    """The answer to a package that is not installed; a module of our own that is missing is a defect."""
-    package = (missing.name or "").partition(".")[0]
-    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
-    if extra is None:
-        raise missing
-    return MissingExtra(f"this command ({missing.name})", extra)
 
 
 @cache
@@ -88,7 +67,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (ModuleNotFoundError, EvercountError) as raised:
-            error = raised if isinstance(raised, EvercountError) else _missing_extra(raised)
+            error = raised if isinstance(raised, EvercountError) else missing_extra("this command", raised)
             said = error.for_operator() if isinstance(error, StoreError) else str(error)
             typer.echo(f"error: {as_options(said)}", err=True)
             raise typer.Exit(error.exit_code) from None

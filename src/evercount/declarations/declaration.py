@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, TypeAdapter
 
+from evercount._validate import check_kind
 from evercount.declarations import fields
 from evercount.declarations.fields import Columns, table
 from evercount.declarations.schedule import MANUAL, Schedule, format_utc, parse_length
@@ -317,7 +318,7 @@ class StreamDeclaration:
             self.budget,
             horizon=self.horizon,
             factorization=self.factorization,
-            secret=None if secret is None else self.noise_secret(secret),
+            secret=self.noise_secret(Secret.generate() if secret is None else secret),
             postprocess=self.stream_postprocess,
             replay=replay,
             part=part,
@@ -339,6 +340,7 @@ class StreamDeclaration:
         that `Stream` knows. What may change while a stream runs does not. Test:
         tests/declarations/test_noise_key.py::test_every_field_is_in_the_key_or_has_a_reason.
         """
+        check_kind("secret", secret, Secret, "Secret.generate()")
         columns = None if self.columns is None else COLUMNS.dump_python(self.columns, mode="json")
         zone = None if self.schedule.manual else self.schedule.zone
         if columns is None and zone is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from html import escape
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, overload
@@ -284,7 +285,7 @@ class ReleaseTable(Exports, Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         columns = self.columns()
-        row = namedtuple("Row", list(columns))  # type: ignore[misc]
+        row = row_class(tuple(columns))
         lists = {name: column.tolist() for name, column in columns.items()}
         if "start" in lists:
             lists["start"] = [self._moment(start) for start in lists["start"]]
@@ -357,6 +358,18 @@ def _in_time(table: ReleaseTable) -> ReleaseTable:
     """A table as charts read it, from the first tick to the last."""
     backwards = len(table.ticks) > 1 and table.ticks[0] > table.ticks[-1]
     return table[::-1] if backwards else table
+
+
+@lru_cache(maxsize=64)
+def row_class(names: tuple[str, ...]) -> Any:
+    """The class of rows with these columns."""
+    made: Any = namedtuple("Row", names)  # type: ignore[misc]
+    made.__reduce__ = lambda row: (_unpickled_row, (names, tuple(row)))  # no module has the class
+    return made
+
+
+def _unpickled_row(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return row_class(names)(*values)
 
 
 def table_of(

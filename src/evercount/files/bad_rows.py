@@ -41,23 +41,25 @@ MAYBE_LATE = "in a tick that an earlier run has released: late, unless that run 
 class Reject:
     """A row that does not count: its line (in Parquet: its row, from 1), the reason and its text.
 
+    The text is raw input, for the operator's eyes: neither `str` nor `repr` shows it.
+
     `exact` is False where empty lines or line ends inside quotes make the number of the line uncertain. `file` is the
     name of its file where there are several.
 
     >>> print(Reject(7, "no time", ",north"))
-    line 7: no time: ',north'
+    line 7: no time
     """
 
     line: int
     reason: str
-    text: str
+    text: str = field(repr=False)
     exact: bool = True
     file: str = ""
     word: str = "line"  # what `line` counts; rows of a data frame from 0
 
     def __str__(self) -> str:
         where = f"{self.file}, " * bool(self.file) + (self.word if self.exact else f"about {self.word}")
-        return f"{where} {self.line}: {self.reason}: {self.text[:120]!r}"
+        return f"{where} {self.line}: {self.reason}"
 
 
 @dataclass

@@ -25,6 +25,7 @@ from evercount.front_door.declare_stream import (
     listed_names,
     with_options,
 )
+from evercount.front_door.missing_parts import missing_extra
 
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
@@ -196,6 +197,7 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
         StoreError: The state or the output cannot be read or written.
         HorizonReached: All ticks of the horizon are released.
         BudgetExceeded: The ledger has no room for the stream.
+        MissingExtra: The extra `files` is not installed.
 
     >>> import pandas as pd
     >>> visits = pd.DataFrame({"when": pd.to_datetime(["2026-03-01 08:15", "2026-03-01 17:40", "2026-03-02 09:05"])})
@@ -205,7 +207,10 @@ def release(data: Any, declaration: StreamDeclaration | None = None, **options: 
     0 2026-03-01 00:00:00+00:00  count
     1 2026-03-02 00:00:00+00:00  count
     """
-    outcome = run(data, declaration, **options)
+    try:
+        outcome = run(data, declaration, **options)
+    except ModuleNotFoundError as missing:
+        raise missing_extra("`release`", missing, "files") from missing
     if not outcome.last and not outcome.job.kept:
         raise InputError(
             f"no tick has ended: the first one ends at {outcome.next_end}. Give an earlier `start`, a shorter `every`, "
@@ -229,12 +234,21 @@ def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declare
 
     Raises:
         ParameterError: An option is missing or not legal, or the query has no views.
+        MissingExtra: The extra `cli` is not installed.
 
     >>> plan(every="1d", zone="UTC", epsilon=1, horizon=365, views=["per-tick", "running"])
     noise           delta  per-tick  running  twice: epsilon
     fresh (chosen)      0      1.36    25.92            2.00
     ...
     """
+    try:
+        return _plan(declaration, options)
+    except ModuleNotFoundError as missing:
+        raise missing_extra("`plan`", missing, "cli") from missing
+
+
+def _plan(declaration: StreamDeclaration | None, options: Declared) -> ViewPlan:
+    """The errors of a stream, with every package that this needs."""
     from evercount.declarations.unit_periods import with_period_ticks
     from evercount.declarations.view_names import noise_views
     from evercount.planning.plan_views import plan_views
