@@ -242,5 +242,49 @@ def test_forks_of_counters_and_clients_are_refused() -> None:
         client.message(0.25)
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_fork_takes_the_stream_over_only_if_its_parent_has_closed_it(closed: bool) -> None:
+    stream = Stream(Count(), BUDGET, 20)
+    blob = stream.snapshot()
+    if closed:
+        stream.close()
+    told = in_a_fork(lambda: Stream.restore(blob).step(1))
+    if closed:
+        assert told == "went through"
+    else:
+        assert told.startswith(f"SnapshotError: process {os.getpid()}, of which this one is a fork"), told
+        assert stream.step(1).tick == 1
+
+
+def test_a_fork_takes_the_stream_over_once_its_parent_has_ended() -> None:
+    """The recovery from a crash: a supervisor that was forked from the process that died."""
+    stream = Stream(Count(), BUDGET, 20)
+    blob = stream.snapshot()
+    reading, writing = os.pipe()
+    ended, end = os.pipe()
+
+    def owner() -> None:
+        own = Stream(Count(), Budget(2.0, 1e-9), 20)
+        mine = own.snapshot()
+        if os.fork():
+            os._exit(0)  # the owner dies without a word
+        os.close(end)
+        os.read(ended, 1)  # until it is reaped
+        with os.fdopen(writing, "w") as pipe:
+            pipe.write(f"tick {Stream.restore(mine).step(1).tick}")
+        os._exit(0)
+
+    child = os.fork()
+    if child == 0:
+        owner()
+    os.close(writing)
+    os.waitpid(child, 0)
+    os.close(ended)
+    os.close(end)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "tick 1"
+    assert Stream.restore(blob).tick == 0
+
+
 def test_a_stream_made_after_the_fork_works_there() -> None:
     assert in_a_fork(lambda: Stream(Count(), BUDGET, 20).step(1)) == "went through"

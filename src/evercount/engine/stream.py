@@ -342,8 +342,8 @@ class Stream(GrowingStream[V_co]):
         """The stream of `snapshot`; what is corrupt, truncated, foreign or of another format is refused.
 
         Restore the newest snapshot only (see there). The restored stream takes the place of any other with this noise
-        that lives in this process: that one releases nothing more, and says so. Other processes are not seen: end the
-        one that had the stream before.
+        that lives in this process: that one releases nothing more, and says so. Other processes are not seen (but for
+        the one that this one was forked from, which must have closed its stream): end the one that had it before.
 
         Args:
             blob: A result of `snapshot`.

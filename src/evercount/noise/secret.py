@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn, Self, SupportsIndex
 import numpy as np
 
 from evercount._validate import check_whole
-from evercount.errors import EvercountError, ParameterError
+from evercount.errors import EvercountError, ParameterError, SnapshotError
 
 _KEY_BYTES = 32
 _DERIVE_PERSON = b"evercount.derive"  # BLAKE2b's "person" field: keeps these keys apart from any other use
@@ -204,6 +204,7 @@ class NoiseOwner:
     **Guarantee.** An owner is not copied and not pickled. After a fork it works in the process that made it and refuses
     in the other. In one process, at most one owner of a cell of a key gives noise: a second one is refused while the
     first lives, and one that is restored from a snapshot takes the place of those that live, which then refuse.
+    In a fork, none is restored while the process that it comes from runs and had a live one when it forked.
     Exceptions: a replay, which is never published, and owners that are not `_exclusive`. Assumption: other processes
     are not seen; the store's lock keeps them out. Tests: tests/engine/test_one_noise_owner.py.
     """
@@ -233,6 +234,13 @@ class NoiseOwner:
                     f"both would have the same noise. Use a fresh secret, close() the other {self._owner_noun}, or "
                     "restore() its snapshot to continue it"
                 )
+            for rival in rivals:
+                if rival._process != self._process and _runs(rival._process):
+                    raise SnapshotError(
+                        f"process {rival._process}, of which this one is a fork, has a live {self._owner_noun} with "
+                        f"this noise, and nobody can stop it from here. close() it there before the fork, or restore "
+                        "the snapshot in a process that was started otherwise, once that one has ended"
+                    )
             for rival in rivals:
                 rival._replaced = True
                 rival.close()
@@ -288,6 +296,17 @@ def _owners_of(name: str, cells: range | None) -> list[NoiseOwner]:
         if owner is not None and _overlap(own, cells):
             found.append(owner)
     return found
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of this number runs. Asked of processes that this one was forked from."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
 
 
 def _overlap(one: range | None, other: range | None) -> bool:
