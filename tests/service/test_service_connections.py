@@ -153,7 +153,7 @@ def statuses(connections: list[socket.socket]) -> list[bytes]:
 
 def test_one_client_does_not_get_every_seat(tmp_path: Path) -> None:
     """A burst gets what one client may have; another client still gets in; a freed seat can be taken again."""
-    with limited(tmp_path, listeners=6, listeners_per_client=3) as (service, client):
+    with limited(tmp_path, listeners=6, listeners_per_client=3, listeners_kept=1) as (service, client):
         burst = [connect(client) for _ in range(25)]
         for connection in burst:
             connection.sendall(LIVE)
@@ -171,13 +171,37 @@ def test_one_client_does_not_get_every_seat(tmp_path: Path) -> None:
 
 
 def test_all_clients_together_have_a_limit_too(tmp_path: Path) -> None:
-    with limited(tmp_path, "127.0.0.1", listeners=5, listeners_per_client=3) as (_, client):
-        burst = [connect(client) for _ in range(20)]
-        for number, connection in enumerate(burst):
-            forwarded = f"X-Forwarded-For: 192.0.2.{number}\r\n\r\n".encode()
-            connection.sendall(LIVE[:-2] + forwarded)
+    with limited(tmp_path, "127.0.0.1", listeners=5, listeners_per_client=3, listeners_kept=0) as (_, client):
+        burst = from_many_addresses(client, 20)
         assert sorted(statuses(burst)) == [b"200"] * 5 + [b"503"] * 15
         for connection in burst:
+            connection.close()
+
+
+def from_many_addresses(client: httpx.Client, number: int) -> list[socket.socket]:
+    """Live connections without a token, each from an address of its own."""
+    made = [connect(client) for _ in range(number)]
+    for place, connection in enumerate(made):
+        connection.sendall(LIVE[:-2] + f"X-Forwarded-For: 192.0.2.{place}\r\n\r\n".encode())
+    return made
+
+
+def test_clients_without_a_token_leave_seats_to_those_with_one(tmp_path: Path) -> None:
+    """The limits that a service has without others: more addresses than seats ask for all that they may have."""
+    kept = Limits().listeners_kept
+    assert kept > 0
+    with limited(tmp_path, "127.0.0.1", listeners=kept + 4) as (service, client):
+        burst = from_many_addresses(client, kept + 8)
+        assert sorted(statuses(burst)) == [b"200"] * 4 + [b"503"] * (kept + 4)
+        with client.stream("GET", "/v1/streams/open/live", headers=HEADERS) as live:
+            assert live.status_code == 200
+            assert service.hub.listeners == 5
+        for connection in burst:
+            connection.close()
+        assert counted(client, "evercount_listeners 0")
+        again = from_many_addresses(client, 4)  # the seats of those that left can be taken again
+        assert statuses(again) == [b"200"] * 4
+        for connection in again:
             connection.close()
 
 

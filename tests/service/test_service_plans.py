@@ -34,7 +34,7 @@ def busy(folder: Path, **limits: int) -> Iterator[tuple[Service, httpx.Client, t
     try:
         with served(service, "127.0.0.1") as client:
             for number in range(PLANNERS):
-                service._plans.submit(f"other {number}", free.wait)
+                service.plans.submit(f"other {number}", free.wait)
             yield service, client, free
     finally:
         free.set()
@@ -50,7 +50,7 @@ def ask(client: httpx.Client, address: str, epsilon: float) -> socket.socket:
 
 def places(service: Service, wanted: int) -> bool:
     """Whether so many places are taken; looks again until they are."""
-    return any(len(service._plans._places) == wanted or threading.Event().wait(0.01) for _ in range(30_000))
+    return any(len(service.plans._places) == wanted or threading.Event().wait(0.01) for _ in range(30_000))
 
 
 def test_declarations_do_not_wait_for_plans(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_clients_that_left_give_their_places_back(tmp_path: Path) -> None:
         for connection in asked:
             connection.close()
         assert places(service, PLANNERS)
-        assert not service._plans._waiting
+        assert not service.plans._waiting
         free.set()
         assert client.get("/v1/plan?horizon=16").status_code == 200
         page = client.get("/metrics", headers=HEADERS).text
@@ -103,7 +103,7 @@ def test_a_service_that_stops_does_not_wait_for_plans(tmp_path: Path) -> None:
         assert answer.startswith(b"HTTP/1.1 503")
         assert re.search(rb"retry-after: 2\r\n", answer)
         asked.close()
-    assert service._plans._closed
+    assert service.plans._closed
     with pytest.raises(RuntimeError):  # the pools of the service are shut down
         service._preparers.submit(free.is_set)
 
@@ -121,7 +121,7 @@ def test_a_process_ends_while_a_plan_is_computed(programs: Programs) -> None:
 def test_a_plan_that_fails_is_the_askers_problem(tmp_path: Path) -> None:
     """The thread goes on with the next one."""
     service = Service(Store(tmp_path / "a.db"), admin=ADMIN)
-    failed = [service._plans.submit("a", lambda: 1 // 0) for _ in range(3)]
+    failed = [service.plans.submit("a", lambda: 1 // 0) for _ in range(3)]
     assert [type(future.exception(60)) for future in failed] == [ZeroDivisionError] * 3
     with served(service) as client:
         assert client.get("/v1/plan?horizon=16").json()["horizon"] == 16

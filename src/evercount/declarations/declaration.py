@@ -23,7 +23,7 @@ from evercount.declarations.unit_periods import period_of, periods_named, with_p
 from evercount.declarations.view_names import QUANTILE, check_views, noise_views
 from evercount.engine.build import PER_TICK, RUNNING, Spec, check_postprocess
 from evercount.engine.build_parameters import choose_revised
-from evercount.engine.noise_choice import check_noise_for, choose_noise, remember_blend
+from evercount.engine.noise_choice import check_noise_for, check_view_count, choose_noise, remember_blend
 from evercount.engine.revisions import MOST_LAGS, Revisions
 from evercount.engine.stream import Stream, TaskStream
 from evercount.engine.user_counting import PeriodOf, UserCaps, check_hands_on
@@ -168,6 +168,8 @@ class StreamDeclaration:
             budget, spec = choose_revised(*declared)
             self._set(budget=budget, factorization=spec.spec, noise_for=(RUNNING,))
             return
+        if not self.noise_for:  # a declaration that is read back has it
+            check_view_count(self.views)
         asked = self.noise_for or noise_views(self.views, self.schedule) or self._default_views
         views = check_noise_for(self.query, asked)
         self._set(noise_for=views, query=self.query.for_views(views))

@@ -9,7 +9,7 @@ bounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -22,9 +22,10 @@ from evercount._validate import AnyArray, FloatArray, IntArray, check_count
 from evercount.bounds import nuclear_lower
 from evercount.engine.build import RUNNING, Names, Spec, choose_engine, full_ticks, make_noise, view_width
 from evercount.engine.error_model import ErrorModel, whole_ticks
-from evercount.errors import ParameterError
+from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations import Factorization, Fresh, Periods
 from evercount.factorizations.base import LARGEST_DENSE_TICKS, tick_grid
+from evercount.factorizations.interruption import check_wanted
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import EndlessBridge, is_pure_name
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, PureFactorization, node_variance
@@ -41,6 +42,8 @@ from evercount.noise.secret import insecure_generator, insecure_secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 
+MOST_VIEWS = 32
+"""Views of one stream: for each the noise is fitted once more, and each makes every fit longer."""
 BEST = "best"
 MARGIN = 1.4
 """How much better Laplace noise must be to be chosen where δ > 0: pure streams over the same events add up in full."""
@@ -61,6 +64,12 @@ def check_noise_for(query: Query, views: Iterable[str]) -> Names:
         if view_width(name) is not None:
             query.publishing.check_views(f"view {name!r}: ")
     return names
+
+
+def check_view_count(views: Collection[str]) -> None:
+    """Refuse more views than a stream may have; what was chosen before is not chosen again."""
+    if len(views) > MOST_VIEWS:
+        raise TooLarge(f"a stream has at most {MOST_VIEWS} views, and {len(views)} are named: name the most important")
 
 
 Choice = tuple[Budget, Factorization]
@@ -102,6 +111,8 @@ def choose_noise(
     >>> budget.delta, engine.name
     (0.0, 'fresh')
     """
+    if name in (None, BEST, "blend"):
+        check_view_count(views)
     if name is not None and name != BEST:
         budget = pure_budget(budget) if isinstance(name, str) and is_pure_name(name) and not budget.pure else budget
         return budget, choose_engine(query, budget, horizon, name, views)
@@ -147,6 +158,7 @@ def candidates(
     widths = [view_width(view) for view in views]
     for own in [budget] if budget.pure else [pure_budget(budget), budget]:
         for name in _names(query, own, horizon, widths):
+            check_wanted()
             if name == "blend" and found:
                 one = own.noise_multiplier() * math.sqrt(in_one_tick(query, own))
                 floor = [one * (1.0 if width else float(nuclear_lower(horizon or REFERENCE_TICKS))) for width in widths]

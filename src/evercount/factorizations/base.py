@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray
 from evercount.errors import HorizonReached, ParameterError, TooLarge
+from evercount.factorizations.interruption import check_wanted
 
 LARGEST_HORIZON = 2**50
 """The longest horizon, and the last tick of a stream without one."""
@@ -196,8 +197,11 @@ class Factorization(ABC):
         Raises:
             ParameterError: A tick lies beyond the horizon.
         """
-        pairs = zip(earlier.tolist(), later.tolist(), strict=True)
-        return np.asarray([self.difference_norm(one, other) for one, other in pairs])
+        norms = []
+        for one, other in zip(earlier.tolist(), later.tolist(), strict=True):
+            check_wanted()
+            norms.append(self.difference_norm(one, other))
+        return np.asarray(norms)
 
     def worst_row(self) -> tuple[int, float]:
         """The tick with the largest row norm, searched on a grid that includes the first and the last tick.

@@ -32,6 +32,7 @@ from evercount.factorizations.blend import (
     weight_shapes,
 )
 from evercount.factorizations.filter_numbers import geometric
+from evercount.factorizations.interruption import check_wanted
 from evercount.factorizations.participation import participation, signed_costs
 from evercount.factorizations.row_weighted import Balanced
 from evercount.factorizations.view_norms import worst_view
@@ -159,6 +160,7 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
         return cost, 2 * R @ to_G
 
     def loss(v: FloatArray, sharpness: float) -> tuple[float, FloatArray]:
+        check_wanted()
         e, c = np.exp(np.reshape(v[d : d + 2 * WEIGHT_SHAPES], (2, WEIGHT_SHAPES)) @ shapes)
         f, g = model.responses(v[:d] + steps)
         parts = v[d + 2 * WEIGHT_SHAPES :]
@@ -316,6 +318,7 @@ class _Model:
             return np.asarray((top + np.log(np.exp(ratios - top[:, None]).sum(axis=1))) / SHARPNESS)
 
         def loss(x: FloatArray) -> tuple[float, FloatArray]:
+            check_wanted()
             values = losses(self.log_stds(x + steps, views))
             return float(values[0]), (values[1:] - values[0]) / DIFFERENCE
 

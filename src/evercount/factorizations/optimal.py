@@ -20,6 +20,7 @@ from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations.base import NORM_ROUNDING_MARGIN, check_known_horizon, counting_matrix
 from evercount.factorizations.blas_threads import blas_threads
 from evercount.factorizations.dense import Matrices
+from evercount.factorizations.interruption import check_wanted
 
 LARGEST_OPTIMAL_HORIZON = 1024  # more ticks are refused: the matrices and the iteration would take too long
 OPTIMALITY_GAP = 1e-5  # the iteration ends when the upper and the lower bound of γ₂ differ by at most this fraction
@@ -115,6 +116,7 @@ def dual_maximiser(T: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     changes: list[FloatArray] = []
     previous_gap = np.inf
     for _ in range(MOST_ITERATIONS):
+        check_wanted()
         p = np.exp(x)
         p /= p.sum()
         values, vectors = _spectrum(p)

@@ -9,6 +9,7 @@ import numpy as np
 from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.base import Factorization, tick_grid
+from evercount.factorizations.interruption import check_wanted
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_choice import EndlessBridge
 from evercount.factorizations.row_weighted import SquareRoot, Weighted
@@ -67,6 +68,7 @@ def _search(factorization: Factorization, width: int | None, last: int | None) -
 
 
 def _exact(factorization: Factorization, width: int | None, ticks: IntArray) -> FloatArray:
+    check_wanted()
     if width is None:
         return factorization.row_norms(ticks)
     return factorization.difference_norms(np.maximum(ticks - width, 0), ticks)

@@ -29,6 +29,7 @@ from evercount.factorizations import (
     tick_grid,
 )
 from evercount.factorizations.base import LARGEST_HORIZON
+from evercount.factorizations.interruption import check_wanted
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, is_pure_name
 from evercount.factorizations.laplace_trees import PureFactorization
 from evercount.planning.plan_views import error_shares, largest
@@ -235,6 +236,7 @@ def plan(
     rows = []
     even = np.unique(np.linspace(1, span, 512).astype(np.int64))
     for label, name, own in _candidates(query, budget, horizon, names, only_values):
+        check_wanted()
         try:
             engine = choose_engine(query, own, horizon, name)
             model, noise = planned_errors(query, own, horizon, engine)

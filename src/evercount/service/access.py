@@ -32,6 +32,7 @@ class Limits:
     rate: float = 1000.0  # requests per second of one client: of a known token, or of an address without one
     burst: float = 2000.0
     listeners: int = 256  # live connections at a time
+    listeners_kept: int = 64  # of these for clients with a token: those without one cannot take the last seats
     listeners_per_client: int = 32  # live connections of one client at a time
     connections: int = 512  # open connections of one address at a time; trusted proxies may have more
     header_seconds: float = 10.0  # how long the head of a request may take to arrive
@@ -39,6 +40,8 @@ class Limits:
     write_seconds: float = 60.0  # how long a client may leave an answer unread
     plans: int = 64  # plans that wait or are computed at a time
     plans_per_client: int = 4  # of one client
+    compute_seconds: float = 120.0  # how long a plan or the noise of a declaration may take, with its wait in line
+    export_seconds: float = 600.0  # how long the file of an export may take
     page: int = 1000  # releases of one answer
     numbers: int = 200_000  # published numbers of one answer
 
@@ -92,6 +95,11 @@ class Access:
         if digest is not None and self._role_of(digest) is not None:
             return f"token {digest.hex()}"
         return f"address {shared_address(str(scope['client'][0]) if scope.get('client') else 'local')}"
+
+    @staticmethod
+    def has_token(client: str) -> bool:
+        """Whether a client, as `client` names it, has a known token."""
+        return client.startswith("token ")
 
     def sender(self, request: Request) -> bytes:
         """What tells the holder of one token from another: idempotency keys of different senders are different."""

@@ -61,16 +61,17 @@ def all_plans(budget: Budget, horizon: int | None, views: tuple[str, ...]) -> di
     return dict(finite((plan_views(budget, horizon, views) if views else plan(budget, horizon)).to_dict()))
 
 
-def _busy(message: str = "the service is stopping", remedy: str = "Send it again when the service is back.") -> Problem:
+def busy(message: str = "the service is stopping", remedy: str = "Send it again when the service is back.") -> Problem:
     return Problem(503, "Busy", message, remedy, retry=RETRY_SECONDS)
 
 
 class PlanQueue:
     """Work waits in the order in which it was asked for. A cancelled future gives its place back at once. The threads
-    are daemons, so that a long computation does not keep a service that stops."""
+    are daemons, so that a long computation does not keep a service that stops. `what` is what clients call the work."""
 
-    def __init__(self, threads: int, most: int, most_per_client: int) -> None:
+    def __init__(self, threads: int, most: int, most_per_client: int, what: str = "plans") -> None:
         self.most, self.most_per_client = most, most_per_client
+        self._what = what
         self._idle = threads  # threads that may be started
         self._lock = threading.Lock()
         self._waiting: OrderedDict[Future[Any], Callable[[], Any]] = OrderedDict()
@@ -82,18 +83,18 @@ class PlanQueue:
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
-                raise _busy()
+                raise busy()
             if list(self._places.values()).count(client) >= self.most_per_client:
-                message = f"{self.most_per_client} plans of this client are being computed or waiting"
+                message = f"{self.most_per_client} {self._what} of this client are being computed or waiting"
                 remedy = "Wait for one of them, or cancel its request."
                 raise Problem(429, "TooManyRequests", message, remedy, retry=RETRY_SECONDS)
             if len(self._places) >= self.most:
-                raise _busy("too many plans are waiting to be computed", "Try again.")
+                raise busy(f"too many {self._what} are waiting to be computed", "Try again.")
             self._waiting[future] = work
             self._places[future] = client
             if self._idle:
                 self._idle -= 1
-                threading.Thread(target=self._run, name="evercount-plan", daemon=True).start()
+                threading.Thread(target=self._run, name=f"evercount-{self._what}", daemon=True).start()
         future.add_done_callback(self._leave)
         return future
 
@@ -104,7 +105,7 @@ class PlanQueue:
             futures = list(self._places)
         for future in futures:
             with suppress(InvalidStateError):
-                future.set_exception(_busy())
+                future.set_exception(busy())
 
     def _leave(self, future: Future[Any]) -> None:
         with self._lock:

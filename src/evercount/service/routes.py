@@ -7,9 +7,10 @@ that read: releases, exports, the live feed and the planner.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from evercount.engine.build import LAST
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.write_table import MEDIA_TYPES, Kind, describe_csv, round_table, write_tables
 from evercount.errors import Problem
+from evercount.factorizations.interruption import check_wanted
 from evercount.privacy import Budget
 from evercount.service import openapi
 from evercount.service.access import NewToken, read_body
@@ -40,6 +42,8 @@ from evercount.service.runtime import Service
 from evercount.service.sse import LiveResponse
 from evercount.store import AnyStream, Reading
 from evercount.store.sealing import add_token, read_tokens, remove_token
+
+log = logging.getLogger("evercount.service")
 
 LARGEST_TICK = 2**53  # ticks travel as JSON numbers; beyond this many readers would round them
 
@@ -130,6 +134,13 @@ def add_administration(app: FastAPI, service: Service) -> None:
 READ_AT_ONCE = 1 << 15  # bytes of a body that is read where it arrives: quicker than waking a thread twice
 
 
+def read_declaration(table: dict[str, Any]) -> StreamDeclaration:
+    """The declaration of a table, with its noise chosen and all that its stream needs computed once."""
+    declaration = StreamDeclaration.from_dict(table)
+    declaration.build()
+    return declaration
+
+
 def add_streams(app: FastAPI, service: Service) -> None:
     @app.get("/v1/streams", tags=["streams"])
     async def list_streams(request: Request) -> Response:
@@ -144,8 +155,9 @@ def add_streams(app: FastAPI, service: Service) -> None:
     async def declare_stream(request: Request) -> Response:
         """Declare a stream (admin). The same declaration again changes nothing; another one is refused."""
         service.access.require(request)
-        declaration = await service.prepare(StreamDeclaration.from_dict, await service.read_json(request))
-        await service.prepare(declaration.build)  # what is heavy is done, and kept ready, outside the writer
+        table = await service.read_json(request)
+        # what is heavy is done, and kept ready, outside the writer
+        declaration = await service.compute(request, service.declarations, read_declaration, table)
         known = declaration.name in service.store.streams
         return Json(await service.write(lambda: service.declare_one(declaration)), status_code=200 if known else 201)
 
@@ -304,7 +316,8 @@ def add_releases(app: FastAPI, service: Service) -> None:
                 describe_export, service.store, live, tables, asked.full_digits, f"releases.csv{url}"
             )
             return Response(json.dumps(said), media_type="application/csvm+json")
-        file = await service.read(write_export, live, tables if asked.full_digits else map(round_table, tables), kind)
+        rounded = tables if asked.full_digits else map(round_table, tables)
+        file = await service.export(request, write_export, live, rounded, kind)
         return ExportResponse(file, live.name if asked.view is None else f"{live.name}.{asked.view}", kind, url)
 
     async def read_asked(request: Request, live: AnyStream, asked: Asked) -> ReleaseTable:
@@ -334,15 +347,15 @@ def add_releases(app: FastAPI, service: Service) -> None:
         def allowed() -> bool:
             return live.declaration.public or service.access.still_allowed(request)
 
-        return LiveResponse(
-            service.hub, service.access.client(request.scope), service.hub.events(name, begin, read, allowed)
-        )
+        client = service.access.client(request.scope)
+        events = service.hub.events(name, begin, read, allowed)
+        return LiveResponse(service.hub, client, service.access.has_token(client), events)
 
     @app.get("/v1/streams/{name}/plan", tags=["releases"])
     async def get_plan(request: Request, name: Name, points: int = Query(100, ge=2, le=500)) -> Response:
         """The stream's own error over its ticks."""
         live = visible(service, request, name)
-        return Json(await service.compute(request, own_plan, live, points))
+        return Json(await service.compute(request, service.plans, own_plan, live, points))
 
     @app.get("/v1/plan", tags=["releases"])
     async def get_free_plan(request: Request, asked: Annotated[PlanAsked, Query()]) -> Response:
@@ -354,7 +367,8 @@ def add_releases(app: FastAPI, service: Service) -> None:
         if any(int(last[1]) > WIDEST for last in map(LAST.fullmatch, asked.view) if last):
             message = f"plans over HTTP are for views of at most {WIDEST} ticks"
             raise Problem(422, "ParameterError", message, "Run `evercount plan --view NAME` for wider ones.")
-        return Json(await service.compute(request, all_plans, budget, asked.horizon, tuple(asked.view)))
+        views = tuple(asked.view)
+        return Json(await service.compute(request, service.plans, all_plans, budget, asked.horizon, views))
 
 
 def write_export(live: AnyStream, tables: Iterable[ReleaseTable], kind: Kind) -> Path:
@@ -362,11 +376,24 @@ def write_export(live: AnyStream, tables: Iterable[ReleaseTable], kind: Kind) ->
     handle, name = tempfile.mkstemp(prefix="evercount-export-")
     try:
         with os.fdopen(handle, "wb") as file:
-            write_tables(kind, file, tables, live.declaration.schedule, {"evercount.guarantee": live.guarantee})
+            wanted = while_wanted(tables)
+            write_tables(kind, file, wanted, live.declaration.schedule, {"evercount.guarantee": live.guarantee})
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        log.error("an export cannot be written to %s: %s", tempfile.gettempdir(), error.strerror)
+        message = "the file cannot be written at the moment"
+        raise Problem(503, "Busy", message, "Try again later, or read /releases page by page.", retry=60) from None
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
     return Path(name)
+
+
+def while_wanted(tables: Iterable[ReleaseTable]) -> Iterator[ReleaseTable]:
+    """The tables, for as long as somebody waits for their file."""
+    for table in tables:
+        check_wanted()
+        yield table
 
 
 def describe_export(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,9 +21,10 @@ from evercount.declarations.view_names import NewMark, offered_views
 from evercount.engine.release_table import Exports
 from evercount.engine.state import enforced_by
 from evercount.errors import ParameterError, Problem, StoreError
+from evercount.factorizations.interruption import interrupted_by
 from evercount.privacy import counted_text
 from evercount.service.access import Access, Buckets, Limits, read_body
-from evercount.service.answers import PlanQueue
+from evercount.service.answers import PlanQueue, busy
 from evercount.service.catch_up import CELLS_PER_PAGE, Clock, ticks_left
 from evercount.service.commit_loop import LogKeeper, Watcher, Writer
 from evercount.service.every_request import Requests
@@ -34,12 +36,13 @@ from evercount.store.open_stream import HISTORY
 from evercount.store.stream_life import mark_ticks
 from evercount.store.writer import WatchedStore
 
+WAITED = ("others' requests have been computed for too long", "Try again.")
 T = TypeVar("T")
 S = TypeVar("S", bound=AnyStream)
 
 log = logging.getLogger("evercount.service")
 
-READERS, PLANNERS, PREPARERS = 8, 2, 4  # threads
+READERS, PLANNERS, DECLARERS, PREPARERS = 8, 2, 2, 4  # threads
 DECLARED = ("description", "tick", "horizon", "late", "wait", "revise_for", "public")  # facts as declared
 BEHIND_SECONDS = 0.5  # a stream with several ticks to close is called catching up once the oldest is this late
 MOST_GAUGES = 100  # cells of a public stream whose released numbers are metrics; wider streams have an API of their own
@@ -60,7 +63,7 @@ class Service:
         self.store = store
         self.clock = clock or Clock()
         self.limits = limits or Limits()
-        self.hub = Hub(self.limits.listeners, self.limits.listeners_per_client)
+        self.hub = Hub(self.limits.listeners, self.limits.listeners_per_client, self.limits.listeners_kept)
         self.requests = Requests()
         self.began = time.monotonic()
         self.access = Access(store, admin)
@@ -74,7 +77,10 @@ class Service:
         # threads of their own: many requests for plans or pages keep nobody from declaring or from sending events
         self._readers = ThreadPoolExecutor(READERS, "evercount-read")
         self._preparers = ThreadPoolExecutor(PREPARERS, "evercount-prepare")
-        self._plans = PlanQueue(PLANNERS, self.limits.plans, self.limits.plans_per_client)
+        most = self.limits.plans, self.limits.plans_per_client
+        self.plans = PlanQueue(PLANNERS, *most)
+        self.declarations = PlanQueue(DECLARERS, *most, what="declarations")
+        self._stopping = False
 
     def declare(self, declarations: list[StreamDeclaration]) -> None:
         for declaration in declarations:
@@ -101,16 +107,20 @@ class Service:
             self._log_keeper.start()
 
     def end_waiting(self) -> None:
-        """End live connections and requests for plans, so that stopping need not wait for them; from any thread."""
+        """End live connections and computations, so that stopping need not wait for them; from any thread."""
+        self._stopping = True
         self.hub.close()
-        self.hub.in_loop(self._plans.close)
+        for computed in (self.plans, self.declarations):
+            self.hub.in_loop(computed.close)
 
     def stop(self) -> None:
         """Finish what was accepted and let the store go."""
+        self._stopping = True
         if self.writer.is_alive():
             self.writer.stop()
         self._log_keeper.stop()
-        self._plans.close()
+        for computed in (self.plans, self.declarations):
+            computed.close()
         for pool in (self._readers, self._preparers):
             pool.shutdown(wait=False, cancel_futures=True)
         self.store.close()
@@ -143,21 +153,51 @@ class Service:
             raise ParameterError("the body must be a JSON object")
         return data
 
-    async def compute(self, request: Request, function: Callable[..., T], *arguments: Any) -> T:
-        """Have a thread compute a plan, after those that others asked for, while the client waits for it."""
-        work: asyncio.Future[T] = asyncio.wrap_future(
-            self._plans.submit(self.access.client(request.scope), partial(function, *arguments))
-        )
+    async def compute(self, request: Request, queue: PlanQueue, function: Callable[..., T], *arguments: Any) -> T:
+        """Have a thread compute something, after what others asked for; see `_while_client_waits`."""
+        submit = partial(queue.submit, self.access.client(request.scope))
+        work = partial(function, *arguments)
+        return await self._while_client_waits(request, submit, work, self.limits.compute_seconds)
+
+    async def export(self, request: Request, function: Callable[..., T], *arguments: Any) -> T:
+        """Have a thread write a file; see `_while_client_waits`."""
+        work = partial(function, *arguments)
+        return await self._while_client_waits(request, self._readers.submit, work, self.limits.export_seconds)
+
+    async def _while_client_waits(
+        self, request: Request, submit: Callable[[Callable[[], T]], Future[T]], work: Callable[[], T], seconds: float
+    ) -> T:
+        """What a thread makes of some work, in at most so many seconds.
+
+        **Guarantee.** The work ends, at its next `check_wanted`, once its client has gone, its time is over, or the
+        service stops. The client's answer, and the end of the process, wait for none of these. Tests:
+        tests/service/test_service_computations.py.
+        """
+        unwanted = threading.Event()
+
+        def check() -> None:
+            if unwanted.is_set() or self._stopping:
+                raise busy()
+
+        def interruptible() -> T:
+            with interrupted_by(check):
+                return work()
+
+        thread = submit(interruptible)
+        made: asyncio.Future[T] = asyncio.wrap_future(thread)
         gone = asyncio.ensure_future(_disconnect(request))
-        both: list[asyncio.Future[Any]] = [work, gone]
+        both: list[asyncio.Future[Any]] = [made, gone]
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if made.done():
+                return await made
+            if gone.done():
                 raise ClientDisconnect
-            return await work
+            raise _too_long(seconds) if thread.running() else busy(*WAITED)
         finally:
+            unwanted.set()
             gone.cancel()
-            work.cancel()  # a plan that nobody waits for any more gives its place to the next
+            made.cancel()  # what nobody waits for any more gives its place to the next
 
     # -- what may be known -------------------------------------------------------------------------------------------
 
@@ -343,6 +383,16 @@ def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
     long = [name for name, value in parameters.items() if hasattr(value, "__len__") and len(value) > CELLS_PER_PAGE]
     kept = {name: value for name, value in parameters.items() if name not in long}
     return {"parameters": kept, "left_out": long} if long else {"parameters": kept}
+
+
+def _too_long(seconds: float) -> Problem:
+    return Problem(
+        422,
+        "TooLarge",
+        f"this takes longer than the {seconds:g} seconds that a request may compute",
+        "Ask for less: fewer views, or a shorter horizon. The command line has no such limit: declare the stream in "
+        "the file of `evercount serve --streams`, or run `evercount plan`.",
+    )
 
 
 async def _disconnect(request: Request) -> None:

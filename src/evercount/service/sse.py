@@ -39,11 +39,14 @@ def by_tick(releases: list[dict[str, Any]]) -> list[tuple[int, str]]:
 class Hub:
     """Who listens to which stream. Lives in the event loop; other threads come in by `publish`."""
 
-    def __init__(self, most: int, most_per_client: int) -> None:
+    def __init__(self, most: int, most_per_client: int, kept: int) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
-        self.most, self.most_per_client = most, most_per_client
+        self.most = most
+        self.most_per_client = most_per_client
+        self.kept = kept  # seats that only clients with a token may take
         self._clients: Counter[str] = Counter()
+        self._anonymous = 0
         self._news: dict[str, asyncio.Event] = {}  # of streams whose listeners wait
 
     @property
@@ -51,15 +54,24 @@ class Hub:
         return self._clients.total()
 
     @contextmanager
-    def seat(self, client: str) -> Iterator[None]:
+    def seat(self, client: str, has_token: bool) -> Iterator[None]:
         """A live connection of a client, counted from here to the end of the block, or Problem 503. There is no await
-        between the check and the count, so that a burst of connections stays within the limit."""
-        if self.closing or self.listeners >= self.most or self._clients[client] >= self.most_per_client:
+        between the check and the count, so that a burst of connections stays within the limit.
+
+        **Guarantee.** However many addresses ask without a token, `kept` seats are left to clients with one. Test:
+        tests/service/test_service_connections.py::test_clients_without_a_token_leave_seats_to_those_with_one.
+        """
+        full = self.listeners >= self.most or self._clients[client] >= self.most_per_client
+        if not has_token:
+            full = full or self._anonymous >= self.most - self.kept
+        if self.closing or full:
             raise Problem(503, "Busy", "there are too many live connections", "Ask for /releases instead.", retry=5)
         self._clients[client] += 1
+        self._anonymous += not has_token
         try:
             yield
         finally:
+            self._anonymous -= not has_token
             self._clients[client] -= 1
             if not self._clients[client]:
                 del self._clients[client]
@@ -108,13 +120,15 @@ class Hub:
 class LiveResponse(StreamingResponse):
     """Server-sent events that hold a seat of the hub while they are sent, and only then."""
 
-    def __init__(self, hub: Hub, client: str, events: AsyncIterator[str]) -> None:
+    def __init__(self, hub: Hub, client: str, has_token: bool, events: AsyncIterator[str]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(events, media_type="text/event-stream", headers=headers)
-        self._hub, self._client = hub, client
+        self._hub = hub
+        self._client = client
+        self._has_token = has_token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._hub.seat(self._client):
+        with self._hub.seat(self._client, self._has_token):
             if scope.get(HEAD_ONLY):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
