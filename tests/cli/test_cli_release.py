@@ -467,7 +467,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"query": "nothing"}, "unknown query"),
     ({"value": "score"}, "--low"),
     ({"low": 1.0}, "--value"),
-    ({"user": "user"}, "how many events of one user are counted"),
+    ({"user": "user"}, "how many events of one person are counted"),
     ({"max_events": 3}, "--user"),
     ({"unit": "user"}, "--user"),
     ({"user": "user", "unit": "event"}, "the column --user is required by"),

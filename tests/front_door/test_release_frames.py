@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[EvercountError]
     "no such file": (lambda: "absent.csv", {}, InputError, "absent.csv cannot be read"),
     "a folder of files": (lambda: os.path.curdir, {}, InputError, "is a directory: name the files in it"),
     "late rows": (lambda: FRAME, {"late": "next"}, ParameterError, "data frames"),
-    "no start": (lambda: FRAME, {"start": None}, ParameterError, "`start` is missing"),
+    "no start": (lambda: FRAME, {"start": None}, ParameterError, "missing: `start`, as in: release"),
     "no epsilon": (lambda: FRAME, {"epsilon": None}, ParameterError, "missing: `epsilon`"),
     "no zone": (lambda: FRAME, {"zone": None}, ParameterError, "add `zone` Europe/Vienna"),
     "a misspelt option": (lambda: FRAME, {"epsilom": 1}, UnknownName, "Did you mean 'epsilon'"),

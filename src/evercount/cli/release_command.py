@@ -19,16 +19,17 @@ from typer import Argument, Option
 
 from evercount.cli.options import choose_stream, progress_bar
 from evercount.engine.write_table import round_table
-from evercount.errors import HorizonReached, ParameterError
+from evercount.errors import HorizonReached, InputError, ParameterError
 from evercount.front_door import release as release_data
-from evercount.front_door.declare_stream import Declared, declare, described_options
-from evercount.front_door.release_data import run
+from evercount.front_door.declare_stream import Declared, declare, described_options, refuse_missing
+from evercount.front_door.release_data import missing_options, run
 
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
     from evercount.declarations.streams_file import FilePlaces
     from evercount.engine.release_table import ReleaseTable
 
+SUFFIXES = (".csv", ".txt", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz", ".zst")  # what events are in
 STREAMS = Path("streams.toml")  # where `evercount release NAME` looks for the stream NAME
 SPELLED = {"views": "view", "notes": "note"}  # options that are spelled otherwise than the parameter
 REPEATED = ("key", "views", "notes")
@@ -107,8 +108,7 @@ def release(
         files = files or list(places.input)
         named = vars(places) | {"out": places.output}
         given |= {name: given[name] or named[name] for name in ("out", "state", "rejects", "plot", "delimiter")}
-    if given["out"] is None and given["db"] is None and not given["check"]:
-        raise ParameterError("`out` is missing: name the release file (.csv, .jsonl or .parquet), or -")
+    _refuse_missing(given, declaration, files)
     piped = given["out"] == "-" and given["db"] is None
     if piped:  # the state is the commit; what is printed can be printed again
         if given["state"] is None or json_output:
@@ -142,6 +142,32 @@ def release(
         typer.echo(as_options(outcome.summary()), err=True)
 
 
+def _refuse_name(name: str, given: list[str]) -> None:
+    """Refuse what is neither a file nor the name of a declared stream, and say what would make it one."""
+    there = (
+        f"{STREAMS} is not read, since the options declare the stream" if STREAMS.is_file() else f"no {STREAMS} here"
+    )
+    remedy = f"omit {', '.join(given)}" if given and STREAMS.is_file() else f"declare it in {STREAMS}"
+    raise InputError(
+        f"{name} cannot be read: there is no such file. If it is the name of a stream, {remedy} ({there}), and name "
+        f"its files: evercount release {name} visits.csv"
+    )
+
+
+EXAMPLE = (
+    "evercount release visits.csv --time when --every 1d --zone UTC --start 2026-01-01 --epsilon 1 --out daily.csv"
+)
+
+
+def _refuse_missing(given: dict[str, Any], declaration: StreamDeclaration | None, files: list[str]) -> None:
+    """Say all at once what a run lacks: files, what it declares, and where it writes."""
+    missing = missing_options(given) if declaration is None else []
+    if given["out"] is None and given["db"] is None and not given["check"]:
+        missing.append("out")
+    example = EXAMPLE if declaration is None else f"evercount release {declaration.name} visits.csv --out daily.csv"
+    refuse_missing(missing, example, [] if files else ["event files"])
+
+
 def _print(table: ReleaseTable, full_digits: bool) -> None:
     typer.echo((table if full_digits else round_table(table)).to_csv(), nl=False)
 
@@ -160,6 +186,8 @@ def resolve_stream(
     if streams is None and named and STREAMS.is_file() and not given:
         streams = STREAMS
     if streams is None:
+        if named and Path(first).suffix.lower() not in SUFFIXES:
+            _refuse_name(first, given)
         return None, None, files
     if stream is None and named:
         stream, files = first, files[1:]

@@ -76,6 +76,7 @@ def _changes(before: dict[str, Any], after: dict[str, Any], names: Iterable[str]
     ]
 
 
+TINY_EPSILON = 0.01  # below this a count of one hundred is lost in the noise, unless delta is large
 WEAK_EPSILON = 10.0  # above this an outcome may be more than 22,000 times as likely with an event as without it
 
 
@@ -94,6 +95,8 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
     []
     >>> [text.partition(":")[0] for text in cautions(declared(12.0, "100ms"))]
     ['epsilon=12 is a weak promise', 'ticks of 100ms are very short']
+    >>> [text.partition(":")[0] for text in cautions(declared(0.0001, "1h"))]
+    ['epsilon=0.0001 is very small']
     """
     sentences = []
     epsilon, schedule = declaration.budget.epsilon, declaration.schedule
@@ -102,6 +105,11 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
         sentences.append(
             f"epsilon={epsilon:g} is a weak promise: an outcome may be {factor} times as likely with an event as "
             "without it. Usual values are 0.1 to 3."
+        )
+    if epsilon < TINY_EPSILON:
+        sentences.append(
+            f"epsilon={epsilon:g} is very small: what is published may be noise and little else. Usual values are 0.1 "
+            "to 3; `evercount plan` prints the errors before anything is spent."
         )
     if not schedule.manual and schedule.length < SECOND:
         a_day = UNITS["d"] // schedule.length

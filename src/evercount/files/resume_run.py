@@ -437,6 +437,12 @@ def _continued(
         if before != now:
             changes.append(f"{name} was {before!r} and is now {now!r}")
     if changes:
+        if declaration.postprocess != known.postprocess:
+            changes.append(
+                "post-processing is chosen in the first run, because what is published stays as it is: give "
+                f"`postprocess` as it was ({', '.join(known.postprocess) or 'none'}), and round or clip the numbers "
+                "where they are read"
+            )
         raise ParameterError(
             "this is not the stream in the state: " + "; ".join(changes) + ". Use the previous "
             f"parameters to continue it{changed_noise(known, declaration)}. A new stream is a successor with a later "

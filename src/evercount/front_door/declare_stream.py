@@ -71,6 +71,18 @@ class Declared(TypedDict, total=False):
     name: str | None
 
 
+NEEDED = ("time", "every", "epsilon")  # what a declaration cannot do without
+
+
+def refuse_missing(names: Sequence[str], example: str, others: Sequence[str] = ()) -> None:
+    """Refuse to go on without these options and other things, all of them at once."""
+    if not names and not others:
+        return
+    listed = ", ".join([*others, *(f"`{name}`" for name in names)])
+    start = ". The start is public: it must not follow from the events" if "start" in names else ""
+    raise ParameterError(f"missing: {listed}, as in: {example}{start}")
+
+
 def with_options(options: Any) -> Callable[[F], F]:
     """Show the options in the signature of a function, for help and completion."""
 
@@ -151,7 +163,7 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
     stream_declaration = declaration_class()
     from evercount.declarations.fields import Columns
     from evercount.privacy import Budget
-    from evercount.queries import build_query
+    from evercount.queries import Query, build_query
 
     given: dict[str, Any] = {name: options.pop(name, None) for name in Declared.__annotations__}  # type: ignore[misc]
     for name in options:
@@ -160,12 +172,7 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         if name in ReleaseOptions.__annotations__:
             raise ParameterError(f"`{name}` belongs to `release`, not to a declaration: release(data, daily, {name}=…)")
         raise UnknownName("option", name, Declared.__annotations__)
-    missing = [f"`{name}`" for name in ("time", "every", "epsilon") if given[name] is None]
-    if missing:
-        raise ParameterError(
-            f"missing: {', '.join(missing)}. A declaration needs a line such as "
-            'time="when", every="1d", zone="UTC", start="2026-01-01", epsilon=1'
-        )
+    refuse_missing([name for name in NEEDED if given[name] is None], 'declare(time="when", every="1d", epsilon=1, …)')
     caps = (given[name] for name in ("unit", "max_events", "max_per_tick", "max_ticks", "period"))
     unit = unit_of(*caps, user=given["user"] is not None)
     if unit["unit"] == "user" and given["user"] is None:
@@ -173,6 +180,8 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
     made = listed_names("postprocess", given["postprocess"], split=True)
     views = listed_names("views", given["views"]) or (("per-tick",) if made and "monotone" not in made else ())
     query = build_query(*_query(given)) if isinstance(given["query"], str | None) else given["query"]
+    if isinstance(query, Query):  # other objects are refused below
+        _check_caps(query, unit)
     horizon, plain = given["horizon"], ("start", "factorization", "late", "wait", "revise_for", "carry_caps")
     return stream_declaration(
         name=given["name"] or "release",
@@ -191,6 +200,18 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         views=views,
         postprocess=made,
         **{name: given[name] for name in plain if given[name] is not None},
+    )
+
+
+def _check_caps(query: Query, unit: Mapping[str, Any]) -> None:
+    """Refuse persons without a cap, where the query needs one, and say which there are."""
+    if unit["unit"] != "user" or query.people is not None or {"max_events", "max_per_tick"} & unit.keys():
+        return
+    raise ParameterError(
+        "persons are protected, so say how many events of one person are counted (more are left out). Choose one: "
+        "`max_per_tick` 1 and `period` 1d (what a person does on one day is protected), `max_per_tick` 1 and "
+        "`max_ticks` 30 (a person counts on 30 days), `max_events` 10 (ten events in all). Or count persons instead of "
+        "events: `query` active-users and `period` 1d. A run with `check` shows what each cap would leave out"
     )
 
 

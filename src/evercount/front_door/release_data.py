@@ -6,9 +6,10 @@ An option of a run is a line of `ReleaseOptions` and a line of the docstring of 
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from os import PathLike
 from pathlib import Path
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from evercount._validate import check_kind
 from evercount.errors import InputError, ParameterError, UnknownName
 from evercount.front_door.declare_stream import (
+    NEEDED,
     Declared,
     Moment,
     check_declaration,
     declare,
     listed_keys,
     listed_names,
+    refuse_missing,
     with_options,
 )
 from evercount.front_door.missing_parts import missing_extra
@@ -132,10 +135,38 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
     return release_file(job, given["progress"])
 
 
+EXAMPLE = 'release(visits, time="when", every="1d", zone="UTC", start="2026-01-01", epsilon=1)'
+
+
+def missing_options(given: Mapping[str, Any]) -> list[str]:
+    """Name what a run lacks that has no declaration, in the order in which one would write it.
+
+    A run that goes on with a stream has its start and its zone; whether a store has the stream, only a run can tell.
+    """
+    missing = [name for name in NEEDED if given.get(name) is None]
+    goes_on = given.get("db") is not None or _has_state(given)
+    if not goes_on:
+        calendar = re.fullmatch(r"[0-9]+[dw]", str(given.get("every")).strip()) is not None
+        missing += ["zone"] if calendar and given.get("zone") is None else []
+        missing += ["start"] if given.get("start") is None else []
+    if missing == ["zone"]:  # the refusal of the schedule says more
+        return []
+    return sorted(missing, key=["time", "every", "zone", "start", "epsilon"].index)
+
+
+def _has_state(given: Mapping[str, Any]) -> bool:
+    """Whether the stream of a run has a state file already."""
+    from evercount.files.run_state import Places
+
+    out, state = (str(one) if isinstance(one, str | PathLike) else None for one in map(given.get, PATHS[:2]))
+    return (out is not None or state is not None) and Places.of(out, state).state.exists()
+
+
 def _declare(options: ReleaseOptions, declared: Declared) -> StreamDeclaration:
     """The declaration; a stream of persons that goes on has the noise of its state, which is not fitted again."""
     from evercount.files.run_state import remember_noise
 
+    refuse_missing(missing_options(options), EXAMPLE)
     out, state = (str(one) if isinstance(one, str | PathLike) else None for one in map(options.get, PATHS[:2]))
     if declared.get("user") is not None and (out or state):
         remember_noise(out, state)
