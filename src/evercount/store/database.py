@@ -101,8 +101,9 @@ def _is_full(error: BaseException, file: Path | None) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return False
-    failed = code & 0xFF == sqlite3.SQLITE_IOERR and file is not None
-    return code == sqlite3.SQLITE_FULL or (failed and shutil.disk_usage(file.parent).free < LEAST_FREE)
+    if code & 0xFF == sqlite3.SQLITE_IOERR and file is not None:
+        return shutil.disk_usage(file.parent).free < LEAST_FREE
+    return bool(code == sqlite3.SQLITE_FULL)
 
 
 class Database:
