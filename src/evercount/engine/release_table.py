@@ -363,9 +363,12 @@ def _in_time(table: ReleaseTable) -> ReleaseTable:
 @lru_cache(maxsize=64)
 def row_class(names: tuple[str, ...]) -> Any:
     """The class of rows with these columns."""
-    made: Any = namedtuple("Row", names)  # type: ignore[misc]
-    made.__reduce__ = lambda row: (_unpickled_row, (names, tuple(row)))  # no module has the class
-    return made
+    columns = namedtuple("Row", names)  # type: ignore[misc]
+    return type("Row", (columns,), {"__slots__": (), "__reduce__": _pickled_row})  # no module has the class
+
+
+def _pickled_row(row: Any) -> tuple[Any, ...]:
+    return _unpickled_row, (row._fields, tuple(row))
 
 
 def _unpickled_row(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:

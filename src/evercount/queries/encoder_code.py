@@ -22,13 +22,10 @@ def digest_of_function(function: Callable[..., Any]) -> str:
     return _digest(_Code().of(function))
 
 
-def digest_of_class(kind: type) -> str | None:
-    """A digest of the code of a class and of its bases outside of this package; None for classes of it."""
-    foreign = [one for one in kind.__mro__ if not _is_own(one)]
-    if not foreign:
-        return None
+def digest_of_class(kind: type) -> str:
+    """A digest of the code of a class and of its bases outside of this package."""
     code = _Code()
-    return _digest([code.of_class(one) for one in foreign])
+    return _digest([code.of_class(one) for one in kind.__mro__ if not _is_own(one)])
 
 
 def _is_own(kind: type) -> bool:
