@@ -168,10 +168,10 @@ def test_a_view_that_is_named_later_changes_no_noise(tmp_path: Path, monkeypatch
         return done.output
 
     began = run("--out", "a.csv", "--end", "2026-01-01T01:00Z", "--view", "running")
-    assert "Published: running totals (std 7." in began
+    assert "Published: running totals (std 5." in began
     header = Path("a.csv").read_text("utf-8")
     more = run("--out", "a.csv", "--end", "2026-01-01T02:00Z", "--view", "per-tick")
-    assert "Published: running totals (std 7." in more
+    assert "Published: running totals (std 5." in more
     run("--out", "a.csv", "--end", "2026-01-01T03:00Z")
     assert Path("a.csv").read_text("utf-8").startswith(header)
     with Path("a.csv").open(encoding="utf-8") as file:  # what an output shows never changes

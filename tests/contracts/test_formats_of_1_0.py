@@ -43,6 +43,7 @@ STREAMS: dict[str, tuple[Query, dict[str, Any], dict[str, Any], list[Any]]] = {
 
 def stream_of(name: str, factorization: Any = None) -> Stream:
     query, budget, rest, _ = STREAMS[name]
+    factorization = "blend" if name == "blend" and factorization is None else factorization
     return Stream(query, Budget(1.0, **budget), secret=SECRET, factorization=factorization, **rest)
 
 

@@ -78,10 +78,10 @@ def test_the_same_declaration_gives_the_same_noise() -> None:
 
 def test_shards_share_the_key_and_count_cells_globally() -> None:
     query = Histogram(100)
-    engine = choose_engine(query, BUDGET, 50, None)
+    engine = choose_engine(query, BUDGET, 50, "balanced")
     whole = make_noise(query, engine, BUDGET, 50, secret=SECRET)
     shards = [ExactStream(engine, whole.sigma, cells, whole.key, first) for first, cells in ((0, 30), (30, 70))]
-    expected = Stream(query, BUDGET, 50, secret=SECRET)._parameters.noise.stream.take(50)
+    expected = Stream(query, BUDGET, 50, "balanced", secret=SECRET)._parameters.noise.stream.take(50)
     assert np.array_equal(np.concatenate([shard.take(50) for shard in shards], axis=1), expected)
 
 

@@ -85,7 +85,7 @@ def test_between_of_averages_and_graphs():
         (Matching(12), edges, (0, 10), 1.0),
     ]
     for query, data, span, expected in cases:
-        stream = smooth_stream(query, Budget(8.0, 1e-6), 10, seed=1)
+        stream = smooth_stream(query, Budget(8.0, 1e-6), 10, "balanced", seed=1)
         releases = stream.run(data)
         sums = np.cumsum(query.encode_run(query.initial_state(), data)[0], axis=0) * query.grid
         rows = published(query, sums[:, np.newaxis] + noise_of(stream, streams, 10))
@@ -161,8 +161,8 @@ def test_plots_are_written(tmp_path):
 
 
 def test_rounding_is_part_of_the_error():
-    exact = Stream(Count(), Budget(50.0, 0.1), 4)
-    loose = smooth_stream(Count(), Budget(50.0, 0.1), 4)
+    exact = Stream(Count(), Budget(50.0, 0.1), 4, "balanced")
+    loose = smooth_stream(Count(), Budget(50.0, 0.1), 4, "balanced")
     assert exact.std([1])[0, 0] ** 2 == pytest.approx(loose.std([1])[0, 0] ** 2 + 1 / 12, rel=1e-6)
 
 

@@ -33,7 +33,7 @@ def test_intervals_of_rounded_counts_hold() -> None:
     """At every ε, and a whole number less would not hold: beyond what the variance of rounding adds."""
     before: dict[float, list[float]] = {level: [] for level in LEVELS}
     for epsilon in np.geomspace(0.02, 9.0, 80):
-        stream = Stream(Count(), Budget(float(epsilon), 1e-6), 1)
+        stream = Stream(Count(), Budget(float(epsilon), 1e-6), 1, "balanced")
         release = stream.step(0)
         noise = stream.sigma * float(stream.factorization.row_norms(np.asarray([1]))[0])
         for level in LEVELS:
@@ -82,7 +82,9 @@ def test_every_output_has_a_coefficient_as_small_as_its_step(name: str) -> None:
 
 def test_totals_become_wider_by_half_a_unit_at_most() -> None:
     """A rollup's root adds up hundreds of cells; its interval gets one step, as that of a leaf does."""
-    stream = Stream(Rollup([(f"a{i}", f"b{j}") for i in range(20) for j in range(20)]), Budget(1.0, 1e-6), 4)
+    stream = Stream(
+        Rollup([(f"a{i}", f"b{j}") for i in range(20) for j in range(20)]), Budget(1.0, 1e-6), 4, "balanced"
+    )
     releases = stream.run_totals(np.zeros((4, stream.query.cells), dtype=np.int64))
     view = releases.last(2)
     for half, std in ((releases._symmetric(0.95), releases.stds), (view._half_widths(0.95), view.std)):
@@ -91,7 +93,7 @@ def test_totals_become_wider_by_half_a_unit_at_most() -> None:
 
 
 def test_a_difference_of_two_streams_has_one_step() -> None:
-    one, other = (Stream(Count(), Budget(1.0, 1e-6), 4).run([5] * 4).last(2) for _ in range(2))
+    one, other = (Stream(Count(), Budget(1.0, 1e-6), 4, "balanced").run([5] * 4).last(2) for _ in range(2))
     low, high = Difference(one, other).interval(0.95)
     apart = (high - low) / 2 - normal_quantile(0.95) * np.hypot(one.std, other.std)
     assert np.allclose(apart, 0.5)

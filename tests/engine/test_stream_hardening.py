@@ -130,7 +130,7 @@ def test_snapshots_that_lack_something_are_refused():
 
 @pytest.mark.parametrize("factor", [0.5, 1 - 1e-11, math.nan])
 def test_a_snapshot_cannot_lower_the_noise(factor: float) -> None:
-    data = unpack(Stream(Count(), BUDGET, 5).snapshot())
+    data = unpack(Stream(Count(), BUDGET, 5, "balanced").snapshot())
     data["noise"]["sigma"] *= factor
     with pytest.raises(SnapshotError, match="std"):
         Stream.restore(pack(data))

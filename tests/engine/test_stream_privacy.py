@@ -100,17 +100,17 @@ def test_published_std_of_periods_and_averages(query, name):
 def test_sigma_is_what_the_theorem_asks(query, S):
     for adjacency in ("add-remove", "replace"):
         budget = Budget(0.7, 1e-8, adjacency=adjacency)
-        stream = Stream(query, budget, 1000)
+        stream = Stream(query, budget, 1000, "balanced")
         expected = math.sqrt(query.squared_sensitivity(adjacency)) * stream.factorization.column_norm
         assert expected * budget.noise_multiplier() <= stream.sigma <= expected * budget.noise_multiplier() * (1 + 1e-6)
     assert query.squared_sensitivity("add-remove") == S
     users = Budget(0.7, 1e-8, unit="user", max_events=5)
-    once = Stream(query, Budget(0.7, 1e-8), 1000).sigma
-    assert Stream(query, users, 1000).sigma == pytest.approx(5 * once, rel=1e-9)
+    once = Stream(query, Budget(0.7, 1e-8), 1000, "balanced").sigma
+    assert Stream(query, users, 1000, "balanced").sigma == pytest.approx(5 * once, rel=1e-9)
 
 
 def test_numeric_delta_is_subtracted_and_small():
-    stream = Stream(Count(), Budget(0.5, 1e-10), 2**16)
+    stream = Stream(Count(), Budget(0.5, 1e-10), 2**16, "balanced")
     assert 0 < stream.numeric_delta <= 2**-60
     factorization, price = stream.factorization, stream.numeric_delta
     scarce = Budget(0.5, 4 * price)  # so that the price is a large part of δ
@@ -121,7 +121,7 @@ def test_numeric_delta_is_subtracted_and_small():
     needed = scarce.reserve(noise.numeric_delta).noise_multiplier() * factorization.column_norm
     assert noise.sigma >= needed > 1.001 * scarce.noise_multiplier() * factorization.column_norm
     with pytest.raises(ParameterError, match="too small for exact arithmetic"):
-        Stream(Count(), Budget(0.5, 1e-35), 2**16)
+        Stream(Count(), Budget(0.5, 1e-35), 2**16, "balanced")
 
 
 def test_queries_without_sensitivity_are_refused():
@@ -130,4 +130,4 @@ def test_queries_without_sensitivity_are_refused():
             return 0.0
 
     with pytest.raises(ParameterError, match="must be positive"):
-        Stream(Careless(), BUDGET, 10)
+        Stream(Careless(), BUDGET, 10, "balanced")

@@ -103,7 +103,7 @@ def test_other_queries_too(query: Any, tick: Any) -> None:
     stream = made(query)
     with pytest.raises(ParameterError, match="capped=True"):
         stream.run([tick])
-    assert stream.run([tick], users=[["u"]]).guarantee == USERS.sentence()
+    assert stream.run([tick], users=[["u"]]).guarantee == stream.budget.sentence()
 
 
 CAPS = [

@@ -96,7 +96,7 @@ def test_a_run_that_begins_later() -> None:
 def test_intervals_of_new_events_hold_with_exact_noise(epsilon: float) -> None:
     """8,000 rollups. At a large ε rounding is a large part of exact noise: intervals hold at least as often."""
     streams, query, budget = 8_000, Rollup([("a", "x"), ("a", "y"), ("b", "x")]), Budget(epsilon, 1e-6)
-    stream, smooth = Stream(query, budget, TICKS), smooth_stream(query, budget, TICKS, seed=1)
+    stream, smooth = (make(query, budget, TICKS, "balanced") for make in (Stream, smooth_stream))
     half, without = (
         one.run_totals(np.zeros((TICKS, query.cells), np.int64)).last(3)._half_widths(0.9) for one in (stream, smooth)
     )
@@ -119,7 +119,8 @@ def test_intervals_of_views_hold_as_often_as_they_say(epsilon: float, delta: flo
     """
     keys, ticks = 8000, 12
     counts = np.random.default_rng(3).integers(0, 4, (ticks, keys))
-    stream = Stream(Histogram(keys), Budget(epsilon, delta), ticks, secret=Secret.from_hex("0b" * 32))
+    name = "balanced" if delta else "bridge"
+    stream = Stream(Histogram(keys), Budget(epsilon, delta), ticks, name, secret=Secret.from_hex("0b" * 32))
     releases = stream.run_totals(counts)
     least, narrow = 1.0, 1.0  # of what intervals without the step, and intervals that are too narrow, would hold
     for view in (releases.running(), releases.per_tick(), releases.last(5), releases.spans("days", [1, 7], [7, 13])):
@@ -169,7 +170,7 @@ def test_refusals() -> None:
 def test_a_difference_of_two_streams_has_the_error_of_both() -> None:
     """8,000 pairs of streams, within 0.01 of 0.95; one stream's std alone would be too small."""
     streams = 8_000
-    pair = [smooth_stream(query, BUDGET, 8, seed=1) for query in (Count(), Histogram(["a", "b"]))]
+    pair = [smooth_stream(query, BUDGET, 8, "balanced", seed=1) for query in (Count(), Histogram(["a", "b"]))]
     one, other = (stream.run_totals(np.zeros((8, stream.query.cells), np.int64)) for stream in pair)
     difference = Difference(one.last(3), other.last(3).only("a"))
     sums = noise_of(pair[0], streams, 8)[..., 0], noise_of(pair[1], 2 * streams, 8)[:, streams:, 0]

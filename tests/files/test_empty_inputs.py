@@ -26,7 +26,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 COLUMNS = ("t", "k", "k2", "v", "u", "o")
-ROW = {"t": "2026-04-01", "k": "a", "k2": "x", "v": 1.5, "u": "p", "o": 7}
+ROW = {"t": "2026-04-01", "k": "a", "k2": "x", "v": 1, "u": "p", "o": 7}
 """A row after the last tick that is released: a source with this row alone has empty ticks."""
 FULL = pd.DataFrame([ROW])
 RUN: dict[str, Any] = {

@@ -340,7 +340,7 @@ def test_a_plan_is_about_the_declared_noise(factorization: str | None, delta: fl
     assert len({(row.name, row.delta) for row in plan}) == len(plan)
     if factorization not in ("best", None):
         assert plan[0].name == factorization
-        assert f"{plan[0].kind} is declared: its std is at most" in plan.reason
+        assert f"{plan[0].kind} is declared: at worst" in plan.reason
         assert "is chosen" not in plan.reason
 
 

@@ -212,7 +212,7 @@ def test_std_is_the_measured_one(epsilon: float) -> None:
     Fractions of narrower noise (ε = 20) would be rounded away, and stds be off by a factor of up to 7: so it has none.
     """
     query = Histogram(20_000)
-    run = Stream(query, Budget(epsilon, 0.0), 40, secret=SECRET)
+    run = Stream(query, Budget(epsilon, 0.0), 40, "bridge", secret=SECRET)
     stated = run.std(np.arange(1, 41))[:, 0]
     assert run.factorization.name == "bridge"
     assert run._parameters.noise.stream.rounded == (epsilon < 4)

@@ -19,7 +19,7 @@ def test_events_have_the_profile_of_the_noise(delta):
     for epsilon in (0.3, 0.7, 0.99):
         theirs = accountant.get_delta(epsilon)
         assert theirs == pytest.approx(exact_privacy_profile(budget, epsilon=epsilon), rel=2e-3)
-    stream = Stream(Count(), Budget(1.0, 1e-6), 24)
+    stream = Stream(Count(), Budget(1.0, 1e-6), 24, "balanced")
     assert dp_event(stream).noise_multiplier == pytest.approx(1 / stream.cost.mu)
     with pytest.raises(ParameterError, match="Budget or a Stream"):
         dp_event("stream")

@@ -90,7 +90,7 @@ def test_every_sentence(unit: str, adjacency: str, enforced: Enforced, kind: str
         f"{changed}, plus 1e-06 (epsilon=1, delta=1e-06, adjacency {adjacency}, unit {UNIT[unit]})."
     )
     assert guarantee_text(budget, enforced).sentence == wanted
-    stream = Stream(query, budget, 8)
+    stream = Stream(query, budget, 8, "balanced")
     if enforced == "caller":
         said = [stream.step(tick, capped=True).guarantee]
     elif enforced == "evercount" and unit == "user":

@@ -217,11 +217,11 @@ def test_user_claims_are_reached(query: DistinctUsers) -> None:
 
 def test_noise_is_calibrated_to_the_unit() -> None:
     query = DistinctUsers(AB, 2)
-    user, event = (Stream(query, Budget(1.0, 1e-6, unit=unit), 16) for unit in ("user", "event"))
-    capped = Stream(query, Budget(1.0, 1e-6, adjacency="replace", unit="user"), 16)
+    user, event = (Stream(query, Budget(1.0, 1e-6, unit=unit), 16, "balanced") for unit in ("user", "event"))
+    capped = Stream(query, Budget(1.0, 1e-6, adjacency="replace", unit="user"), 16, "balanced")
     assert capped.sigma == pytest.approx(user.sigma * np.sqrt(2), rel=1e-9)
     assert event.sigma == pytest.approx(user.sigma, rel=1e-9)  # 2 and 2
-    assert Stream(DistinctUsers(), USERS, 16).sigma == pytest.approx(user.sigma / np.sqrt(2), rel=1e-9)
+    assert Stream(DistinctUsers(), USERS, 16, "balanced").sigma == pytest.approx(user.sigma / np.sqrt(2), rel=1e-9)
     assert plan(USERS, 16, DistinctUsers(), names=("balanced",)).squared_sensitivity == 1
     with pytest.raises(ParameterError, match="any number of events"):
         Stream(DistinctUsers(), Budget(1.0, 1e-6, unit="user", max_events=3), 16)

@@ -157,7 +157,7 @@ def test_confidence_under_laplace_noise() -> None:
 def test_selected_intervals_of_streams_hold_at_once(query: Query, budget: Budget) -> None:
     """4,000 streams: 5 selected numbers in ≥ 95 % less 4 standard errors; intervals of single numbers do not hold."""
     streams, level, k = 4_000, 0.95, 5
-    stream = smooth_stream(query, budget, 4, seed=1)
+    stream = smooth_stream(query, budget, 4, "balanced" if budget.delta else None, seed=1)
     releases = stream.run([[]] * 4)
     noise = published(query, noise_of(stream, streams, 4))[-1] - published(query, np.zeros((1, 1, query.cells)))[-1]
     order = np.argsort(-noise, axis=1, kind="stable")[:, :k]

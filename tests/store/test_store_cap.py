@@ -14,7 +14,9 @@ from evercount.store import Cap, Store, StreamDeclaration, retire_stream, set_ca
 
 
 def declared(name: str, epsilon: float, delta: float = 1e-9, **budget: object) -> StreamDeclaration:
-    table = {"name": name, "query": "count", "budget": {"epsilon": epsilon, "delta": delta, **budget}, "horizon": 16}
+    promise = {"epsilon": epsilon, "delta": delta, **budget}
+    noise = "balanced" if delta else None
+    table = {"name": name, "query": "count", "budget": promise, "horizon": 16, "factorization": noise}
     return StreamDeclaration.from_dict(table)
 
 

@@ -19,6 +19,8 @@ def test_one_stream_is_its_own_total_and_units_are_kept_apart(tmp_path: Path) ->
     ]
     for number, budget in enumerate(budgets):
         table = {"name": f"s{number}", "query": {"name": "count"}, "budget": budget, "horizon": 100}
+        if budget["delta"]:
+            table["factorization"] = "balanced"
         store.declare(StreamDeclaration.from_dict(table), 0.0)
     ledger = store.ledger()
     assert [entry["stream"] for entry in ledger["entries"]] == ["s0", "s1", "s2", "s3"]
@@ -37,6 +39,8 @@ def test_pure_streams_are_accepted_and_add_up(tmp_path: Path) -> None:
     for number, delta in enumerate((0.0, 0.0, 1e-9)):
         budget = {"epsilon": 0.5, "delta": delta}
         table = {"name": f"s{number}", "query": {"name": "count"}, "budget": budget, "horizon": 100}
+        if budget["delta"]:
+            table["factorization"] = "balanced"
         store.declare(StreamDeclaration.from_dict(table), 0.0)
         total = store.ledger()["totals"][0]
         if delta == 0:

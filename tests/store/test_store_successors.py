@@ -29,6 +29,7 @@ def declared(name: str, day: int = 1, **change: Any) -> StreamDeclaration:
         "start": f"1970-01-{day:02d}",
         "horizon": 10,
         "views": ["running"],
+        "factorization": "balanced" if change.get("budget", EVENTS)["delta"] else None,
     }
     return StreamDeclaration.from_dict({**table, **change})
 

@@ -239,13 +239,18 @@ class ErrorModel:
 
     def equal_differences(self, earlier: IntArray, later: IntArray) -> IntArray:
         """`equal_numbers` of the difference at each pair of ticks. In a digit tree it is a sum of as many equal numbers
-        as nodes lie between; elsewhere its numbers have no common bound, and its tails are at most those of one."""
+        as nodes lie between, and a terrace knows its coefficients; elsewhere the numbers of a difference have no common
+        bound, and its tails are at most those of one. A sum since the first tick is what a release has."""
         tree = self.factorization
         if isinstance(tree, DigitTree):
             return np.maximum(tree.apart(earlier, later), 1)[:, np.newaxis]
         if isinstance(tree, Terrace):
             return tree.equal_numbers(earlier, later)[:, np.newaxis]
-        return np.full((len(later), 1), int(self.pure))
+        numbers = np.full((len(later), 1), int(self.pure))
+        whole = (earlier == 0) & (later > 0)
+        if self.pure and whole.any():
+            numbers[whole, 0] = self._laplace(later[whole])[2]
+        return numbers
 
     def _laplace(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """(exact variance, that of continuous noise, equal Laplace numbers with tails as heavy) of one cell."""

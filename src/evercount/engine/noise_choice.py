@@ -9,7 +9,7 @@ bounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -94,6 +94,14 @@ def pure_budget(budget: Budget) -> Budget:
     return replace(budget, delta=0.0, calibration="tight")
 
 
+def kept_budget(budget: Budget, name: Spec | Factorization) -> Budget:
+    """The budget that a stream keeps on this noise: with δ = 0 on Laplace noise."""
+    if budget.pure or isinstance(name, Factorization):
+        return budget
+    named = name.get("name") if isinstance(name, Mapping) else name
+    return pure_budget(budget) if isinstance(named, str) and is_pure_name(named) else budget
+
+
 def choose_noise(
     query: Query, budget: Budget, horizon: int | None, name: Spec | Factorization | None, views: Names
 ) -> Choice:
@@ -114,7 +122,7 @@ def choose_noise(
     if name in (None, BEST, "blend"):
         check_view_count(views)
     if name is not None and name != BEST:
-        budget = pure_budget(budget) if isinstance(name, str) and is_pure_name(name) and not budget.pure else budget
+        budget = kept_budget(budget, name)
         return budget, choose_engine(query, budget, horizon, name, views)
     if name is None and (known := _stored.get()) is not None and known[0] == (query, budget, horizon, views):
         return known[1]
@@ -126,7 +134,8 @@ _stored: ContextVar[tuple[object, Choice] | None] = ContextVar("stored noise", d
 
 def remember_blend(query: Query, budget: Budget, horizon: int | None, views: Names, spec: Spec) -> None:
     """Where the same is asked for again in this context, it gets the stored numbers: fits for persons take seconds."""
-    _stored.set(((query, budget, horizon, views), (budget, choose_engine(query, budget, horizon, spec, views))))
+    kept = kept_budget(budget, spec)
+    _stored.set(((query, budget, horizon, views), (kept, choose_engine(query, kept, horizon, spec, views))))
 
 
 @lru_cache(maxsize=256)

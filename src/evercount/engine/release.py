@@ -41,7 +41,7 @@ class Releases(Exports, Generic[V_co]):
     >>> from evercount import Budget, Count, Stream
     >>> releases = Stream(Count(), Budget(1.0, 1e-6), 24).run([100, 50])
     >>> releases.ticks.tolist(), releases.std.round(1).tolist()
-    ([1, 2], [6.8, 7.3])
+    ([1, 2], [2.7, 3.7])
     """
 
     def __init__(

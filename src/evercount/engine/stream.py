@@ -86,7 +86,7 @@ class Stream(GrowingStream[V_co]):
 
     >>> from evercount import Budget, Count
     >>> Stream(Count(), Budget(epsilon=1.0, delta=1e-6), horizon=24).std([24]).round(3).tolist()
-    [[7.713]]
+    [[5.031]]
     >>> daily = Stream(Count(), Budget(epsilon=1.0, delta=1e-6), views=["per-tick", "last-7"])
     >>> daily.std([24], view="last-7").round(2).tolist()
     [[3.59]]

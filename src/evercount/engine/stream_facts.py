@@ -176,7 +176,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         >>> from evercount import Budget, Count, Stream
         >>> stream = Stream(Count(), Budget(1.0, 1e-6), horizon=24)
         >>> stream.noise_covariance([1, 2, 24]).round(1).tolist()
-        [[46.5, 22.2, 2.8], [22.2, 53.4, 4.9], [2.8, 4.9, 59.5]]
+        [[7.3, 6.6, 0.6], [6.6, 13.3, 1.2], [0.6, 1.2, 25.3]]
         """
         return noise_covariance(self._errors, ticks, view)
 

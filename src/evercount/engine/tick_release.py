@@ -31,7 +31,7 @@ class Release(Generic[V_co]):
     >>> from evercount import Budget, Count, Stream
     >>> release = Stream(Count(), Budget(1.0, 1e-6), 24).step(100)
     >>> release.tick, round(release.std, 1)
-    (1, 6.8)
+    (1, 2.7)
     """
 
     noise: ClassVar[str] = Exports.noise

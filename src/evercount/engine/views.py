@@ -44,7 +44,7 @@ class View(Exports):
     >>> from evercount import Budget, Count, Stream
     >>> view = Stream(Count(), Budget(1.0, 1e-6), 24).run([100, 50, 30]).last(2)
     >>> view.first.tolist(), view.last.tolist(), view.std.round(1).tolist()
-    ([1, 2], [2, 3], [[7.3], [8.4]])
+    ([1, 2], [2, 3], [[3.7], [3.7]])
     """
 
     name: str

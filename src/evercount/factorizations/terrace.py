@@ -123,7 +123,7 @@ class Terrace(PureFactorization):
 
     >>> terrace = Terrace(365, least_squares((122,), (788, 236), 1.0), 1.0)
     >>> [round(terrace.worst_std(width), 2) for width in (1, 7, None)]
-    [1.79, 4.64, 13.36]
+    [1.81, 4.7, 13.27]
     """
 
     name = NAME

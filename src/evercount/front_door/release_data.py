@@ -268,8 +268,8 @@ def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declare
         MissingExtra: The extra `cli` is not installed.
 
     >>> plan(every="1d", zone="UTC", epsilon=1, horizon=365, views=["per-tick", "running"])
-    noise           delta  per-tick  running  twice: epsilon
-    fresh (chosen)      0      1.36    25.92            2.00
+    noise             delta  per-tick  running  twice: epsilon
+    terrace (chosen)      0      1.79    13.41            2.00
     ...
     """
     try:

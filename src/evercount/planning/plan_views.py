@@ -246,10 +246,10 @@ def plan_views(
     >>> from evercount import Budget
     >>> print(plan_views(Budget(1.0, 0.0), 365, ["per-tick", "running"]))
     noise             delta  per-tick  running  twice: epsilon
-    terrace (chosen)      0      1.79    13.44            2.00
+    terrace (chosen)      0      1.79    13.41            2.00
     fresh                 0      1.36    25.92            2.00
     bridge                0      5.93    10.31            2.00
-    terrace (delta=0) is chosen: at worst 1.32 times the best possible for one view; next best: fresh ...
+    terrace (delta=0) is chosen: at worst 1.32 times the best possible for one view; next best: fresh (delta=0), 2.52 times.
     """
     query, horizon = query or Count(), check_horizon(horizon)
     named = dict(views) if isinstance(views, Mapping) else {view: view for view in views}
