@@ -343,7 +343,9 @@ def test_words_for_an_operator(folder: Path) -> None:
         in run("log.csv", *short, "--out", "short.csv", end="2026-01-01T00:00:01").stderr
     )
     beyond = run(
-        "log.csv", *OPTIONS.replace("--epsilon 1", "--epsilon 60").split(), "--out", "beyond.csv", "--view", "running"
+        "log.csv",
+        *OPTIONS.replace("--epsilon 1", "--epsilon 60").split(),
+        *("--out", "beyond.csv", "--view", "running", "--factorization", "balanced"),
     )
     assert beyond.exit_code == 2
     assert "choose a smaller epsilon" in beyond.stderr

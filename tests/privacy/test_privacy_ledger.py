@@ -128,7 +128,7 @@ def test_what_remains_is_the_most() -> None:
     assert pure.budget == Budget(0.7, 0.0)
     with pytest.raises(BudgetExceeded, match=r"What is left: at most epsilon=0\.7 of pure privacy, or Gaussian noise"):
         ledger.spend("too much", Cost(Budget.from_mu(rest.mu * 1.001, 1e-9), 0.0))
-    stream = Stream(Count(), rest.budget, horizon=10, ledger=ledger)
+    stream = Stream(Count(), rest.budget, 10, "balanced", ledger=ledger)
     assert ledger.entries[-1].cost == stream.cost
     last = ledger.remaining()
     assert last is None or last.mu < 1e-3 * rest.mu

@@ -64,7 +64,7 @@ def test_declarations_that_differ_have_different_identities() -> None:
 
 def test_parameters_are_the_arguments_of_the_constructor() -> None:
     query = Multiples(3, shift=1)
-    assert query.identity() == ["multiples", {"of": 3, "shift": 1}]
+    assert query.identity()[:2] == ["multiples", {"of": 3, "shift": 1}]
     assert Multiples(**query.parameters()) == query != Multiples(3)
     with pytest.raises(AttributeError, match="divisor"):
         Hidden(3).identity()

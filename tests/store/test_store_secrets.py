@@ -31,7 +31,7 @@ OTHER_NOISE = [
     {"tick": "30m"},
     {"start": "1970-01-01T01:00:00Z"},
     {"horizon": 65},
-    {"budget": {"epsilon": 1.0, "delta": 1e-8}},
+    {"budget": {"epsilon": 0.9, "delta": 1e-9}},
     {"query": {"name": "histogram", "parameters": {"keys": ["a"]}}},
 ]
 

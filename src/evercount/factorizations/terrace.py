@@ -199,7 +199,7 @@ class Terrace(PureFactorization):
         lengths = np.asarray(self.lengths, np.float64)
         most = np.where(np.isfinite(v), lengths * x / v, 0.0) / rates
         covered = np.minimum((later - earlier)[:, np.newaxis] / lengths, 1.0)
-        return parts @ exact, parts @ plain, (covered * most).max(axis=1)
+        return added_up(parts, exact), added_up(parts, plain), (covered * most).max(axis=1)
 
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """As of all trees, rounding included."""
@@ -215,7 +215,7 @@ class Terrace(PureFactorization):
 
     def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
         variances = np.asarray([float(square(np.asarray(share / SHARES))) for share in self.design.shares])
-        return np.asarray(self._parts(earlier, later) @ self._constants(variances)[0])
+        return added_up(self._parts(earlier, later), self._constants(variances)[0])
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         at = self._check_ticks(ticks)
@@ -229,7 +229,7 @@ class Terrace(PureFactorization):
         """Var of F_later − F_earlier."""
         rates = np.asarray(self.design.shares) / SHARES * self.rate
         _, correction = self._constants(node_variance(rates))
-        return np.asarray(self._parts(earlier, later) @ correction)
+        return added_up(self._parts(earlier, later), correction)
 
     def _rounding(self, earlier: IntArray, later: IntArray, rate: float) -> FloatArray:
         """The variance that rounding F adds to a difference of running sums; of noise of another rate, to scale.
@@ -317,7 +317,15 @@ class Terrace(PureFactorization):
         return left / shares, right[:, :size] * shares[:, np.newaxis]
 
 
-_WAVES = np.arange(1, 13)  # from a tenth of a unit on, the next ones are below 1e-16
+def added_up(parts: FloatArray, constants: FloatArray) -> FloatArray:
+    """The sum over columns of part × constant, the same to the last bit for one row and for many."""
+    total = np.zeros(len(parts))
+    for column, constant in zip(parts.T, constants.tolist(), strict=True):
+        total = total + column * constant
+    return total
+
+
+_WAVES = range(1, 13)  # from a tenth of a unit on, the next ones are below 1e-16
 
 
 def rounding_variance(std: FloatArray) -> FloatArray:
@@ -325,6 +333,8 @@ def rounding_variance(std: FloatArray) -> FloatArray:
 
     Far below one unit that is E|x| − E x², up to e^(−1/(2·std²)).
     """
-    waves = np.exp(-2 * (math.pi * _WAVES * std[..., np.newaxis]) ** 2) / _WAVES**2
-    wide = 1 / 6 - waves.sum(axis=-1) / math.pi**2
+    waves = np.zeros_like(std)
+    for number in _WAVES:
+        waves = waves + np.exp(-2 * (math.pi * number * std) ** 2) / number**2
+    wide = 1 / 6 - waves / math.pi**2
     return np.asarray(np.where(std < 0.1, math.sqrt(2 / math.pi) * std - std**2, wide))

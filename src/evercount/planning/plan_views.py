@@ -249,7 +249,7 @@ def plan_views(
     terrace (chosen)      0      1.79    13.41            2.00
     fresh                 0      1.36    25.92            2.00
     bridge                0      5.93    10.31            2.00
-    terrace (delta=0) is chosen: at worst 1.32 times the best possible for one view; next best: fresh (delta=0), 2.52 times.
+    terrace (delta=0) is chosen: at worst 1.32 times the best possible for one view; next best: ...
     """
     query, horizon = query or Count(), check_horizon(horizon)
     named = dict(views) if isinstance(views, Mapping) else {view: view for view in views}
