@@ -74,8 +74,8 @@ def fit_terrace(horizon: int | None, widths: tuple[int | None, ...], rate: float
     for same_levels in screened.values():
         same_levels.sort(key=lambda one: one[0])
         for _, start, search in same_levels[:REFINED]:
-            shares = whole_shares(search.best_share(rounds=7, start=start)[1])
-            terrace = Terrace(horizon, least_squares(search.blocks, shares, rate), rate)
+            whole = whole_shares(search.best_share(rounds=7, start=start)[1])
+            terrace = Terrace(horizon, least_squares(search.blocks, whole, rate), rate)
             stds = [terrace.worst_std(width, ticks) for width in widths]
             fitted.append((max(std / one for std, one in zip(stds, least, strict=True)), terrace))
     best = min(score for score, _ in fitted)

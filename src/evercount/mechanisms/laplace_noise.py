@@ -312,7 +312,7 @@ class PureStream(NoiseStream):
         self.rounded = tree.bits > 0  # others are discrete from the start: no rounding error adds to the stated std
         self.rate = node_rate(epsilon, l1, grid, tree.levels if isinstance(tree, DigitTree) else 1)
         self.limit = LARGEST_TICKS if tree.horizon is None else tree.horizon
-        self._parameters = [tree.name, tree.horizon, float(epsilon), float(l1), float(grid), self.cells]
+        self._parameters: list[Any] = [tree.name, tree.horizon, float(epsilon), float(l1), float(grid), self.cells]
         self._calibration, self._secret = (epsilon, l1, grid), secret
         self._rows: IntArray = np.empty((0, self.cells), np.int64)
         self._last = np.zeros(self.cells, np.int64)

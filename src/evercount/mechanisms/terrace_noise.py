@@ -145,7 +145,7 @@ class TerraceNoise:
             own = self._numbers(inner, (tick - 1) // lengths[inner] + 1, count, cells) << BITS
             gains = rounded_product(own - sums, weights[inner - 1])
             means = sums + gains
-        return gains[0]
+        return np.asarray(gains[0])
 
     def _numbers(self, level: int, first: int, count: int, cells: range | None = None) -> IntArray:
         """Numbers first … first+count−1 of a level, counted from 1, shape (count, cells)."""
@@ -172,7 +172,8 @@ class TerraceNoise:
         first = self.last_of_block(tick) - self.terrace.lengths[1] + 1
         self._tick, self._sum, self._next = tick, parts["sum"], None
         self._open = OpenBlocks(first, parts["closed"], parts["open"])
-        return self._sum + self._published_correction(self._open, np.asarray([tick - first + 1]))[0]
+        row = self._sum + self._published_correction(self._open, np.asarray([tick - first + 1]))[0]
+        return np.asarray(row)
 
 
 def rounded_quotient(number: IntArray, by: int) -> IntArray:
