@@ -311,3 +311,13 @@ def test_a_second_live_client_of_one_secret_and_plan_is_refused() -> None:
     bits.close()
     assert HierarchyClient(plan, SECRET).message(0.5)
     assert len({LocalClient(PLAN).message(0.5) for _ in range(3)}) == 3  # fresh secrets never clash
+
+
+def test_losses_that_differ_in_a_parameter_share_no_randomness() -> None:
+    """With the same randomness, the difference of two messages would be that of the values."""
+    clients = [LocalClient(PLAN, SECRET, loss=Quantile(q)) for q in (0.5, 0.9)]
+    assert len({client._secret.hex() for client in clients}) == 2
+    messages = {client.message(1.0) for client in clients}
+    assert len(messages) == 2
+    with pytest.raises(ParameterError, match="live"):
+        LocalClient(PLAN, SECRET, loss=Quantile(0.5))

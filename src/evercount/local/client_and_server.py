@@ -56,7 +56,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
         check_kind("loss", loss, Loss | None, "Absolute()")
         self.loss = Absolute() if loss is None else loss
         root = Secret.generate() if secret is None else check_secret(secret)
-        self._secret = root.derive(f"evercount/local/2/{type(self.loss).__name__}/{declared}")
+        self._secret = root.derive(f"evercount/local/2/{named(self.loss)}/{declared}")
         self._own(None if secret is None else self._secret)
         self._sent: tuple[float, Message] | None = None
         self._lock = threading.Lock()
@@ -94,6 +94,18 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
     @abstractmethod
     def _make(self, point: float) -> Message:
         """The private message for a point in [0, 1]."""
+
+
+def named(loss: Loss) -> str:
+    """Name a loss with its numbers: losses that differ in one draw their own randomness from one secret.
+
+    Functions of a loss of one's own have no name that another process would give them: they are not told apart.
+
+    Test: tests/local/test_local_client.py::test_losses_that_differ_in_a_parameter_share_no_randomness.
+    """
+    numbers = {name: value for name, value in vars(loss).items() if isinstance(value, int | float | str)}
+    parameters = ", ".join(f"{name}={numbers[name]!r}" for name in sorted(numbers))
+    return f"{type(loss).__name__}({parameters})" if parameters else type(loss).__name__
 
 
 class LocalClient(OneMessage[bytes]):
