@@ -20,7 +20,7 @@ WORKERS ?= 3
 SLOW_WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
-.PHONY: run example test slow pandas3 lint format bench peers soak docs reference wheel package pictures system lock clean
+.PHONY: run example test slow pandas3 lint format bench peers soak docs reference wheel package deploy-test pictures system lock clean
 
 # what `make run` needs; the tests' tools come on top of it. The package itself is a line in a .pth file.
 $(RUN): requirements-run.lock requirements-flights.lock requirements-uv.lock pyproject.toml
@@ -95,6 +95,9 @@ wheel: $(RUN)  ## dist/evercount-VERSION-py3-none-any.whl, to install elsewhere
 
 package:  ## the wheel in empty environments of every Python here, with each extra (needs uv)
 	$(PYTHON) tools/check_package.py
+
+deploy-test:  ## by hand before a release: the image and the compose file with podman (Debian, as root; minutes, 3 GB)
+	$(PYTHON) tools/deploy_test.py
 
 reference: $(STAMP)  ## docs/reference/*.md from the commands, the routes and the errors
 	$(BIN)/python tools/reference.py

@@ -22,13 +22,17 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from packaging.requirements import Requirement
+from sqlalchemy import create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ProgrammingError
 from typer.testing import CliRunner
 
 from evercount.cli import app
 from evercount.service.runtime import Service
-from evercount.store import Store, StreamDeclaration
+from evercount.store import Store, StreamDeclaration, schema
+from evercount.store.writer import WatchedStore
 from loaded_program import COMMAND, Programs
-from serving import ADMIN, HEADERS, free_port, served
+from serving import ADMIN, BINARIES, HEADERS, Postgres, free_port, served
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -152,7 +156,7 @@ LINTERS: dict[str, tuple[Linter, str, str]] = {
 
 
 def test_every_file_has_a_linter() -> None:
-    others = {"README.md", "compose.yaml", "kubernetes"}  # these two have tests of their own below
+    others = {"README.md", "compose.yaml", "dashboard-role.sql", "kubernetes"}  # the last three have tests below
     assert {path.name for path in DEPLOY.iterdir()} == {*LINTERS, *others}
 
 
@@ -285,6 +289,8 @@ def image_complaints(text: str) -> list[str]:
     extras = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (asked,) = re.findall(r"'\.\[(.*?)\]'", " ".join(by_name["RUN"]))
     found += [f"there is no extra {name}" for name in asked.split(",") if name not in extras]
+    needed = {"service", "postgres", "client"}  # `evercount streams` and `push` are used inside
+    found += [f"it lacks the extra {name}" for name in sorted(needed - set(asked.split(",")))]
     command = json.loads(by_name["ENTRYPOINT"][-1])
     volumes = json.loads(by_name["VOLUME"][-1])
     for option in ("--db", "--head"):
@@ -306,7 +312,8 @@ def image_complaints(text: str) -> list[str]:
         ("--home-dir /data", "--home-dir /home/evercount", "no home"),
         ("3.12-slim", "latest", "base"),
         ("COPY src ./src", "COPY source ./src", "source does not exist"),
-        ("service,files", "server,files", "no extra server"),
+        ("service,client,files", "server,client,files", "no extra server"),
+        ("service,client,files", "service,files", "lacks the extra client"),
         ("/head/counts.head", "/tmp/counts.head", "--head"),
         ("EXPOSE 8000", "EXPOSE 80", "port"),
     ],
@@ -406,15 +413,109 @@ def test_kubernetes_takes_the_manifests() -> None:
         assert ("EVERCOUNT_ADMIN_TOKEN" in secret) is not read_only
 
 
-def test_the_compose_file_names_what_it_declares() -> None:
+def compose_complaints(text: str) -> list[str]:
+    """What is wrong with a compose file for one writer and a dashboard on PostgreSQL."""
+    import yaml
+
+    made = yaml.safe_load(text)
+    services, found = made["services"], []
+    for name, service in services.items():
+        found += [f"{name}: no secret {one}" for one in service.get("secrets", ()) if one not in made["secrets"]]
+        places = {one.partition(":")[0] for one in service.get("volumes", ())}
+        files = {"./streams.toml", "./dashboard-role.sql"}
+        found += [f"{name}: no volume {place}" for place in places - {*made["volumes"], *files}]
+        options = {word for word in service.get("command", ()) if word.startswith("--")}
+        found += [f"{name}: no option {option}" for option in options - options_of_serve()]
+        if "healthcheck" not in service:  # an image that podman built in its own format has none
+            found.append(f"{name}: no health check")
+        for other, how in service.get("depends_on", {}).items():
+            if other not in services or how["condition"] != "service_healthy":
+                found.append(f"{name}: starts before {other} can serve it")
+    if "127.0.0.1" not in services["postgres"]["healthcheck"]["test"]:
+        found.append("postgres: by its socket it answers while it is being made")
+    writers = [name for name, one in services.items() if "--head" in one.get("command", ())]
+    readers = [name for name, one in services.items() if "--read-only" in one.get("command", ())]
+    if (writers, readers) != (["writer"], ["dashboard"]):
+        found.append("not one writer and one dashboard")
+    held = {name: set(services[name]["secrets"]) for name in ("writer", "dashboard")}
+    if held["writer"] & held["dashboard"]:
+        found.append("the dashboard has a secret of the writer")
+    if "postgresql://dashboard@" not in " ".join(services["dashboard"]["command"]):
+        found.append("the dashboard has the role of the writer")
+    return found
+
+
+COMPOSE_SPOILED = {
+    "the dashboard has a secret of the writer": ("secrets: [pgpass-dashboard]", "secrets: [pgpass]"),
+    "the dashboard has the role of the writer": ("postgresql://dashboard@", "postgresql://evercount@"),
+    "dashboard: starts before writer": ("writer: {condition: service_healthy}", "writer: {condition: service_started}"),
+    "postgres: by its socket": ("-h, 127.0.0.1, ", ""),
+    "no health check": ("    healthcheck: *alive\n", ""),
+    "no volume head": ("\n  head: {}", ""),
+    "no secret key": ("  key: {file: ./secrets/key}", "  other: {file: ./secrets/key}"),
+    "no option --heads": ("--head,", "--heads, x, --head,"),
+}
+
+
+def test_the_compose_file_keeps_the_rules() -> None:
+    text = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+    assert compose_complaints(text) == []
+    for complaint, (before, after) in COMPOSE_SPOILED.items():
+        assert before in text, before
+        assert any(complaint in one for one in compose_complaints(text.replace(before, after))), complaint
+
+
+def test_the_page_makes_the_secrets_of_the_compose_file() -> None:
     import yaml
 
     made = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
-    for service in made["services"].values():
-        assert set(service.get("secrets", ())) <= set(made["secrets"])
-        assert set(service.get("depends_on", ())) <= set(made["services"])
-        assert {one.partition(":")[0] for one in service.get("volumes", ())} <= {*made["volumes"], "./streams.toml"}
-        options = {word for word in service.get("command", ()) if word.startswith("--")}
-        assert options <= options_of_serve()
-    writers = [one for one in made["services"].values() if "--head" in one.get("command", ())]
-    assert len(writers) == 1
+    page = (DEPLOY.parent / "docs" / "howto" / "kubernetes.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"> (\S+)$", page, re.MULTILINE)) == set(made["secrets"])
+    assert {one["file"].removeprefix("./secrets/") for one in made["secrets"].values()} == set(made["secrets"])
+
+
+def test_the_role_of_the_dashboard_may_only_read(postgres: Postgres, tmp_path: Path) -> None:
+    """The file of `deploy/` as psql runs it, before the tables are there; then a dashboard in that role."""
+    url = make_url(postgres.fresh())
+    assert url.database is not None
+    password = tmp_path / "dashboard"
+    password.write_text("a 'quoted' password\n")
+    text = (DEPLOY / "dashboard-role.sql").read_text()
+    assert "/run/secrets/dashboard" in text
+    script = tmp_path / "dashboard-role.sql"
+    script.write_text(text.replace("/run/secrets/dashboard", str(password)))
+    psql = [str(BINARIES / "psql"), "-X", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", str(url.port)]
+    subprocess.run([*psql, "-U", "evercount", "-d", url.database, "-f", str(script)], check=True, timeout=300)
+    with contextlib.closing(Store(str(url.render_as_string()), head=tmp_path / "head")) as store:
+        live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
+        store.close_ticks(live, 2, 0.0)
+        place = url.set(username="dashboard", password="a 'quoted' password").render_as_string(hide_password=False)
+        watched = WatchedStore(place, tmp_path / "other-head")
+        try:
+            with served(Service(watched, admin=None)) as client:
+                shown = client.get("/v1/streams/one/releases").json()
+            assert len(shown["releases"]) == 2
+            engine = create_engine(watched.database.url)
+            for table in schema.metadata.tables:
+                for statement in (f"DELETE FROM {table}", f"INSERT INTO {table} DEFAULT VALUES"):
+                    with engine.connect() as connection, pytest.raises(ProgrammingError, match="permission denied"):
+                        connection.exec_driver_sql(statement)
+            with engine.connect() as connection, pytest.raises(ProgrammingError, match="permission denied"):
+                connection.exec_driver_sql("CREATE TABLE mine (n int)")
+            engine.dispose()
+        finally:
+            watched.close()
+
+
+def test_the_deploy_test_says_what_is_missing(tmp_path: Path) -> None:
+    """It runs engines and is run by hand; here only that it says in one sentence what it needs."""
+    script = DEPLOY.parent / "tools" / "deploy_test.py"
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("make deploy-test cannot run here: podman, podman-compose, iptables, crun or runc")
+    assert "apt-get install podman" in line
