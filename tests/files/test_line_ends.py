@@ -56,7 +56,7 @@ def with_ends(rows: list[str], ends: list[bytes]) -> bytes:
 
 def table_of(path: Path, **more: Any) -> str:
     asked = {**DECLARED, "end": "2026-03-03", "now": "2026-03-04", "secret": Secret.from_hex("5e" * 32), **more}
-    return release(path, **asked).to_csv()
+    return str(release(path, **asked).to_csv())
 
 
 @pytest.mark.parametrize("chunk", [10, 11, 13, 1 << 20])
