@@ -31,6 +31,10 @@ KEY = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 RELATIVE = 1e-9  # floats that special functions enter may differ by this much between platforms; whole numbers may not
 
 
+TERRACE = {"name": "terrace", "blocks": [2, 6], "shares": [600, 200, 224], "weights": [12345, 54321]}
+"""Weights are not those of least squares: for others to compute they are as good."""
+
+
 def noise_vectors() -> dict[str, Any]:
     """Normals and discrete Laplace numbers of one secret."""
     secret = Secret.from_hex(KEY)
@@ -49,7 +53,7 @@ def noise_vectors() -> dict[str, Any]:
 
 def release_vectors() -> dict[str, Any]:
     """Small streams of one secret, with what they publish."""
-    cases: list[tuple[Query, Budget, int | None, str | None, list[Any]]] = [
+    cases: list[tuple[Query, Budget, int | None, str | dict[str, Any] | None, list[Any]]] = [
         (Count(), Budget(1.0, 1e-6), 8, "balanced", [3, 0, 1, 4, 1, 5, 9, 2]),
         (Count(), Budget(0.5, 1e-9), None, "unbounded", [3, 0, 1, 4]),
         (Count(), Budget(1.0, 1e-6), 8, "binary-tree", [3, 0, 1, 4, 1, 5, 9, 2]),
@@ -60,6 +64,8 @@ def release_vectors() -> dict[str, Any]:
         (Count(), Budget(1.0, 0.0), 8, "pure-binary", [3, 0, 1, 4, 1, 5, 9, 2]),
         (Count(), Budget(1.0, 0.0), None, "pure-hybrid", [3, 0, 1, 4]),
         (Count(), Budget(1.0, 1e-6), 8, "honaker-full", [3, 0, 1, 4, 1, 5, 9, 2]),
+        (Count(), Budget(1.0, 0.0), 8, TERRACE, [3, 0, 1, 4, 1, 5, 9, 2]),
+        (Histogram(("north", "south")), Budget(0.25, 0.0), None, TERRACE, [["north"], [], ["south", "north"], []]),
     ]
     streams = []
     for query, budget, horizon, name, events in cases:

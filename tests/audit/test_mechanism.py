@@ -26,6 +26,7 @@ from evercount.audit.replay import Claim
 from evercount.cli import app
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
+from evercount.mechanisms.terrace_noise import TerraceNoise
 from evercount.noise.laplace_sampler import ExactLaplace
 from evercount.queries.base import Query
 from laplace_law import exact_epsilon, first_law
@@ -62,6 +63,24 @@ def test_attack_on_pure_noise_comes_within_a_tenth() -> None:
     assert report.possible == pytest.approx(1.0, rel=1e-6)
     assert abs(report.attacked - 1) < 0.1, report.summary()
     assert 0.5 < report.proved <= 1
+
+
+def test_terraces_are_attacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table has them; one keeps its promise, and one with numbers of a third of their scale is caught."""
+    cases = [case for case in all_cases(Count()) if case.factorization == "terrace"]
+    assert [case.adjacency for case in cases] == ["add-remove", "replace"]
+    report = run_case(cases[0], 800, SECRET)
+    assert report.holds, report.summary()
+    assert report.possible == pytest.approx(1.0, rel=1e-6)
+    numbers = TerraceNoise.__init__
+
+    def planted(self: TerraceNoise, *given: Any, **rest: Any) -> None:
+        numbers(self, *given, **rest)
+        self.rates = [3 * rate for rate in self.rates]
+
+    monkeypatch.setattr(TerraceNoise, "__init__", planted)
+    report = run_case(cases[0], 800, SECRET)
+    assert not report.holds, report.summary()
 
 
 @pytest.mark.parametrize("name", soak_but(["balanced"], FACTORIZATIONS))

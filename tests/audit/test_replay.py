@@ -107,8 +107,10 @@ def test_every_factorization_keeps_the_promise(name: str) -> None:
             (Count(), "endless-bridge", None, "add-remove", UNITS[0]),
             (Histogram(3, max_keys_per_event=2), "pure-tree", T, "replace", UNITS[1]),
             (Count(), "pure-window-3", T, "add-remove", UNITS[1]),
+            (Histogram(3, max_keys_per_event=2), "terrace", T, "replace", UNITS[1]),
         ],
         [
+            (Histogram(3, max_keys_per_event=2), "terrace", T, "replace", UNITS[1]),
             (Count(), "pure-tree", T, "add-remove", UNITS[0]),
             (Count(), "pure-binary", T, "replace", UNITS[1]),
             (Count(), "endless-bridge", None, "add-remove", UNITS[0]),

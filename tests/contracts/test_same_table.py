@@ -140,6 +140,13 @@ CASES = {
     "periods, without end": case("count", {}, factorization="periods-3", horizon=None),
     "pure windows": case("count", {}, factorization="pure-window-3", budget={"epsilon": 1.0, "delta": 0}),
     "pure": case("count", {}, budget={"epsilon": 1.0, "delta": 0}),
+    "terrace": case(
+        HISTOGRAM,
+        {"key": "region"},
+        factorization={"name": "terrace", "blocks": [3, 6], "shares": [600, 200, 224], "weights": [30000, 20000]},
+        budget={"epsilon": 1.0, "delta": 0},
+        views=["per-tick", "last-3", "running"],
+    ),
     "honaker-full": case(HISTOGRAM, {"key": "region"}, factorization="honaker-full"),
     "endless": case("count", {}, horizon=None),
     "users": case(HISTOGRAM, {"key": "region", "user": "who"}, budget={**GAUSSIAN, "unit": "user", "max_events": 3}),
@@ -872,6 +879,7 @@ OF_CSV = [
     "quantiles and a median",
     "days of a clock change",
     "half seconds",
+    "terrace",
 ]
 """Each kind of cell, of caps, of clock and of view: after a row has its cell, a file is counted as any other."""
 LIKE_OTHERS = {

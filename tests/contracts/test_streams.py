@@ -29,7 +29,7 @@ CELLS = ("count", "histogram", "discovered-keys")
 
 
 def combinations() -> list[tuple[str, str, bool]]:
-    engines = {False: (*FACTORIZATIONS, "periods-3"), True: (*PURE, *PURE_ENDLESS, "pure-window-3")}
+    engines = {False: (*FACTORIZATIONS, "periods-3"), True: (*PURE, "terrace", *PURE_ENDLESS, "pure-window-3")}
     return [
         (query, engine, pure)
         for query in QUERIES

@@ -25,6 +25,7 @@ CASES: dict[str, tuple[Query, Budget, dict[str, Any], list[Any], list[Any], list
     "histogram": (Histogram(["a", "b"]), GAUSSIAN, {}, ["a", "b"], NEW, ["a", "n3", "n4", "n4"]),
     "other": (Histogram(["a"], unknown="other"), GAUSSIAN, {}, ["a", "n3"], NEW, ["a", "n3", "e"]),
     "weights": (Histogram(["a", "b"], 2, weights={"a": 3}), PURE, {}, [["a", "b"]], NEW, [["a", "n3"], "b"]),
+    "terrace": (Histogram(["a", "b"]), PURE, {"factorization": "terrace"}, ["a"], NEW, ["a", "n3"]),
     "per tick": (Histogram(["a", "b"]), PURE, {"views": ["per-tick"]}, ["a"], NEW, ["a", "n3"]),
     "rollup": (Rollup(PATHS, unknown="other"), GAUSSIAN, {}, [*PATHS, ("q", "q")], BRANCH, [*PATHS, ("b", "n3")]),
     "distinct": (DistinctUsers(["a", "b"], total=True), GAUSSIAN, {}, PEOPLE[:2], NEW, PEOPLE),

@@ -23,24 +23,26 @@ def table(stream: Stream, totals: Any) -> ReleaseTable:
 
 @pytest.mark.parametrize("shards", soak_but([7], [1, 7, 60]))
 @pytest.mark.parametrize(
-    ("budget", "horizon", "postprocess"),
+    ("budget", "horizon", "name", "postprocess"),
     [
-        (GAUSSIAN, 50, ()),
-        (GAUSSIAN, None, ("nonnegative", "integer", "monotone")),
-        (Budget(1.0, 0.0), 50, ("monotone",)),
-        (Budget(1.0, 0.0), None, ()),
+        (GAUSSIAN, 50, None, ()),
+        (GAUSSIAN, None, None, ("nonnegative", "integer", "monotone")),
+        (Budget(1.0, 0.0), 50, None, ("monotone",)),
+        (Budget(1.0, 0.0), None, None, ()),
+        (Budget(1.0, 0.0), 50, "terrace", ()),
     ],
-    ids=["gaussian", "post-processed", "pure", "pure without end"],
+    ids=["gaussian", "post-processed", "pure", "pure without end", "terrace"],
 )
 def test_parts_together_are_the_whole_stream(
-    budget: Budget, horizon: int | None, postprocess: tuple[str, ...], shards: int
+    budget: Budget, horizon: int | None, name: str | None, postprocess: tuple[str, ...], shards: int
 ) -> None:
     """60 cells: some parts are wide enough for limbs, others are not."""
     query = Histogram([f"k{i}" for i in range(60)])
     totals = np.random.default_rng(3).integers(0, 9, (50, 60))
-    whole = table(Stream(query, budget, horizon, secret=SECRET, postprocess=postprocess, replay=True), totals)
+    declared = {"secret": SECRET, "postprocess": postprocess}
+    whole = table(Stream(query, budget, horizon, name, replay=True, **declared), totals)
     parts = [
-        table(Stream(query, budget, horizon, secret=SECRET, postprocess=postprocess, part=part), totals[:, part])
+        table(Stream(query, budget, horizon, name, part=part, **declared), totals[:, part])
         for part in cut_cells(60, shards)
     ]
     assert np.array_equal(np.concatenate([part.numbers for part in parts], axis=2), whole.numbers)

@@ -41,7 +41,7 @@ def test_differences_agree_with_the_matrix():
     assert Stream(Count(), GAUSSIAN, 10**6).noise_covariance([1, 10**6]).shape == (2, 2)
 
 
-PURE = ("bridge", "pure-tree", "pure-binary", "fresh of Laplace", "pure-hybrid", "endless-bridge")
+PURE = ("bridge", "pure-tree", "pure-binary", "fresh of Laplace", "pure-hybrid", "endless-bridge", "terrace")
 
 
 @pytest.mark.parametrize("engine", [*NAMES, *PURE], ids=drawn)

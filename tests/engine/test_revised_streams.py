@@ -19,12 +19,17 @@ KEYS = Histogram(["a", "b"])
 TICKS = [[["a", "b"], ["b"]], [["a"]], [[], ["a", "a"], ["b"]], [["b"]], [[], [], ["a"]]]
 
 
-def revised(budget: Budget = PURE, name: str | None = None, **rest: object) -> Stream:
+LEVELS = {"name": "terrace", "blocks": [2], "shares": [800, 224], "weights": [30000]}
+
+
+def revised(budget: Budget = PURE, name: str | dict[str, object] | None = None, **rest: object) -> Stream:
     return Stream(KEYS, budget, None, name, secret=SECRET, revise_for=2, **rest)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("budget", "name"), [(PURE, None), (GAUSSIAN, "balanced")])
-def test_the_noise_of_a_day_is_that_of_a_stream_of_its_own(budget: Budget, name: str | None) -> None:
+@pytest.mark.parametrize(("budget", "name"), [(PURE, None), (PURE, LEVELS), (GAUSSIAN, "balanced")])
+def test_the_noise_of_a_day_is_that_of_a_stream_of_its_own(
+    budget: Budget, name: str | dict[str, object] | None
+) -> None:
     """Bit for bit; and the days, which differ in their keys alone, differ."""
     stream = revised(budget, name)
     key, engine = stream._parameters.noise.key, stream.factorization
@@ -33,7 +38,7 @@ def test_the_noise_of_a_day_is_that_of_a_stream_of_its_own(budget: Budget, name:
     seen = []
     for day in range(1, 4):
         events = [TICKS[day + lag - 1][lag] if lag < len(TICKS[day + lag - 1]) else [] for lag in range(3)]
-        alone = Stream(KEYS, stream.budget, 3, engine.name, secret=key.derive(f"day {day}")).run(events)
+        alone = Stream(KEYS, stream.budget, 3, engine.spec, secret=key.derive(f"day {day}")).run(events)
         assert np.array_equal(alone.rows, [rows[day + lag - 1, lag] for lag in range(3)])
         seen.append(alone.rows - np.cumsum([[one.count("a"), one.count("b")] for one in events], axis=0))
     assert not any(np.array_equal(one, other) for one, other in pairwise(seen))
@@ -46,8 +51,8 @@ def test_no_two_days_share_their_noise() -> None:
     assert len(days) == 100
 
 
-@pytest.mark.parametrize(("budget", "name"), [(PURE, None), (GAUSSIAN, "balanced")])
-def test_restarts_change_no_number(budget: Budget, name: str | None) -> None:
+@pytest.mark.parametrize(("budget", "name"), [(PURE, None), (PURE, LEVELS), (GAUSSIAN, "balanced")])
+def test_restarts_change_no_number(budget: Budget, name: str | dict[str, object] | None) -> None:
     whole = revised(budget, name, replay=True).run(TICKS)
     stream, rows = revised(budget, name), []
     for events in TICKS:

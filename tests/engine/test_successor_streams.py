@@ -60,6 +60,7 @@ KINDS: list[dict[str, Any]] = [
     {"budget": {"epsilon": 1.0, "delta": 0}},
     {"views": ["per-tick"]},
     {"views": ["per-tick", "last-7", "running"]},
+    {"views": ["per-tick", "last-7", "running"], "budget": {"epsilon": 1.0, "delta": 0}},
     {"factorization": "periods-5"},
     {"budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 3}},
 ]

@@ -127,6 +127,17 @@ def test_fits_keep_to_their_bars(
         assert terrace.worst_std(width) <= bar
 
 
+@pytest.mark.parametrize("terrace", TERRACES, ids=[str(number) for number in range(len(TERRACES))])
+def test_stds_have_the_same_digits_in_every_run(terrace: Terrace) -> None:
+    later = np.arange(1, 51)
+    earlier = np.maximum(later - 7, 0)
+    for first in (np.zeros_like(later), earlier):
+        together = terrace.difference_errors(first, later, 0.7)
+        for tick in range(50):
+            alone = terrace.difference_errors(first[tick : tick + 1], later[tick : tick + 1], 0.7)
+            assert [side[0] for side in alone] == [side[tick] for side in together]
+
+
 def test_no_tick_has_more_than_the_worst() -> None:
     terrace = fit_terrace(700, (1, 7, None), 1.0)
     later = np.arange(1, 701)

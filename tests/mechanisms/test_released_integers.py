@@ -22,20 +22,27 @@ from evercount._validate import AnyArray, FloatArray, IntArray
 from evercount.factorizations import BUILT_IN, Balanced, Dense
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
 from evercount.factorizations.laplace_trees import EndlessTree
+from evercount.factorizations.terrace import Levels
 from evercount.mechanisms import laplace_noise
 from evercount.mechanisms.laplace_noise import EpochNoise, PureStream, TreeNoise
+from evercount.mechanisms.terrace_noise import TerraceNoise
 from evercount.sparse.budget_split import make_counter
 from evercount.sparse.sparse_count import SparseCount
 
 SECRET = Secret.from_hex("44" * 32)
 EPSILON, DELTA, T = 0.1, 1e-6, 24
 MODULI = (2, 3, 4, 64)
-ENDS = ("anytime", "unbounded", *PURE_ENDLESS)
+TERRACES = {
+    "terrace-8": Levels((8,), (800, 224), (40960,)),
+    "terrace-2-8": Levels((2, 8), (600, 200, 224), (24576, 49152)),
+}
+"""Terraces whose corrections are whole multiples of 2^−8: no weight is rounded, so their law is a finite sum."""
+ENDS = ("anytime", "unbounded", "terrace-2-8", *PURE_ENDLESS)
 ENDLESS = (*ENDS, "fresh")
 GAUSSIAN = [*(name for name in BUILT_IN if name != "direct"), "periods-7", "blend", "dense"]
 """`direct` is for queries of values; its noise is that of `fresh`, one number a tick."""
-LAPLACE = [*PURE, "pure-tree-3", *PURE_ENDLESS, "fresh", "pure-window-7"]
-KINDS = [*((name, DELTA) for name in GAUSSIAN), *((name, 0.0) for name in LAPLACE)]
+LAPLACE = [*PURE, "pure-tree-3", *PURE_ENDLESS, "fresh", "pure-window-7", *TERRACES]
+KINDS = [*((name, DELTA) for name in GAUSSIAN), *((name, 0.0) for name in [*LAPLACE, "terrace"])]
 
 
 # -- residues, through the public doors ----------------------------------------------------------------------------
@@ -80,6 +87,8 @@ def neighbours(world: World, epsilon: float = EPSILON, delta: float = 0.0) -> fl
 
 
 def factorization_of(name: str) -> Any:
+    if name in TERRACES:
+        return {"name": "terrace", **TERRACES[name].as_dict()}
     return Dense.of_noise(Balanced(T).dense()[0]) if name == "dense" else name
 
 
@@ -128,7 +137,8 @@ def joined(name: str, delta: float) -> World:
 
     def world(events: int, secret: Secret) -> AnyArray:
         horizon = None if name in ENDS else T + after
-        stream = Stream(Histogram(["first"]), Budget(EPSILON, delta), horizon, name, secret=secret)
+        engine = factorization_of(name)
+        stream = Stream(Histogram(["first"]), Budget(EPSILON, delta), horizon, engine, secret=secret)
         stream.run_totals(np.zeros((after, 1), np.int64))
         stream.add_keys([f"k{number}" for number in range(samples)])
         totals = np.zeros((T, samples + 1), np.int64)
@@ -178,6 +188,8 @@ PARTS = {
     "revised, delta": (revised(DELTA), DELTA),
     "joined bridge": (joined("bridge", 0.0), 0.0),
     "joined endless": (joined("endless-bridge", 0.0), 0.0),
+    "joined terrace": (joined("terrace", 0.0), 0.0),
+    "joined terrace without an end": (joined("terrace-2-8", 0.0), 0.0),
     "joined balanced": (joined("balanced", DELTA), DELTA),
     "joined fresh": (joined("fresh", DELTA), DELTA),
     "discovered": (discovered, DELTA),
@@ -228,6 +240,8 @@ def exact_law(stream: PureStream, tick: int) -> tuple[FloatArray, int]:
     """(probabilities, place of 0) of the noise of one tick as the program rounds it, from the rates that it draws."""
     source, at = stream._source, tick
     law, zero = np.ones(1), 0
+    if isinstance(source, TerraceNoise):
+        return terrace_law(source, tick)
     if isinstance(source, EpochNoise):
         tree = source.tree
         assert isinstance(tree, EndlessTree)
@@ -247,6 +261,27 @@ def exact_law(stream: PureStream, tick: int) -> tuple[FloatArray, int]:
     least = int(min(one.min() for one in rounded))
     each = [np.bincount(one - least, law, 2 + int(rounded[1].max()) - least) for one in rounded]
     return (each[0] + each[1]) / 2, -least
+
+
+FRACTION = 8
+"""Binary digits of the corrections of TERRACES."""
+
+
+def terrace_law(source: TerraceNoise, tick: int) -> tuple[FloatArray, int]:
+    """As `exact_law`: the sum of its numbers, then its fraction is rounded up with the chance that it says."""
+    terrace, law, zero = source.terrace, np.ones(1), 0
+    left, right, _ = terrace.node_matrices(tick)
+    level_of = np.searchsorted(terrace.lengths, right.sum(axis=1))
+    for node in np.flatnonzero(left[-1]):
+        weight = abs(float(left[-1, node])) * 2**FRACTION
+        assert weight == int(weight)
+        law, zero = _plus(law, zero, source.rates[level_of[node]], int(weight))
+    places = np.arange(len(law)) - zero
+    low, up = places >> FRACTION, places % 2**FRACTION / 2**FRACTION
+    least = int(low.min())
+    length = int(low.max()) - least + 2
+    rounded = np.bincount(low - least, law * (1 - up), length) + np.bincount(low + 1 - least, law * up, length)
+    return rounded, -least
 
 
 def _total_rate(source: EpochNoise, epoch: int) -> float:
@@ -294,7 +329,8 @@ def worst_ratio(law: FloatArray) -> float:
 
 def law_of(name: str, epsilon: float, tick: int) -> tuple[FloatArray, int]:
     horizon = None if name in ENDS or name.startswith("pure-window") else T
-    stream = Stream(Histogram(2), Budget(epsilon, 0.0), horizon, name, secret=SECRET, replay=True)
+    engine = factorization_of(name)
+    stream = Stream(Histogram(2), Budget(epsilon, 0.0), horizon, engine, secret=SECRET, replay=True)
     noise = stream._parameters.noise.stream
     assert isinstance(noise, PureStream)
     return exact_law(noise, tick)
@@ -338,7 +374,7 @@ def test_the_exact_law_sees_halves_to_even(monkeypatch: pytest.MonkeyPatch) -> N
         assert wrong[zero % 2 :: 2].sum() > 0.7
 
 
-@pytest.mark.parametrize("name", ["bridge", "endless-bridge", "pure-tree", "pure-hybrid", "fresh"])
+@pytest.mark.parametrize("name", ["bridge", "endless-bridge", "pure-tree", "pure-hybrid", "fresh", *TERRACES])
 def test_the_program_follows_the_exact_law(name: str) -> None:
     """50,000 cells as samples: χ² of the released integers against the law, p-value above 1e-6 at every tick."""
     samples = 50_000
@@ -350,3 +386,29 @@ def test_the_program_follows_the_exact_law(name: str) -> None:
         seen, expected = np.append(counts[common], counts[~common].sum()), np.append(law[common], law[~common].sum())
         expected *= samples
         assert chi2.sf(((seen - expected) ** 2 / expected).sum(), len(seen) - 1) > 1e-6
+
+
+@pytest.mark.parametrize("name", TERRACES)
+def test_stated_stds_of_terraces_are_those_of_the_exact_law(name: str) -> None:
+    """Discrete numbers are exact in them; what rounding adds is stated from above, by at most a twelfth of a unit."""
+    horizon = None if name in ENDS else T
+    for epsilon in (0.3, 1.0, 4.0):
+        stream = Stream(Histogram(2), Budget(epsilon, 0.0), horizon, factorization_of(name), secret=SECRET, replay=True)
+        for tick in TICKS:
+            law, zero = law_of(name, epsilon, tick)
+            places = np.arange(len(law)) - zero
+            exact, stated = law @ places**2, float(stream.std([tick])[0, 0]) ** 2
+            assert law @ places == pytest.approx(0.0, abs=1e-6)
+            assert exact * (1 - 1e-6) <= stated <= exact * 1.01 + 1 / 12
+
+
+def test_the_exact_law_sees_a_terrace_that_rounds_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: noise is rounded to even numbers as a whole. Its parity then shows that of the data."""
+    law, _ = law_of("terrace-8", 0.3, 4)
+    assert worst_ratio(law) <= 0.3
+    wrong = np.zeros(len(law) + 3)
+    np.add.at(wrong, 2 * np.rint(np.arange(len(law)) / 2).astype(int), law)
+    assert worst_ratio(wrong + 1e-8) > 1.0
+    rounds = TerraceNoise.rows
+    monkeypatch.setattr(TerraceNoise, "rows", lambda self, *at: 2 * np.rint(rounds(self, *at) / 2).astype(np.int64))
+    assert neighbours(plain("terrace-8", 0.0)) > 2 * LIMIT

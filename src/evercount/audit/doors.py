@@ -38,6 +38,7 @@ from evercount.errors import ParameterError
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_choice import EndlessBridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree
+from evercount.factorizations.terrace import Terrace
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.mechanisms.laplace_noise import node_rate
@@ -179,7 +180,9 @@ def stream_claim(stream: Stream, ticks: int) -> Claim:
     l1 = protected_l1(query, budget, stream.horizon)
     if isinstance(factorization, DigitTree):
         return Claim(budget, left, cost=node_rate(budget.epsilon, l1, query.grid, factorization.levels) / query.grid)
-    if isinstance(factorization, HybridTree | Bridge | EndlessBridge):  # L is in units of each node's share of ε
+    if isinstance(
+        factorization, HybridTree | Bridge | EndlessBridge | Terrace
+    ):  # L is in units of each node's share of ε
         return Claim(budget, left, cost=budget.epsilon / l1)
     raise ParameterError(f"the audit does not know how {factorization.name!r} shares ε among its nodes")
 

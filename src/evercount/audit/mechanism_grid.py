@@ -14,6 +14,7 @@ from evercount.audit.replay import Pair, compare
 from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
+from evercount.factorizations.terrace import NAME as TERRACE
 from evercount.noise import Secret
 from evercount.plotting import new_axes, save
 from evercount.privacy import Adjacency, Budget
@@ -56,7 +57,7 @@ class Case:
 def all_cases(query: Query) -> Iterator[Case]:
     """Every combination that a stream offers; a query that takes no factorization by name has its own."""
     for adjacency in get_args(Adjacency):
-        for pure, names in ((False, FACTORIZATIONS), (True, (*PURE, *PURE_ENDLESS))):
+        for pure, names in ((False, FACTORIZATIONS), (True, (*PURE, TERRACE, *PURE_ENDLESS))):
             named = [Case(query, name, adjacency, pure) for name in names]
             offered = [case for case in named if case.offered]
             own = Case(query, None, adjacency, pure)

@@ -269,7 +269,7 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
     if isinstance(name, str) and (wide := _WINDOW.fullmatch(name)):
         return window_tree(int(wide[1]), horizon)
     if name not in known and not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise UnknownName("factorization for delta=0", name, known)
+        raise UnknownName("factorization for delta=0", name, (*known, "terrace"))
     if horizon is None:
         raise ParameterError(f"{name!r} needs a known horizon; without one use 'endless-bridge' (or give a horizon)")
     return _tree(name, check_pure_horizon(horizon))
