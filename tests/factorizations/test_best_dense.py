@@ -152,12 +152,23 @@ def test_the_distance_is_printed():
     options = "plan -e 1 -d 1e-6 -t 16 --optimal --view per-tick --view running"
     done = CliRunner().invoke(app, options.split())
     assert done.exit_code == 0, done.output
-    away = {line.split()[0]: float(line.split()[-1][:-1]) for line in done.output.splitlines() if line.endswith("%")}
-    assert 0 <= away["best"] < 1 < away["blend"] < 8 < away["balanced"]
+    rows = [line.split() for line in done.output.splitlines() if line.endswith("%")]
+    gaussian, anyhow = ({row[0]: float(row[at][:-1]) for row in rows} for at in (-2, -1))
+    assert 0 <= gaussian["best"] < 1 < gaussian["blend"] < 8 < gaussian["balanced"]
+    assert 0 < anyhow["terrace"] < anyhow["best"] < anyhow["blend"]
+    lines = [line.split() for line in done.output.splitlines()]
+    least = {line[2]: line[-2:] for line in lines if line[:2] == ["least", "of"]}
+    assert least["Gaussian"][0] == "4.22"
+    assert least["any"][0] == "1.36"
     done = CliRunner().invoke(app, [*options.split(), "--max-per-tick", "1", "--max-ticks", "2"])
     assert done.exit_code == 0, done.output
     assert "(chosen)" in done.output
-    for wrong in ("plan -e 1 -d 0 -t 9 --optimal --view running", "plan -e 1 -d 1e-6 -t 9 --optimal"):
+    assert "least of any noise" in done.output, "that of units in one tick"
+    done = CliRunner().invoke(app, options.replace("1e-6", "0").split())
+    assert done.exit_code == 0, done.output
+    assert "above any noise" in done.output
+    assert "Gaussian" not in done.output
+    for wrong in ("plan -e 1 -d 0 --optimal --view running", "plan -e 1 -d 1e-6 -t 9 --optimal"):
         assert CliRunner().invoke(app, wrong.split()).exit_code == 2
 
 

@@ -43,7 +43,9 @@ def plan(
     ticks: int | None = Option(None, help="Without a horizon: compare over this many ticks."),
     count: list[int] | None = Option(None, help="discovered-keys: chance that this count is public. Repeatable."),
     view: list[str] | None = Option(None, help="One column: running, per-tick, last-7, per-day, … Repeatable."),
-    optimal: bool = Option(False, "--optimal", help="With --view: distance to the best factorization (≤ 1024 ticks)."),
+    optimal: bool = Option(
+        False, "--optimal", help="With --view: distance to the least error of any noise (≤ 1024 ticks)."
+    ),
     from_files: list[str] | None = Option(
         None,
         "--from",

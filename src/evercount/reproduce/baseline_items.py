@@ -14,7 +14,7 @@ from evercount.engine.stream import Stream
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_choice import PURE_ENDLESS, EndlessBridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
-from evercount.planning.plan_views import distances
+from evercount.planning.plan_views import any_noise, distances
 from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.queries import Count
@@ -241,6 +241,7 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
         gaussian = next(each for each in found if each.delta and each.name not in parameters["registered"])
         chosen = next(each for each in found if each.chosen)
         own = [each for each in found if each.name in parameters["registered"]]
+        anyhow = any_noise(Budget(1.0, 0.0, **UNITS[unit]), T, views)
         rows.append(
             {
                 "unit": unit,
@@ -250,6 +251,7 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
                 "least alone": _listed(one * least for least in best.alone),
                 "above the least, %": round(100 * gaussian.above, 1),
                 "best matrices found, %": round(100 * best.gap, 1),
+                "least alone, any noise, delta=0": _listed(() if anyhow is None else anyhow.alone),
                 "default": f"{chosen.name}, delta={chosen.delta:g}",
                 "its worst std": _listed(chosen.stds),
                 "default above the least, %": round(100 * chosen.above, 1),
