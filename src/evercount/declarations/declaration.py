@@ -21,7 +21,7 @@ from evercount.declarations.fields import Columns, table
 from evercount.declarations.schedule import MANUAL, Schedule, format_utc, parse_length
 from evercount.declarations.unit_periods import period_of, periods_named, with_period_ticks
 from evercount.declarations.view_names import QUANTILE, check_views, noise_views
-from evercount.engine.build import PER_TICK, RUNNING, Spec, check_postprocess
+from evercount.engine.build import DECAYED, PER_TICK, RUNNING, Spec, check_postprocess
 from evercount.engine.build_parameters import choose_revised
 from evercount.engine.noise_choice import check_noise_for, check_view_count, choose_noise, remember_blend
 from evercount.engine.revisions import MOST_LAGS, Revisions
@@ -172,6 +172,11 @@ class StreamDeclaration:
             check_view_count(self.views)
         asked = self.noise_for or noise_views(self.views, self.schedule) or self._default_views
         views = check_noise_for(self.query, asked)
+        if any(DECAYED.fullmatch(view) for view in views):
+            raise ParameterError(
+                "decayed sums are views of streams in Python (Stream(views=...), Releases.weighted): declare per-tick "
+                "and running, and compute them from what is published"
+            )
         self._set(noise_for=views, query=self.query.for_views(views))
         check_views(self.views, self.query, self.schedule, self.stream_postprocess)
         budget = with_period_ticks(self.budget, self.schedule)

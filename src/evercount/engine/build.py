@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -42,6 +42,42 @@ from evercount.queries.sensitivities import bounded, protected_l1
 RUNNING, PER_TICK = "running", "per-tick"
 Names = tuple[str, ...]  # names of views, or of steps of post-processing
 LAST = re.compile(r"last-([1-9][0-9]{0,8})")
+
+
+@dataclass(frozen=True)
+class Decayed:
+    """A sum of all ticks so far, in which a tick counts `factor` times what the next one does."""
+
+    factor: float
+
+    @property
+    def alike(self) -> int:
+        """The ticks of the sum of equal weights that noise is fitted to in its place."""
+        return max(1, round(1 / (1 - self.factor)))
+
+
+DECAYED = re.compile(r"decayed-(0\.[0-9]{1,6})")
+Weighting = int | Decayed | None
+
+
+def view_weighting(name: str) -> Weighting:
+    """As `view_width`; or how a decayed sum falls.
+
+    >>> view_weighting("decayed-0.9"), view_weighting("last-7")
+    (Decayed(factor=0.9), 7)
+    """
+    match = DECAYED.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
+        return view_width(name)
+    if float(match[1]) == 0:
+        raise ParameterError(f"{name!r} counts the last tick alone: write 'per-tick'")
+    return Decayed(float(match[1]))
+
+
+def fitted_width(name: str) -> int | None:
+    """The ticks that noise for this view is fitted to."""
+    weighting = view_weighting(name)
+    return weighting.alike if isinstance(weighting, Decayed) else weighting
 
 
 def view_width(name: str) -> int | None:
@@ -125,7 +161,7 @@ def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views:
         if name.get("name") != "blend":
             raise ParameterError("a fitted factorization is stored as {name = 'blend', poles = [...], zeros = [...]}")
         return make_blend(horizon, BlendFilter.from_dict({key: name[key] for key in name if key != "name"}))
-    widths, span = tuple(view_width(view) or RUNNING for view in views), budget.touched(horizon).span
+    widths, span = tuple(fitted_width(view) or RUNNING for view in views), budget.touched(horizon).span
     return make_blend(horizon, _fitted(widths, horizon or FITTED_TICKS, full_ticks(query, budget, horizon), span))
 
 
@@ -140,7 +176,7 @@ def _terrace(query: Query, budget: Budget, horizon: int | None, name: Spec, view
     if not isinstance(name, str):
         numbers = {key: value for key, value in name.items() if key != "name"}
         return Terrace(horizon, Levels.from_dict(numbers), rate)
-    widths = tuple(view_width(view) for view in views)
+    widths = tuple(fitted_width(view) for view in views)
     return fit_terrace(horizon, widths, rate, query.cells)
 
 

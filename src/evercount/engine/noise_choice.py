@@ -1,34 +1,42 @@
-"""Which noise a stream gets, and the law of that noise.
+"""Which noise a stream gets, and paths of it.
 
 The candidate with the least error for the views that a stream publishes is taken. A view is a sum over ticks:
 `running` (all so far), `per-tick` (the last one) or `last-7` (the last seven). The choice is made from public numbers
-only: query, budget, horizon and views. The law is the exact covariance, and simulated paths: for researchers, and for
-bounds.
+only: query, budget, horizon and views. Simulated paths are for researchers, and for bounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from evercount._validate import AnyArray, FloatArray, IntArray, check_count
+from evercount._validate import FloatArray, check_count
 from evercount.bounds import nuclear_lower
-from evercount.engine.build import RUNNING, Names, Spec, choose_engine, full_ticks, make_noise, view_width
+from evercount.engine.build import (
+    RUNNING,
+    Decayed,
+    Names,
+    Spec,
+    choose_engine,
+    fitted_width,
+    full_ticks,
+    make_noise,
+    view_weighting,
+)
 from evercount.engine.error_model import ErrorModel, whole_ticks
+from evercount.engine.weighted_errors import check_decays, check_weighted, decayed_std, weighted_suspects
 from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations import Factorization, Fresh, Periods
-from evercount.factorizations.base import LARGEST_DENSE_TICKS, tick_grid
+from evercount.factorizations.base import tick_grid
 from evercount.factorizations.interruption import check_wanted
-from evercount.factorizations.laplace_bridge import UNITS, Bridge
-from evercount.factorizations.laplace_choice import EndlessBridge, is_pure_name
-from evercount.factorizations.laplace_trees import DigitTree, HybridTree, PureFactorization, node_variance
+from evercount.factorizations.laplace_choice import is_pure_name
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree, PureFactorization
 from evercount.factorizations.terrace import NAME as TERRACE
 from evercount.factorizations.terrace import Terrace
 from evercount.factorizations.view_norms import worst_view
@@ -61,8 +69,11 @@ def check_noise_for(query: Query, views: Iterable[str]) -> Names:
         raise ParameterError(f'views is a list of names such as ["per-tick", "last-7", "running"], got {views!r:.80}')
     names = tuple(dict.fromkeys(views)) or (RUNNING,)
     for name in names:
-        if view_width(name) is not None:
+        weighting = view_weighting(name)
+        if weighting is not None:
             query.publishing.check_views(f"view {name!r}: ")
+        if isinstance(weighting, Decayed):
+            check_weighted(query)
     return names
 
 
@@ -119,6 +130,7 @@ def choose_noise(
     >>> budget.delta, engine.name
     (0.0, 'fresh')
     """
+    check_decays(views, horizon)
     if name in (None, BEST, "blend"):
         check_view_count(views)
     if name is not None and name != BEST:
@@ -164,7 +176,7 @@ def candidates(
     """
     found: list[Candidate] = []
     full_ticks(query, budget, horizon)  # a period that is no number of ticks is refused before anything is tried
-    widths = [view_width(view) for view in views]
+    widths = [fitted_width(view) for view in views]
     for own in [budget] if budget.pure else [pure_budget(budget), budget]:
         for name in _names(query, own, horizon, widths):
             check_wanted()
@@ -178,7 +190,7 @@ def candidates(
             # a query may lack what a kind of noise needs: an l1 sensitivity, cells without names
             with suppress(ParameterError):
                 engine = choose_engine(query, own, horizon, name, views)
-                found.append(Candidate(own, engine, view_stds(query, own, horizon, engine, widths)))
+                found.append(Candidate(own, engine, view_stds(query, own, horizon, engine, views)))
     return tuple(one for one in found if not (isinstance(one.engine, _TREES) and _beaten(one, found)))
 
 
@@ -244,15 +256,15 @@ def planned_errors(
 
 
 def view_stds(
-    query: Query, budget: Budget, horizon: int | None, engine: Factorization, widths: list[int | None]
+    query: Query, budget: Budget, horizon: int | None, engine: Factorization, views: Sequence[str]
 ) -> tuple[float, ...]:
     """The worst std of each view with exact noise; of averages over time, whose first ticks would decide, the root
     mean square over the ticks."""
     model, _ = planned_errors(query, budget, horizon, engine)
     last = horizon or REFERENCE_TICKS
     if query.publishing.weights is not None:
-        return (mean_std(model, last),) * len(widths)
-    return tuple(worst_std(model, width, last) for width in widths)
+        return (mean_std(model, last),) * len(views)
+    return tuple(worst_of_view(model, view, last) for view in views)
 
 
 def mean_std(model: ErrorModel, last: int) -> float:
@@ -261,6 +273,14 @@ def mean_std(model: ErrorModel, last: int) -> float:
     squares = (model.std(ticks) ** 2).max(axis=1)
     spans = np.diff(ticks, append=last + 1)
     return math.sqrt(float(squares @ spans) / last)
+
+
+def worst_of_view(model: ErrorModel, view: str, last: int) -> float:
+    """The largest std of a view by its name; of a decayed sum over many ticks, that of a sample of them."""
+    weighting = view_weighting(view)
+    if not isinstance(weighting, Decayed):
+        return worst_std(model, weighting, last)
+    return float(decayed_std(model, weighting, weighted_suspects(model.factorization, last)).max())
 
 
 def worst_std(model: ErrorModel, width: int | None, last: int) -> float:
@@ -292,100 +312,6 @@ def worst_tick(model: ErrorModel, last: int) -> int:
 
 
 MOST_AVERAGED = 4096
-
-MOST_PER_TICK = 64
-"""For ticks that are more than this many apart on average, differences are quicker than the whole matrix."""
-
-
-def noise_covariance(model: ErrorModel, ticks: Any, view: str) -> FloatArray:
-    published, width = model.query.publishing, view_width(view)
-    at = whole_ticks(ticks, model.factorization.horizon)
-    if published.own_ticks:
-        return np.diag(model.cell_errors(at)[0][:, 0] ** 2)
-    if width is None:
-        weights = published.sum_weights(at)
-        return np.asarray(_of_sums(model, at) * np.multiply.outer(weights, weights))
-    published.check_views("", width)
-    both, now = _of_sums(model, np.concatenate([at, np.maximum(at - width, 0)])), slice(len(at))
-    before = slice(len(at), None)
-    return np.asarray(both[now, now] - both[now, before] - both[before, now] + both[before, before])
-
-
-def _of_sums(model: ErrorModel, ticks: IntArray) -> FloatArray:
-    """The covariance of one cell's running sums; tick 0 is before the first, where there is no noise."""
-    engine = model.factorization
-    places, where = np.unique(ticks, return_inverse=True)
-    last = int(places.max(initial=0))
-    if isinstance(engine, Terrace):
-        rate = model.full_rate
-        covariance = _from_differences(
-            lambda tick, from_: engine.difference_errors(from_, np.full_like(from_, tick), rate)[0], places
-        )
-        covariance *= model.query.grid**2
-    elif isinstance(engine, PureFactorization) and not isinstance(engine, DigitTree):
-        coefficients, shares = _discrete_nodes(engine, places)
-        variances = model.query.grid**2 * node_variance(model.full_rate * shares)
-        covariance = (coefficients * variances) @ coefficients.T
-    elif model.pure or last <= min(LARGEST_DENSE_TICKS, MOST_PER_TICK * len(places)):
-        left = engine.dense(last)[0]
-        rows = np.vstack([np.zeros(left.shape[1]), left])[places]
-        covariance = model.sigma**2 * rows @ rows.T
-    else:
-        covariance = _from_differences(
-            lambda tick, from_: engine.difference_norms(from_, np.full_like(from_, tick)) ** 2, places
-        )
-        covariance *= model.sigma**2
-    if model.rounded:
-        shared = _from_differences(
-            lambda tick, from_: engine.rounding_variance(from_, np.full_like(from_, tick)), places
-        )
-        covariance += model.query.grid**2 * shared
-    return np.asarray(covariance[np.ix_(where, where)])
-
-
-def _discrete_nodes(engine: PureFactorization, places: IntArray) -> tuple[FloatArray, FloatArray]:
-    """(coefficients at each tick, share of ε) of the nodes of a bridge or a hybrid tree, whose L is in units of shares.
-    R does not have the shares of all of them: a bridge reads nodes of ticks to come."""
-    at = places[places > 0]
-    if isinstance(engine, HybridTree):
-        left = engine.dense(int(at.max(initial=1)))[0][at - 1]
-        left = left[:, left.any(axis=0)]
-        shares = 1 / np.abs(left).max(axis=0)  # coefficients are 1 and −1
-        parts = [(left * shares, shares)]
-    elif isinstance(engine, Bridge):
-        parts = [_bridge_nodes(engine, at)]
-    else:
-        assert isinstance(engine, EndlessBridge)
-        parts, epochs = [], engine.epochs(at)
-        for epoch in range(int(epochs.max(initial=0)) + 1):
-            inside, total = epochs == epoch, float(engine.total_parts[epoch])
-            own, shares = _bridge_nodes(engine.tree(epoch), at[inside] - int(engine.ends[epoch]))
-            coefficients = np.zeros((len(at), own.shape[1]))
-            coefficients[inside] = own
-            coefficients[epochs > epoch, 0] = 1.0  # the first node of a bridge is the total
-            shares[0] = total
-            parts.append((coefficients, shares))
-    coefficients = np.hstack([part for part, _ in parts])
-    missing = np.zeros((len(places) - len(at), coefficients.shape[1]))  # tick 0, which comes first
-    return np.vstack([missing, coefficients]), np.concatenate([shares for _, shares in parts])
-
-
-def _bridge_nodes(bridge: Bridge, at: IntArray) -> tuple[FloatArray, FloatArray]:
-    """The nodes of some ticks, node 0 first, also where no tick reads it."""
-    _, weights, shares = bridge.matrix(np.append(at, 1))
-    return weights[:-1] / float(1 << bridge.bits), shares / UNITS
-
-
-def _from_differences(square: Callable[[int, IntArray], AnyArray], places: IntArray) -> FloatArray:
-    """The covariance at rising ticks, from the variance of the difference of each to earlier ones (0: no noise)."""
-    variance, apart = np.zeros(len(places)), np.zeros((len(places), len(places)))
-    for number, tick in enumerate(places.tolist()):
-        if tick:
-            squares = square(tick, np.append(places[:number], 0))
-            apart[number, :number], variance[number] = squares[:-1], squares[-1]
-    covariance = (variance[:, np.newaxis] + variance - apart - apart.T) / 2
-    np.fill_diagonal(covariance, variance)
-    return np.asarray(covariance)
 
 
 def simulated_noise(model: ErrorModel, paths: int, seed: int | None) -> NoiseStream:

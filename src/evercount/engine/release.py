@@ -365,6 +365,31 @@ class Releases(Exports, Generic[V_co]):
             raise ParameterError(f'spans need whole numbers, as in spans("weeks", [1, 8], [8, 15]), got {first!r:.80}')
         return take_views.spans(self, name, begin - 1, end - 1)
 
+    def weighted(self, weights: str | npt.ArrayLike, name: str | None = None) -> View:
+        """Weighted sums of the ticks up to each tick, with the exact std of each number.
+
+        Args:
+            weights: "decayed-0.9": each tick counts 0.9 times what the next one does. Or a lower triangular matrix with
+                a row and a column for each tick: row t says how much the ticks 1 … t count at tick t.
+            name: What the view is called.
+
+        Returns:
+            The view, with a row for each tick.
+
+        Raises:
+            ParameterError: The weights are not finite or not lower triangular, the releases do not begin with the first
+                tick or were post-processed, or the query is not a sum over ticks.
+            TooLarge: There are more than 2048 ticks.
+
+        >>> from evercount import Budget, Count, Stream
+        >>> releases = Stream(Count(), Budget(1.0, 0.0), 24, "fresh").run([100, 50, 30])
+        >>> releases.weighted("decayed-0.9").std.round(2).tolist()
+        [[1.36], [1.83], [2.13]]
+        """
+        from evercount.engine.weighted_views import weighted_view  # it needs the views of this module
+
+        return weighted_view(self, weights, name)
+
     # -- export -------------------------------------------------------------------------------------------------
 
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:

@@ -9,15 +9,18 @@ from html import escape
 from typing import Any, ClassVar, Generic
 
 import numpy as np
+import numpy.typing as npt
 
 from evercount._validate import FloatArray, check_kind
 from evercount.engine.build import RUNNING, view_width
 from evercount.engine.error_model import ErrorModel
-from evercount.engine.noise_choice import noise_covariance, noise_paths
+from evercount.engine.noise_choice import noise_paths
+from evercount.engine.noise_covariance import noise_covariance
 from evercount.engine.release import Releases
 from evercount.engine.release_table import Exports
 from evercount.engine.state import Rows, StreamParameters, StreamState, enforced_by, guarantee_sentence
 from evercount.engine.take_views import discovery_ticks, evidence_at
+from evercount.engine.weighted_errors import std_of_weights
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner, Secret, random_bytes
@@ -140,12 +143,13 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def _errors(self) -> ErrorModel:
         return self._parameters.errors
 
-    def std(self, ticks: Any, view: str = RUNNING) -> FloatArray:
+    def std(self, ticks: Any, view: str | npt.ArrayLike = RUNNING) -> FloatArray:
         """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1).
 
         Args:
             ticks: The ticks, up to the horizon.
-            view: "running", "per-tick" or "last-7": what is published at each tick, of the ticks up to it.
+            view: "running", "per-tick" or "last-7": what is published at each tick, of the ticks up to it. Also a
+                weighted sum of them (`Releases.weighted`): "decayed-0.9", or a lower triangular matrix.
 
         Returns:
             The stds; one column where those of all outputs are equal.
@@ -153,7 +157,12 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         Raises:
             ParameterError: The query has no such view.
         """
-        return self._parameters.errors.std(ticks, view_width(view))
+        errors = self._parameters.errors
+        weighted = std_of_weights(errors, view, ticks)
+        if weighted is not None:
+            return weighted
+        assert isinstance(view, str)
+        return errors.std(ticks, view_width(view))
 
     def noise_covariance(self, ticks: Any, view: str = RUNNING) -> FloatArray:
         """Exact covariance of the noise of one cell's published numbers at some ticks, before post-processing.

@@ -270,7 +270,7 @@ def plan_views(
     found = candidates(query, budget, horizon, names, margin=math.inf)
     declared = factorization is not None and factorization != BEST
     if declared:
-        stds = view_stds(query, kept, horizon, engine, [view_width(name) for name in names])
+        stds = view_stds(query, kept, horizon, engine, names)
         others = tuple(one for one in found if not is_chosen(one))
         found = (Candidate(kept, engine, stds), *others)
     least = least_alone(query, budget, horizon, names, found)
@@ -430,7 +430,7 @@ def distances(
     chosen = choose_noise(query, budget, horizon, None, names)
     found = []
     engines = [choose_engine(query, budget, horizon, name, names) for name in own]
-    registered = [Candidate(budget, each, view_stds(query, budget, horizon, each, list(widths))) for each in engines]
+    registered = [Candidate(budget, each, view_stds(query, budget, horizon, each, names)) for each in engines]
     for each in (*candidates(query, budget, horizon, names, margin=math.inf), *registered):
         above_any = math.nan if anyhow is None else anyhow.above(each.stds)
         above = above_any
