@@ -20,7 +20,8 @@ WORKERS ?= 3
 SLOW_WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
-.PHONY: run example test slow pandas3 lint format bench peers soak docs reference wheel package deploy-test pictures system lock clean
+.PHONY: run example test slow pandas3 lint format bench peers soak reproduce-full docs reference wheel package deploy-test \
+  pictures system lock clean
 
 # what `make run` needs; the tests' tools come on top of it. The package itself is a line in a .pth file.
 $(RUN): requirements-run.lock requirements-flights.lock requirements-uv.lock pyproject.toml
@@ -62,6 +63,17 @@ pandas3: $(PANDAS3)/.ready  ## what data frames do, under pandas 3: the environm
 soak: $(STAMP)  ## cases that CI leaves out, long fault injection, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python benchmarks/soak_service.py --seconds $(SOAK_SECONDS)
+
+# the paper's 10^6 repetitions, on a machine with a GPU; DEVICE=cpu takes an hour. Interrupted, it goes on.
+DEVICE ?= cuda
+REPETITIONS ?= 1000000
+ITEMS = $$($(BIN)/python -c 'from evercount.reproduce.runner import ITEMS as all; \
+  print(*(name for name, item in all.items() if ("device" in item.full) == $(1)))')
+reproduce-full: $(STAMP)  ## every number of docs/paper.md and docs/theory.md, at full size
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) 'torch>=2.5'
+	$(BIN)/evercount reproduce $(call ITEMS,True) --repetitions $(REPETITIONS) --device $(DEVICE) --out out/reproduction
+	$(BIN)/evercount reproduce $(call ITEMS,False) --out out/reproduction
+	cat out/reproduction/README.md
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
-HEAVY = {"dev", "spark"}
+HEAVY = {"dev", "spark", "torch"}
 """Extras of more than 400 MB: checked when they are named."""
 MODULES = {
     "cli": "evercount.cli",
@@ -35,6 +35,7 @@ MODULES = {
     "audit": "evercount.audit.service_door",
     "examples": "evercount.examples.flights",
     "run": "evercount.service.http_app",
+    "torch": "evercount.reproduce.device_simulator",
     "docs": "mkdocs",
     "all": "evercount.service.http_app",
     "spark": "evercount.spark",

@@ -106,3 +106,26 @@ def test_the_command(tmp_path: Path) -> None:
     assert (tmp_path / ITEM / "result.json").exists()
     second = runner.invoke(app, arguments)
     assert "was finished already" in second.output
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_an_interrupted_item_goes_on_and_leaves_no_partial_files(tmp_path: Path) -> None:
+    done: list[int] = []
+
+    def interrupt(item: Item, so_far: int, total: int) -> None:
+        done.append(so_far)
+        if so_far > 150:
+            raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"quick": True, "repetitions": 130}
+    with pytest.raises(KeyboardInterrupt):
+        run_items(["binary-suboptimality"], tmp_path, progress=interrupt, **options)
+    folder = tmp_path / "binary-suboptimality"
+    assert sorted(path.name for path in folder.glob("*.partial.npz"))
+    again: list[int] = []
+    run_items(["binary-suboptimality"], tmp_path, progress=lambda item, so_far, _: again.append(so_far), **options)
+    assert again[0] == 130  # the first mechanism was finished
+    assert 0 not in again
+    assert not list(folder.glob("*.partial.npz"))
+    (whole,) = run_items(["binary-suboptimality"], tmp_path / "whole", **options)
+    assert whole["tables"] == json.loads((folder / "result.json").read_text())["tables"]

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from evercount.errors import UnknownName
 from evercount.factorizations import factorization
 from evercount.reproduce.counting_items import HALF_NORMAL
-from evercount.reproduce.simulator import Simulation, measure, one_batch, simulate, with_standard_error
+from evercount.reproduce.item import Progress
+from evercount.reproduce.simulator import (
+    BATCH,
+    Simulation,
+    batch_seed,
+    measure,
+    one_batch,
+    simulate,
+    with_standard_error,
+)
 
 NAMES = ("binary-tree", "square-root", "balanced", "honaker")
 SIGMAS = 4.5
@@ -53,3 +64,50 @@ def test_the_same_seed_gives_the_same_numbers_and_another_one_others() -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(UnknownName):
         simulate(["binary"], 64, 10)
+
+
+def interrupt_after(batches: int, calls: list[int]) -> Progress:
+    """Progress that notes what was done and interrupts the run before it starts another batch."""
+
+    def progress(done: int, total: int) -> None:
+        calls.append(done)
+        if len(calls) > batches:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_an_interrupted_run_goes_on_and_gives_the_same_numbers(tmp_path: Path) -> None:
+    names, repetitions = ["square-root", "binary-tree"], 3 * BATCH + 5
+    whole = simulate(names, 64, repetitions, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(names, 64, repetitions, 1, interrupt_after(2, []), folder=tmp_path)
+    calls: list[int] = []
+    resumed = simulate(names, 64, repetitions, 1, lambda done, total: calls.append(done), folder=tmp_path)
+    assert calls[0] == 2 * BATCH
+    for name in names:
+        assert np.array_equal(whole[name].mean_absolute, resumed[name].mean_absolute)
+        assert np.array_equal(whole[name].running_maximum, resumed[name].running_maximum)
+        assert whole[name].worst_error == resumed[name].worst_error
+
+
+def test_a_run_with_other_parameters_or_a_broken_file_starts_anew(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        simulate(["square-root"], 64, 3 * BATCH, 1, interrupt_after(2, []), folder=tmp_path)
+    (file,) = tmp_path.glob("*.partial.npz")
+    content = file.read_bytes()
+    for seed, stored in ((2, content), (1, content[: len(content) // 2]), (1, b"")):
+        file.write_bytes(stored)
+        done: list[int] = []
+        progress = interrupt_after(99, done)
+        simulate(["square-root"], 64, 3 * BATCH, seed, progress, folder=tmp_path)
+        assert done == [0, BATCH, 2 * BATCH, 3 * BATCH]
+
+
+def test_standard_errors_from_sums_are_those_of_the_values() -> None:
+    engine = factorization("square-root", 64)
+    std = engine.row_norms(np.arange(1, 65)) * engine.column_norm
+    each = measure(one_batch(engine, BATCH, batch_seed(5, "square-root", 0)) * engine.column_norm, std)[2]
+    one = simulate(["square-root"], 64, BATCH, seed=5)["square-root"]
+    assert one.mean_normalised == pytest.approx(with_standard_error(each[0]), rel=1e-9)
+    assert one.worst_error == pytest.approx(with_standard_error(each[1]), rel=1e-9)

@@ -92,11 +92,12 @@ def reproduce(
     quick: bool = Option(False, "--quick", help="Small sizes: all items in about a minute."),
     seed: int = Option(0, help="The same seed gives the same numbers.", min=0),
     again: bool = Option(False, "--again", help="Run finished items again."),
+    device: str | None = Option(None, help="Simulate with PyTorch on this device (cpu, cuda); default: NumPy."),
 ) -> None:
     """Compute the paper's figures and tables again and put our numbers next to the paper's.
 
     Writes CSV, JSON, PNG and SVG per item and an index README.md. An item that was finished with the same parameters
-    is skipped.
+    is skipped; one that was interrupted goes on.
     """
     from evercount.reproduce.item import Item
     from evercount.reproduce.runner import run_items
@@ -110,5 +111,5 @@ def reproduce(
             state = "was finished already" if skipped else f"{record['seconds']} s"
             typer.echo(f"{item.name}: {record['verdict']} ({state})", err=True)
 
-        run_items(items or [], out, quick, repetitions, seed, again, progress, finished)
+        run_items(items or [], out, quick, repetitions, seed, again, progress, finished, device)
     typer.echo(str(out / "README.md"))

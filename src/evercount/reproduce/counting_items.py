@@ -31,13 +31,15 @@ PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}  # 1/p at which, by the
     "figure-1",
     "Additive error over time",
     "Figure 1: additive ℓ∞ error of the binary mechanism and of the square root, T = 2^16, ε = 0.8, δ = 1e-10.",
-    {"horizon": 2**16, "epsilon": 0.8, "delta": 1e-10, "repetitions": 2048},
+    {"horizon": 2**16, "epsilon": 0.8, "delta": 1e-10, "repetitions": 2048, "device": None},
     {"horizon": 2**16, "repetitions": 64},
 )
 def error_over_time(parameters: Parameters, context: Context) -> Result:
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     epsilon, delta = parameters["epsilon"], parameters["delta"]
-    simulations = simulate(MECHANISMS, horizon, repetitions, context.seed, context.progress)
+    simulations = simulate(
+        MECHANISMS, horizon, repetitions, context.seed, context.progress, parameters["device"], context.folder
+    )
     paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
     summary = [
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -33,6 +34,7 @@ def silent(*told: Any) -> None:
 class Context:
     seed: int = 0
     progress: Progress = silent
+    folder: Path | None = None  # where an item keeps what an interrupted run of it needs to go on
 
     def steps(self, steps: Sequence[Step]) -> Iterator[Step]:
         """Go through the steps of an item and report progress before each."""
@@ -59,8 +61,8 @@ Run: TypeAlias = Callable[[Parameters, Context], Result]
 class Item:
     """One figure, table or remark of the paper."""
 
-    # `full` are the parameters; `quick` are those that differ in a quick run. "repetitions" can be overridden;
-    # "registered" are the names of the user's own factorizations.
+    # `full` are the parameters; `quick` are those that differ in a quick run. "repetitions" can be overridden, and so
+    # can "device", where PyTorch simulates; "registered" are the names of the user's own factorizations.
 
     name: str
     title: str
@@ -69,10 +71,14 @@ class Item:
     quick: Parameters
     run: Run
 
-    def parameters(self, quick: bool = False, repetitions: int | None = None) -> dict[str, Any]:
+    def parameters(
+        self, quick: bool = False, repetitions: int | None = None, device: str | None = None
+    ) -> dict[str, Any]:
         chosen = {**self.full, **self.quick} if quick else dict(self.full)
         if repetitions is not None and "repetitions" in chosen:
             chosen["repetitions"] = repetitions
+        if "device" in chosen:
+            chosen["device"] = device
         if "registered" in chosen:
             chosen["registered"] = sorted(FACTORIZATIONS.keys() - set(BUILT_IN))
         return chosen

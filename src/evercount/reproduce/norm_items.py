@@ -80,7 +80,7 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
     "Suboptimality of the binary mechanism",
     "Remark: the binary mechanism's ℓ∞ error is suboptimal by a factor π·log₂e; results: factor about 4 at t "
     "= 2^i − 1.",
-    {"exponents": list(range(4, 25)), "horizon": 2**16, "repetitions": 2048},
+    {"exponents": list(range(4, 25)), "horizon": 2**16, "repetitions": 2048, "device": None},
     {"exponents": [4, 8, 12, 16, 20, 24], "horizon": 2**14, "repetitions": 256},
 )
 def suboptimality(parameters: Parameters, context: Context) -> Result:
@@ -93,7 +93,9 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
         rows.append(row | {"ratio": binary / root, "balanced": balanced, "ratio to balanced": binary / balanced})
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     names = ("binary-tree", "square-root")
-    simulations = simulate(names, horizon, repetitions, context.seed, context.progress)
+    simulations = simulate(
+        names, horizon, repetitions, context.seed, context.progress, parameters["device"], context.folder
+    )
     ticks = 2 ** np.arange(1, horizon.bit_length()) - 1
     exact = np.stack([simulations[name].std[ticks - 1] for name in names], axis=1).tolist()
     drawn = np.stack([simulations[name].mean_absolute[ticks - 1] for name in names], axis=1).tolist()

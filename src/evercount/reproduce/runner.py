@@ -18,6 +18,7 @@ from evercount._validate import check_name
 from evercount.errors import MissingExtra, ParameterError
 from evercount.reproduce.baseline_items import bridges, smoothness, sparse, yardstick
 from evercount.reproduce.counting_items import error_over_time, sparse_streams, top_one
+from evercount.reproduce.device_simulator import check_device
 from evercount.reproduce.item import Context, Item, Result, silent
 from evercount.reproduce.norm_items import constants, gaps, honaker, suboptimality
 from evercount.reproduce.proof_items import failures, reductions
@@ -48,20 +49,25 @@ def run_items(
     again: bool = False,
     progress: Callable[[Item, int, int], None] = silent,
     finished: Callable[[Item, Mapping[str, Any], bool], None] = silent,
+    device: str | None = None,
 ) -> list[dict[str, Any]]:
     """Run the named items into folders under `out` and write README.md, the index."""
     if repetitions is not None and repetitions < 2:
         raise ParameterError(f"repetitions must be at least 2, got {repetitions}")
+    if device is not None:
+        check_device(device)
     items = choose(names)
     out.mkdir(parents=True, exist_ok=True)
     for item in items:
         folder = out / item.name
-        asked = {"format": RECORD_FORMAT, "parameters": item.parameters(quick, repetitions), "seed": seed}
+        asked = {"format": RECORD_FORMAT, "parameters": item.parameters(quick, repetitions, device), "seed": seed}
         key = json.loads(json.dumps(asked))  # in the form that JSON restores
         record = read_record(folder)
         skipped = record is not None and not again and key.items() <= record.items()
         if record is None or not skipped:
-            record = run_one(item, Context(seed, partial(progress, item)), key, folder)
+            if again:
+                remove_partials(folder)
+            record = run_one(item, Context(seed, partial(progress, item), folder), key, folder)
         finished(item, record, skipped)
     records = {item.name: record for item in ITEMS.values() if (record := read_record(out / item.name)) is not None}
     (out / "README.md").write_text(index_page(list(records.values())), encoding="utf-8")
@@ -92,7 +98,14 @@ def run_one(item: Item, context: Context, key: Mapping[str, Any], folder: Path) 
     path = folder / "result.json"
     with replaced(path, new_mode(path)) as file:
         file.write(f"{json.dumps(record, indent=1, ensure_ascii=False)}\n".encode())
+    remove_partials(folder)
     return read_record(folder) or record
+
+
+def remove_partials(folder: Path) -> None:
+    """Delete what an interrupted run of the item left."""
+    for path in folder.glob("*.partial.npz"):
+        path.unlink()
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
