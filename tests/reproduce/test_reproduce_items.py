@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 from evercount import bounds
+from evercount.factorizations import factorization
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import multiplier
+from evercount.reproduce.counting_items import simulated_errors
 from evercount.reproduce.proof_items import OURS, REDUCTIONS, fresh_noise, true_answers
 from evercount.reproduce.runner import ITEMS, run_items
+from evercount.reproduce.simulator import stds
 
 SIGMAS = 4.5
 """Seeds are fixed; a correct simulation leaves this range once in 1.5·10^5 comparisons."""
@@ -88,15 +91,34 @@ def test_figure_2_psi_is_no_upper_bound_and_the_true_gap_is_above_a_half(records
 @pytest.mark.soak
 def test_figure_3_signal_to_noise(records: Records) -> None:
     table = rows(records, "figure-3", "snr")
+    runs = records["figure-3"]["parameters"]["repetitions"]
     first = {row["mechanism"]: row["expected, paper's C"] for row in table if row["p"] == "2^-4"}
     assert first["binary-tree"] == pytest.approx(9.03, rel=2e-3)
     assert first["square-root"] == pytest.approx(23.5, rel=2e-3)
     for row in table:
         apart = row["this stream, paper's C"] - row["expected, paper's C"]
         assert abs(apart) < SIGMAS * row["stream's standard error"]
+        apart = row["this stream, simulated"] - row["this stream, paper's C"]
+        bias = row["this stream, paper's C"] / runs  # of one over a root mean square of so many runs: 3/4 of that
+        assert abs(apart) < SIGMAS * row["simulation's standard error"] + bias
+        # averages of outputs have as many times the SNR as the root of the number of runs, up to chance
+        times = row["average of all runs, simulated"] / row["this stream, paper's C"] / runs**0.5
+        assert 0.4 < times < 2.5
     crossing = rows(records, "figure-3", "crossings", "mechanism")
     assert 2.5 < crossing["square-root"]["ours, paper's C"] / crossing["binary-tree"]["ours, paper's C"] < 2.7
     assert crossing["balanced"]["ours, tight"] > 1.6 * crossing["balanced"]["ours, paper's C"]
+
+
+def test_simulated_errors_have_the_exact_size_and_their_average_less() -> None:
+    horizon, runs = 256, 640
+    truths = np.stack([np.arange(1.0, horizon + 1), np.ones(horizon)])
+    errors = simulated_errors("square-root", horizon, runs, truths, 1)
+    std = stds(factorization("square-root", horizon))
+    assert np.abs(errors.size / std - 1).max() < 5.5 / math.sqrt(2 * runs)
+    apart = (truths / errors.size - truths / std).mean(axis=1)
+    assert np.all(np.abs(apart) < SIGMAS * errors.snr_errors + (truths / std).mean(axis=1) / runs)
+    assert 0.4 < errors.average_size * math.sqrt(runs) < 2.5
+    assert errors.shown.shape == (horizon, runs)
 
 
 @pytest.mark.slow
@@ -105,6 +127,9 @@ def test_figure_4_top_one(records: Records) -> None:
     assert 2.2 < table["square-root"]["SNR, paper's C"] / table["binary-tree"]["SNR, paper's C"] < 2.7
     assert table["balanced"]["SNR, paper's C"] > table["square-root"]["SNR, paper's C"]
     assert table["square-root"]["published maximum: mean error, last quarter"] > 0  # the maximum is biased upwards
+    published = "SNR of the published maximum, simulated"
+    assert table["binary-tree"][published] < 0.8 * table["binary-tree"]["SNR, paper's C"]
+    assert 2.5 < table["square-root"][published] / table["binary-tree"][published] < 4
 
 
 @pytest.mark.slow

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from evercount._validate import FloatArray
+from evercount._validate import FloatArray, IntArray
 from evercount.factorizations import factorization
 from evercount.plotting import panels, thin
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import multiplier
 from evercount.queries import TopK
 from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item
-from evercount.reproduce.simulator import Simulation, batch_seed, batches, one_batch, simulate, stds
+from evercount.reproduce.simulator import BATCH, Simulation, batch_seed, batches, one_batch, simulate, stds
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")
+SHOWN_TICKS = 300  # in figures of outputs
 HALF_NORMAL = float(np.sqrt(2 / np.pi))  # mean of |N(0, 1)|
 
 PAPER_SNR = {
@@ -97,29 +99,37 @@ def _draw_error(simulations: Mapping[str, Simulation], parameters: Parameters, p
     "figure-3",
     "Sparse streams and the SNR table",
     "Figure 3 and its table: Bernoulli streams with p = 2^-4 … 2^-10 and 0, T = 2^16, ε = 0.5, δ = 1e-10.",
-    {"horizon": 2**16, "epsilon": 0.5, "delta": 1e-10, "exponents": [4, 5, 6, 7, 8, 9, 10]},
+    {"horizon": 2**16, "epsilon": 0.5, "delta": 1e-10, "exponents": [4, 5, 6, 7, 8, 9, 10], "repetitions": 1024},
+    {"repetitions": 64},
 )
 def sparse_streams(parameters: Parameters, context: Context) -> Result:
     horizon, epsilon, delta = parameters["horizon"], parameters["epsilon"], parameters["delta"]
-    exponents = parameters["exponents"]
+    exponents, repetitions = parameters["exponents"], parameters["repetitions"]
     paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
     ticks = np.arange(1, horizon + 1)
     norms = {name: stds(factorization(name, horizon)) for name in MECHANISMS}
+    truths = np.stack([bernoulli(horizon, 2.0**-exponent, context.seed + exponent) for exponent in exponents])
+    errors = {
+        name: simulated_errors(name, horizon, repetitions, truths, context.seed) for name in context.steps(MECHANISMS)
+    }
     rows: list[Row] = []
-    for exponent in context.steps(exponents):
+    for place, exponent in enumerate(exponents):
         p = 2.0**-exponent
-        truth = bernoulli(horizon, p, context.seed + exponent)
         for name in MECHANISMS:
             per_unit = float(np.mean(ticks / norms[name]))
             papers = PAPER_SNR.get(name, (None,) * 7)[exponent - 4] if 4 <= exponent <= 10 else None
+            exact = float(np.mean(truths[place] / norms[name]) / paper)
             rows.append(
                 {
                     "p": f"2^-{exponent}",
                     "mechanism": name,
                     "paper": papers,
                     "expected, paper's C": p * per_unit / paper,
-                    "this stream, paper's C": float(np.mean(truth / norms[name]) / paper),
+                    "this stream, paper's C": exact,
                     "stream's standard error": _snr_error(ticks, norms[name], p) / paper,
+                    "this stream, simulated": float(np.mean(truths[place] / errors[name].size) / paper),
+                    "simulation's standard error": float(errors[name].snr_errors[place] / paper),
+                    "average of all runs, simulated": exact / errors[name].average_size,
                     "expected, tight": p * per_unit / tight,
                     "ours over paper's": None if papers is None else p * per_unit / paper / papers,
                 }
@@ -136,10 +146,41 @@ def sparse_streams(parameters: Parameters, context: Context) -> Result:
     ]
     return Result(
         {"snr": rows, "crossings": crossings},
-        "same ordering and proportionality; absolute SNR differs because the paper's definition is not stated",
+        "same ordering and proportionality; absolute SNR differs because the paper's definition is not stated, and "
+        f"cannot be that of averaged outputs: the average of {repetitions} runs has about {repetitions**0.5:.0f} times "
+        "the SNR of one",
         {"snr": PAPER_SNR, "crossing 1/p": PAPER_CROSSING},
-        {"sparse-streams": lambda: _draw_streams(horizon, exponents, paper, context.seed)},
+        {"sparse-streams": lambda: _draw_streams(truths, errors, parameters, paper)},
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Errors of many runs at noise multiplier 1, the same for every stream."""
+
+    size: FloatArray  # root mean square over the runs, at each tick
+    snr_errors: FloatArray  # the standard error of mean_t(true_t/size_t) for each stream
+    average_size: float  # the average of all runs: root mean square of its error in parts of the std, over all ticks
+    shown: FloatArray  # at the ticks of the figure, (ticks, runs)
+
+
+def simulated_errors(name: str, horizon: int, repetitions: int, truths: FloatArray, seed: int) -> Errors:
+    """Run a mechanism's noise so many times, and compare its size with these running counts, (streams, ticks)."""
+    engine = factorization(name, horizon)
+    std = stds(engine)
+    weights = truths / (2 * std**3 * horizon)  # by how much a run's squared errors lower the SNR
+    squares, total = np.zeros(horizon), np.zeros(horizon)
+    shares, shown = [], []
+    for start, count in batches(repetitions, BATCH):
+        noise = one_batch(engine, count, batch_seed(seed, name, start)) * engine.column_norm
+        shown.append(noise[thin(horizon, SHOWN_TICKS)])
+        total += noise.sum(axis=1)
+        np.square(noise, out=noise)
+        squares += noise.sum(axis=1)
+        shares.append(weights @ noise)
+    snr_errors = np.concatenate(shares, axis=1).std(axis=1, ddof=1) / np.sqrt(repetitions)
+    average_size = float(np.sqrt(np.mean((total / repetitions / std) ** 2)))
+    return Errors(np.sqrt(squares / repetitions), snr_errors, average_size, np.concatenate(shown, axis=1))
 
 
 def bernoulli(horizon: int, p: float, seed: int) -> FloatArray:
@@ -152,25 +193,31 @@ def _snr_error(ticks: Any, norms: FloatArray, p: float) -> float:
     return float(np.sqrt(p * (1 - p) * np.sum(weights**2)))
 
 
-def _draw_streams(horizon: int, exponents: Any, scale: float, seed: int) -> Figure:
+def _draw_streams(truths: FloatArray, errors: Mapping[str, Errors], parameters: Parameters, scale: float) -> Figure:
     figure, axes = panels(2, 4, 10.0, 5.0)
-    keep = thin(horizon, 300)
-    engines = {name: factorization(name, horizon) for name in ("binary-tree", "square-root")}
-    noise = {
-        name: one_batch(engine, 1, batch_seed(seed, name, 0))[:, 0] * engine.column_norm * scale
-        for name, engine in engines.items()
-    }
-    for panel, exponent in zip(axes, [*exponents, None], strict=False):
-        truth = np.zeros(horizon) if exponent is None else bernoulli(horizon, 2.0**-exponent, seed + exponent)
-        for name, path in noise.items():
-            panel.plot(keep + 1, (truth + path)[keep], color=COLOURS[name], linewidth=0.7, label=name)
-        panel.plot(keep + 1, truth[keep], color=COLOURS["true"], linewidth=1.4, label="true count")
+    keep = thin(parameters["horizon"], SHOWN_TICKS)
+    streams = dict(zip(parameters["exponents"], truths, strict=True))
+    for panel, exponent in zip(axes, [*streams, None], strict=False):
+        truth = streams.get(exponent, np.zeros(parameters["horizon"]))[keep]
+        for name in ("binary-tree", "square-root"):
+            _draw_runs(panel, keep + 1, truth[:, np.newaxis] + errors[name].shown * scale, name)
+        panel.plot(keep + 1, truth, color=COLOURS["true"], linewidth=0.9, label="true count")
         label = "0" if exponent is None else f"$2^{{-{exponent}}}$"
         finish(panel, "tick", "count", f"p = {label}", legend=False)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    figure.suptitle(f"one run per mechanism, paper's C, T = {horizon}; the same noise in every panel", fontsize=10)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    runs = f"{parameters['repetitions']} runs, paper's C, T = {parameters['horizon']}"
+    figure.suptitle(f"{runs}; the same noise in every panel", fontsize=10)
     return figure
+
+
+def _draw_runs(axes: Any, ticks: IntArray, outputs: FloatArray, name: str) -> None:
+    """The band that holds 90 % of the runs at each tick, one of them (thin) and their mean."""
+    low, high = np.quantile(outputs, [0.05, 0.95], axis=1)
+    colour = COLOURS[name]
+    axes.fill_between(ticks, low, high, color=colour, alpha=0.22, linewidth=0, label=f"{name}, 90 % of the runs")
+    axes.plot(ticks, outputs[:, 0], color=colour, linewidth=0.5, alpha=0.8, label=f"{name}, one run")
+    axes.plot(ticks, outputs.mean(axis=1), color=colour, linewidth=1.5, label=f"{name}, mean")
 
 
 PAPER_TOP1_SNR = {"binary-tree": 0.52, "square-root": 1.47}  # the average SNR that the paper prints
@@ -210,15 +257,16 @@ def top_one(parameters: Parameters, context: Context) -> Result:
         top = truth.max(axis=1)
         engine = factorization(name, ticks)
         std = stds(engine) * paper * sensitivity
-        last_errors = []
+        runs = []
         for start, count in batches(repetitions, RUNS_PER_BATCH):
             noise = one_batch(engine, count * items, batch_seed(context.seed, name, start))
             noise *= engine.column_norm * paper * sensitivity
-            published = (truth[:, np.newaxis] + noise.reshape(ticks, count, items)).max(axis=2)
-            if start == 0 and exponent == parameters["exponents"][0]:
-                shown[name], truth_shown = published[:, 0], top
-            last_errors.append((published - top[:, np.newaxis])[-ticks // 4 :])
-        late = np.concatenate(last_errors, axis=1)
+            runs.append((truth[:, np.newaxis] + noise.reshape(ticks, count, items)).max(axis=2))
+        published = np.concatenate(runs, axis=1)
+        if exponent == parameters["exponents"][0]:
+            shown[name], truth_shown = published, top
+        errors = published - top[:, np.newaxis]
+        late = errors[-ticks // 4 :]
         rows.append(
             {
                 "Zipf exponent": exponent,
@@ -226,6 +274,7 @@ def top_one(parameters: Parameters, context: Context) -> Result:
                 "paper's SNR": PAPER_TOP1_SNR.get(name) if exponent == 1.0 else None,
                 "SNR, paper's C": float(np.mean(top / std)),
                 "SNR, tight": float(np.mean(top / std)) * paper / tight,
+                "SNR of the published maximum, simulated": float(np.mean(top / np.sqrt(np.mean(errors**2, axis=1)))),
                 "worst std of a cell": float(std.max()),
                 "published maximum: mean error, last quarter": float(late.mean()),
                 "published maximum: rms error, last quarter": float(np.sqrt(np.mean(late**2))),
@@ -247,8 +296,10 @@ def _draw_top_one(shown: Mapping[str, FloatArray], truth: FloatArray, law: Float
     axes[0].set_xticks(range(1, len(law) + 1, 3))
     finish(axes[0], "rank of the item", "probability", "Zipf's law", legend=False)
     ticks = np.arange(1, len(truth) + 1)
-    for name, values in shown.items():
-        axes[1].plot(ticks, values, color=COLOURS[name], linewidth=0.7, label=name)
-    axes[1].plot(ticks, truth, color=COLOURS["true"], linewidth=1.6, label="true top count")
-    finish(axes[1], "tick", "largest noisy count", f"one run each, ε = {epsilon:g}, paper's C")
+    keep = thin(len(truth), SHOWN_TICKS)
+    for name in ("binary-tree", "square-root"):
+        _draw_runs(axes[1], ticks[keep], shown[name][keep], name)
+    axes[1].plot(ticks, truth, color=COLOURS["true"], linewidth=0.9, label="true top count")
+    runs = f"{shown['square-root'].shape[1]} runs, ε = {epsilon:g}, paper's C"
+    finish(axes[1], "tick", "largest noisy count", runs, {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)})
     return figure
