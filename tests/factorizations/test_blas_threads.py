@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import scipy.linalg  # noqa: F401 - its library is loaded before threads are counted
+import scipy.linalg
+import scipy.optimize  # its library is loaded before threads are counted
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from evercount.factorizations import optimal
 from evercount.factorizations.blas_threads import blas_threads
+from evercount.factorizations.fit_blend import fit_blend
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +75,44 @@ def test_the_solver_of_optimal_has_its_threads_while_others_draw(monkeypatch: py
     monkeypatch.undo()
     optimal._solve.cache_clear()
     assert np.array_equal(left, optimal._solve(40)[0])
+
+
+LATER = """
+import numpy
+from evercount.factorizations.blas_threads import blas_threads
+from threadpoolctl import threadpool_info, threadpool_limits
+
+with blas_threads(2):
+    before = len(threadpool_info())
+import scipy.linalg
+
+with threadpool_limits(3, user_api="blas"), blas_threads(1):
+    found = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+print(len(found) - before, set(found))
+"""
+
+
+def test_a_library_that_was_loaded_after_the_first_use_is_seen() -> None:
+    """SciPy has a BLAS of its own, and is imported when it is needed."""
+    done = subprocess.run([sys.executable, "-c", LATER], capture_output=True, text=True, check=True)
+    more, numbers = done.stdout.split(maxsplit=1)
+    assert int(more) >= 0
+    assert numbers == "{1}\n"
+
+
+@pytest.mark.parametrize(("views", "ticks", "q"), [((1, "running"), 50, 1), ((1, "running"), 70, 7)])
+def test_a_fit_has_one_thread(
+    monkeypatch: pytest.MonkeyPatch, views: tuple[int | str, ...], ticks: int, q: int
+) -> None:
+    """Its matrices are small: with two threads it takes many times as long."""
+    seen, minimize = [], scipy.optimize.minimize
+
+    def watched(*arguments: object, **options: object) -> object:
+        seen.append(threads())
+        return minimize(*arguments, **options)
+
+    monkeypatch.setattr(scipy.optimize, "minimize", watched)
+    fit_blend(views, ticks, q)
+    assert seen
+    assert all(one == {1} for one in seen)
+    assert threads() == {3}

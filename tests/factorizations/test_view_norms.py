@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from evercount import Budget, Count, Stream
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS, Anytime, Balanced, Normalized, Unbounded, factorization, view_norms
 from evercount.factorizations.blend import Blend, BlendFilter
@@ -91,3 +92,45 @@ def test_no_view_has_ticks_beyond_the_horizon(width):
     for engine in engines:
         with pytest.raises(ParameterError):
             worst_view(engine, width, 40)
+
+
+@pytest.mark.parametrize(
+    ("engine", "ticks"),
+    [
+        *((factorization(name, 700), 700) for name in FACTORIZATIONS if name != "optimal"),
+        (Anytime(), 2**20),
+        (Unbounded(), 2**49),
+        (Balanced(1), 1),
+        (Balanced(2**30), 2**30),
+        (Blend(300, BlendFilter((0.25,), (0.5,))), 300),
+        (Blend(100, BlendFilter((), ())), 100),
+        (pure_factorization("fresh", 5000), 5000),
+        (pure_factorization("pure-tree", 5000), 5000),
+        (pure_factorization("pure-hybrid", None), 2**20),
+    ],
+    ids=lambda one: getattr(one, "name", one),
+)
+def test_norms_of_many_pairs_are_those_of_each_alone(engine, ticks):
+    """Bit for bit: published errors must not depend on how many ticks are asked for together."""
+    source = np.random.default_rng(3)
+    later = source.integers(1, ticks + 1, 300)
+    earlier = (source.random(300) * (later + 1)).astype(np.int64)
+    earlier[:30] = later[:30] - 1
+    earlier[30:40] = 0
+    later[-1] = ticks
+    earlier[-1] = 0
+    alone = [engine.difference_norm(*pair) for pair in zip(earlier.tolist(), later.tolist(), strict=True)]
+    assert engine.pair_norms(earlier, later).tolist() == alone
+    for wrong in ((np.asarray([0, 3]), np.asarray([1, 2])), (np.asarray([-1]), np.asarray([1]))):
+        with pytest.raises(ParameterError):
+            engine.pair_norms(*wrong)
+
+
+@pytest.mark.parametrize(("delta", "name"), [(1e-6, "balanced"), (1e-6, "blend"), (0.0, "fresh")])
+def test_errors_of_a_view_are_computed_together(monkeypatch, delta, name):
+    """One tick after the other takes a hundred times as long: seconds for an hourly year."""
+    releases = Stream(Count(), Budget(1.0, delta), 400, factorization=name).run([1] * 400)
+    engine, alone = type(releases._errors.factorization), []
+    monkeypatch.setattr(engine, "difference_norm", lambda *pair: alone.append(pair))
+    assert np.all(releases.per_tick().std > 0)
+    assert not alone

@@ -222,8 +222,7 @@ class ErrorModel:
         if isinstance(tree, PureFactorization) and not isinstance(tree, DigitTree):
             exact, plain = tree.difference_errors(earlier, later, self.full_rate)
             return square * exact, square * plain
-        pairs = zip(earlier.tolist(), later.tolist(), strict=True)
-        variance = (self.sigma * np.asarray([tree.difference_norm(*pair) for pair in pairs])) ** 2
+        variance = (self.sigma * tree.pair_norms(earlier, later)) ** 2
         return variance, variance * self._continuous
 
     @property

@@ -197,6 +197,21 @@ class Factorization(ABC):
         Raises:
             ParameterError: A tick lies beyond the horizon.
         """
+        return self.pair_norms(earlier, later)
+
+    def pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        """`difference_norm` of many pairs, bit for bit: errors that are published do not depend on what else is asked.
+
+        Args:
+            earlier: Ticks; 0 stands for the time before the first tick.
+            later: For each, a tick that is not before it.
+
+        Returns:
+            One norm for each pair.
+
+        Raises:
+            ParameterError: A tick lies beyond the horizon.
+        """
         norms = []
         for one, other in zip(earlier.tolist(), later.tolist(), strict=True):
             check_wanted()
@@ -325,6 +340,15 @@ class Factorization(ABC):
         if earlier > later:
             raise ParameterError(f"the earlier tick {earlier} is after the later tick {later}")
         return int(earlier), int(later)
+
+    def _check_pairs(self, earlier: IntArray, later: IntArray) -> tuple[IntArray, IntArray]:
+        """`_check_pair` of each pair."""
+        self._check_ticks(earlier[earlier != 0])
+        self._check_ticks(later)
+        if (earlier > later).any():
+            first = int(np.argmax(earlier > later))
+            raise ParameterError(f"the earlier tick {earlier[first]} is after the later tick {later[first]}")
+        return earlier.astype(np.int64), later.astype(np.int64)
 
     def _check_dense(self, ticks: int | None) -> int:
         size = self.horizon if ticks is None else ticks

@@ -8,28 +8,38 @@ must not depend on the machine.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from threading import Lock
 from typing import Any
 
 _lock = Lock()
 _wishes: Counter[int] = Counter()  # how many threads of this process are inside `blas_threads` of each number
 _before: list[Any] = []  # what can restore the number from before the first of them
+_controllers: dict[int, Any] = {}
+"""What sets the number of threads, by how many modules were imported when the libraries were listed.
+
+SciPy brings a BLAS of its own, which is loaded after NumPy's: new modules may be new libraries.
+"""
 
 
-@lru_cache(maxsize=1)
 def _controller() -> Any:
-    return importlib.import_module("threadpoolctl").ThreadpoolController()
+    """List the libraries of this process; again only where modules were imported since."""
+    modules = len(sys.modules)  # noqa: TID251 - only counted
+    if modules not in _controllers:
+        _controllers.clear()
+        _controllers[modules] = importlib.import_module("threadpoolctl").ThreadpoolController()
+    return _controllers[modules]
 
 
 @contextmanager
 def blas_threads(number: int) -> Iterator[None]:
     """Products inside run on `number` threads, or on the largest number that is wanted anywhere in this process.
 
-    When nobody is inside any more, the number is what it was before. Exact noise does not depend on it.
+    When nobody is inside any more, the number is what it was before. Exact noise does not depend on it. A library that
+    is loaded inside keeps its own number: import it before.
 
     Yields:
         Nothing.

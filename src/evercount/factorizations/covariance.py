@@ -17,6 +17,7 @@ from evercount._validate import FloatArray, IntArray
 from evercount.factorizations.filter_numbers import Exponentials, PiecewiseLinear
 
 RUN = 128  # blocks whose moments are computed together
+PAIRS = 256  # pairs of ticks whose differences are computed together
 KEPT_RUNS = 4  # runs whose moments are kept; of all others, those at their first knot
 
 
@@ -74,6 +75,17 @@ class Covariance:
         P[-1, :] = 0.0
         P[:, -1] = 0.0
         return float(self._advance(P, earlier, later)[-1, -1])
+
+    def differences(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        """`difference` of many pairs, bit for bit: each is a function of its pair alone, whatever else is asked for."""
+        found = np.empty(len(later))
+        for start in range(0, len(later), PAIRS):
+            here = slice(start, start + PAIRS)
+            P = self._each_after(earlier[here])
+            P[:, -1, :] = 0.0
+            P[:, :, -1] = 0.0
+            found[here] = self._advance_each(P, earlier[here], later[here])[:, -1, -1]
+        return found
 
     def differences_to(self, later: int, earlier: IntArray) -> FloatArray:
         """`difference` to one later tick from many earlier ones, in one pass backwards: equal up to rounding."""
@@ -184,6 +196,51 @@ class Covariance:
         for step, eta, n in self._pieces(start, stop):
             P = self._apply(P, step, eta, n)
         return P
+
+    def _each_after(self, ticks: IntArray) -> FloatArray:
+        """`_after` for each of these ticks, (ticks, d+1, d+1)."""
+        own = np.searchsorted(self.knots, ticks, side="right") - 1
+        P = np.empty((len(ticks), *self._starts[0].shape))
+        for q in np.unique(own).tolist():
+            P[own == q] = self._after(int(self.knots[q]))
+        return self._advance_each(P, self.knots[own], ticks)
+
+    def _advance_each(self, P: FloatArray, start: IntArray, stop: IntArray) -> FloatArray:
+        """`_advance` for each of many moments at once; the steps of one length are applied together."""
+        P, at = P.copy(), start.astype(np.int64)
+        blocks = np.searchsorted(self.knots, at, side="right") - 1
+        lines = [np.vstack([line, last]) for line, last in zip(self._lines, self._last, strict=True)]
+        ends = np.append(self.knots[1:], np.iinfo(np.int64).max)
+        while len(open_ := np.flatnonzero(at < stop)):
+            block, now = blocks[open_], at[open_]
+            end = np.minimum(ends[block], stop[open_])
+            exponents = np.frexp((end - now).astype(np.float64))[1] - 1  # of the longest step that fits
+            offset = now - self.knots[block]
+            eta, n = (line[block] for line in lines)
+            for weight in (eta, n):
+                weight[:, 0] += weight[:, 1] * offset
+            for exponent in np.unique(exponents).tolist():
+                same = exponents == exponent
+                here = open_[same]
+                P[here] = self._apply_each(P[here], self._step(1 << exponent), eta[same], n[same])
+            at[open_] += 1 << exponents.astype(np.int64)
+            blocks[open_] += at[open_] == ends[block]
+        return P
+
+    def _apply_each(self, P: FloatArray, step: _Step, eta: FloatArray, n: FloatArray) -> FloatArray:
+        """`_apply` for each of many moments; weights as (value, slope) of each."""
+        d, many = len(step.decay), len(P)
+        A = np.zeros((many, d + 1, d + 1))
+        A[:, np.arange(d), np.arange(d)] = step.decay
+        A[:, d, :d] = n[:, :1] * step.zero + n[:, 1:] * step.one
+        A[:, d, d] = 1.0
+        squares = [(value**2, 2 * value * slope, slope**2) for value, slope in eta.tolist()]
+        first, mixed, last = np.asarray(squares).T[:, :, np.newaxis, np.newaxis]
+        Q = first * step.Q[0] + mixed * step.Q[1] + last * step.Q[2]
+        E = np.zeros((many, d + 1, d + 2))
+        E[:, np.arange(d), np.arange(d)] = 1.0
+        E[:, d, d:] = n
+        return np.asarray(A @ P @ A.swapaxes(1, 2) + E @ Q @ E.swapaxes(1, 2))
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[_Step, tuple[float, float], tuple[float, float]]]:
         """Ticks start+1 … stop as power-of-two steps inside blocks, with (value, slope) of both weights in each."""

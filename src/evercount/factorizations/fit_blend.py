@@ -11,6 +11,7 @@ and stored with the declaration: another machine that fitted it again might find
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -33,7 +34,7 @@ from evercount.factorizations.blend import (
 )
 from evercount.factorizations.filter_numbers import geometric
 from evercount.factorizations.interruption import check_wanted
-from evercount.factorizations.participation import participation, signed_costs
+from evercount.factorizations.participation import MOST_TICKS, participation, signed_costs
 from evercount.factorizations.row_weighted import Balanced
 from evercount.factorizations.view_norms import worst_view
 
@@ -100,6 +101,13 @@ def fit_blend(views: Sequence[View], horizon: int, q: int = 1, period: int | Non
         raise ParameterError("name at least one view, such as 1 (per tick) or 'running'")
     if T == 1:
         return BlendFilter((), ())
+    importlib.import_module("scipy.optimize")  # its BLAS is there before threads are counted
+    with blas_threads(1):  # the matrices are small: more threads take 20 times longer
+        return _fit_filter(T, widths, q, period)
+
+
+def _fit_filter(T: int, widths: tuple[int, ...], q: int, period: int | None) -> BlendFilter:
+    """Fit the filter of `fit_blend` to these widths; the running total is the last T ticks."""
     model, weighted = _Model(T, widths, min(q, T)), T in WEIGHTED_TICKS and T in widths and 1 < q < T
     alone = np.asarray([_least(model, i, q, weighted) for i in range(len(widths))])
     best = model.fit(range(len(widths)), alone)
@@ -203,11 +211,10 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
     # glibc keeps freed blocks up to the size of the largest one that was freed: without this one it clears the pages of
     # every matrix anew, which takes as long as the search
     np.empty(31 << 20, dtype=np.uint8)
-    with blas_threads(1):  # the matrices are small: more threads take longer
-        for sharpness in WEIGHTED_SHARPNESS:
-            found = minimize(
-                loss, found, (sharpness,), "L-BFGS-B", True, bounds=limits, options={"maxiter": WEIGHTED_STEPS}
-            ).x
+    for sharpness in WEIGHTED_SHARPNESS:
+        found = minimize(
+            loss, found, (sharpness,), "L-BFGS-B", True, bounds=limits, options={"maxiter": WEIGHTED_STEPS}
+        ).x
     weights = np.linalg.solve(triangle, np.reshape(found[d : d + 2 * WEIGHT_SHAPES], (2, WEIGHT_SHAPES)).T).T.ravel()
     rounded = (
         tuple((np.rint(np.clip(part, -1, 1) * 2.0**WEIGHT_BITS) / 2.0**WEIGHT_BITS).tolist())
@@ -235,6 +242,9 @@ def _least(model: _Model, view: int, q: int, weighted: bool) -> float:
 
 def _true_stds(engine: Factorization, widths: Sequence[int], q: int, period: int | None = None) -> FloatArray:
     norms = [worst_view(engine, None if width == engine.horizon else width)[1] for width in widths]
+    assert engine.horizon is not None
+    if q == 1 and engine.horizon > MOST_TICKS:  # between knots the bound is above that of a column, and takes a second
+        return np.asarray(norms) * engine.column_norm
     return np.asarray(norms) * float(np.sqrt(participation(engine, q, period)))
 
 

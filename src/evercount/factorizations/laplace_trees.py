@@ -244,6 +244,9 @@ class DigitTree(PureFactorization):
         """The nodes that only one of the two prefixes uses."""
         return np.sqrt(self.apart(earlier, self._check_ticks(later)).astype(np.float64))
 
+    def pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        return self.difference_norms(*self._check_pairs(earlier, later))
+
     def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
         return np.asarray(self.apart(earlier, later) * square(np.asarray(1 / self.levels)))
 

@@ -189,9 +189,12 @@ class Weighted(Factorization):
         earlier, later = self._check_pair(earlier, later)
         return float(np.sqrt(self.weights.covariance.difference(earlier, later)))
 
+    def pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        return np.sqrt(self.weights.covariance.differences(*self._check_pairs(earlier, later)))
+
     def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
         if len(later) < 2 or later.min() < later.max():
-            return super().difference_norms(earlier, later)
+            return self.pair_norms(earlier, later)
         return np.asarray(np.sqrt(self.weights.covariance.differences_to(int(later[0]), earlier)))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
