@@ -12,14 +12,16 @@ from evercount import Average, Budget, Count, DiscoveredKeys, Histogram, Stream
 from evercount.declarations.cautions import as_known, declares_again, differences
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule
+from evercount.engine import noise_choice
 from evercount.engine.build import choose_engine, view_width
+from evercount.engine.error_model import ErrorModel
 from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, least_alone, view_stds
 from evercount.errors import BudgetExceeded, ParameterError, UnknownName
 from evercount.factorizations.blend import round_root
 from evercount.factorizations.laplace_choice import is_pure_name
 from evercount.noise import Secret
 from evercount.noise.secret import insecure_secret
-from evercount.planning import plan
+from evercount.planning import plan, plan_views
 from evercount.privacy import Ledger
 from evercount.queries.base import Query
 from many_streams import least_share
@@ -370,3 +372,22 @@ def test_a_declaration_settles_best_once() -> None:
     assert plain.budget.delta == 1e-10
     with pytest.raises(ParameterError, match="factorization must be"):
         StreamDeclaration.from_dict({**table, "factorization": 3})
+
+
+@pytest.mark.parametrize("horizon", [50, None])
+def test_a_plan_computes_each_error_once(monkeypatch: pytest.MonkeyPatch, horizon: int | None) -> None:
+    """The noise is chosen, compared with the best for each view alone, and shown: three times the same errors."""
+    for kept in (noise_choice.candidates, noise_choice._least_error, noise_choice._engine, noise_choice._view_std):
+        kept.cache_clear()
+    seen, own = [], noise_choice.worst_std
+
+    def watched(model: ErrorModel, width: int | None, last: int) -> float:
+        engine = model.factorization
+        fitted = (tuple(part.tobytes() for part in engine.public_parameters()), id(engine))
+        seen.append((engine.name, model.pure, width, fitted if engine.name in noise_choice.FITTED else ()))
+        return own(model, width, last)
+
+    monkeypatch.setattr(noise_choice, "worst_std", watched)
+    plan_views(GAUSSIAN, horizon, ALL)
+    assert len(seen) > 10
+    assert len(seen) == len(set(seen))

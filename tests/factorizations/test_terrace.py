@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evercount.errors import ParameterError
-from evercount.factorizations.fit_terrace import fit_terrace, longest_block, whole_shares
+from evercount.factorizations.fit_terrace import _Search, fit_terrace, longest_block, whole_shares
 from evercount.factorizations.laplace_trees import node_variance
 from evercount.factorizations.terrace import (
     BITS,
@@ -195,3 +195,45 @@ def test_stored_numbers_come_back() -> None:
     for rate in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ParameterError, match="rate"):
             Terrace(5, terrace.design, rate)
+
+
+FITS = {
+    (365, (1, 7, None), 1.0): ((122,), (798, 226)),
+    (None, (1, 24, None), 1.0): ((64, 1024, 16384), (708, 1, 74, 241)),
+    (700, (1, 2, 3, 4, 5, 6, 30, None), 1.7): ((11, 176), (784, 1, 239)),
+    (12345, (7,), 0.9): ((772,), (1023, 1)),
+    (500, (None,), 2.0): ((44,), (511, 513)),
+    (5, (1, None), 1.0): ((4,), (1023, 1)),
+}
+
+
+@pytest.mark.parametrize("asked", FITS, ids=str)
+def test_fits_stay_what_they_are(asked):
+    """A declaration that is fitted again has the noise that it had before."""
+    levels = fit_terrace(*asked).design
+    assert (levels.blocks, levels.shares) == FITS[asked]
+
+
+def test_sets_of_blocks_are_searched_together_as_if_each_were_alone():
+    """The scores of all sets of one number of levels are one product: one after the other takes five times as long."""
+    sets = [(8, 48), (11, 44), (16, 64), (45, 270)]
+    search = _Search(sets, 365, (1, 7, None), (1.3, 3.6, 5.9), 1.0)
+    scores, shares = search.best_shares(rounds=3)
+    for number, blocks in enumerate(sets):
+        alone = _Search([blocks], 365, (1, 7, None), (1.3, 3.6, 5.9), 1.0)
+        assert search.only(np.asarray([number])).blocks == [blocks]
+        score, share = alone.best_shares(rounds=3)
+        assert score[0] == pytest.approx(scores[number], rel=1e-12)
+        assert share[0] == pytest.approx(shares[number], rel=1e-12)
+    assert len(set(scores.tolist())) == len(sets)
+
+
+@pytest.mark.parametrize("width", [1, 7, 40, None])
+@pytest.mark.parametrize("rate", [0.01, 1.0, 4.0, 20.0])
+def test_the_worst_tick_is_that_of_all_ticks(width, rate):
+    """Rounding decides among the ticks with nearly the largest variance."""
+    terrace = Terrace(300, least_squares((9, 36), (700, 124, 200), rate), rate)
+    later = np.arange(1, 301)
+    earlier = np.zeros_like(later) if width is None else np.maximum(later - width, 0)
+    variance = terrace.difference_errors(earlier, later, rate)[0]
+    assert terrace.worst_std(width) == pytest.approx(np.sqrt(variance.max()), rel=1e-12)

@@ -7,7 +7,16 @@ import pytest
 
 from evercount import Budget, Count, Stream
 from evercount.errors import ParameterError
-from evercount.factorizations import FACTORIZATIONS, Anytime, Balanced, Normalized, Unbounded, factorization, view_norms
+from evercount.factorizations import (
+    FACTORIZATIONS,
+    Anytime,
+    Balanced,
+    Normalized,
+    Periods,
+    Unbounded,
+    factorization,
+    view_norms,
+)
 from evercount.factorizations.blend import Blend, BlendFilter
 from evercount.factorizations.laplace_bridge import Bridge, Design
 from evercount.factorizations.laplace_choice import EndlessBridge, pure_factorization
@@ -104,6 +113,8 @@ def test_no_view_has_ticks_beyond_the_horizon(width):
         (Balanced(2**30), 2**30),
         (Blend(300, BlendFilter((0.25,), (0.5,))), 300),
         (Blend(100, BlendFilter((), ())), 100),
+        (Periods(24), 2**30),
+        (Periods(7, 100), 100),
         (pure_factorization("fresh", 5000), 5000),
         (pure_factorization("pure-tree", 5000), 5000),
         (pure_factorization("pure-hybrid", None), 2**20),

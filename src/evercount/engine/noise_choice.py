@@ -189,9 +189,27 @@ def candidates(
                     continue
             # a query may lack what a kind of noise needs: an l1 sensitivity, cells without names
             with suppress(ParameterError):
-                engine = choose_engine(query, own, horizon, name, views)
-                found.append(Candidate(own, engine, view_stds(query, own, horizon, engine, views)))
+                fitted = views if name in FITTED else ()
+                engine = _engine(query, own, horizon, name, fitted)
+                stds = (_view_std(query, own, horizon, name, fitted, view) for view in views)
+                found.append(Candidate(own, engine, tuple(stds)))
     return tuple(one for one in found if not (isinstance(one.engine, _TREES) and _beaten(one, found)))
+
+
+FITTED = ("blend", TERRACE)
+"""Noise that is fitted to the views; of all other the worst std of a view is the same, whatever else is published."""
+
+
+@lru_cache(maxsize=256)
+def _engine(query: Query, own: Budget, horizon: int | None, name: str | None, views: Names) -> Factorization:
+    return choose_engine(query, own, horizon, name, views)
+
+
+@lru_cache(maxsize=1024)
+def _view_std(query: Query, own: Budget, horizon: int | None, name: str | None, views: Names, view: str) -> float:
+    """The worst std of one view; computed once, whatever it is compared with."""
+    engine = _engine(query, own, horizon, name, views)
+    return view_stds(query, own, horizon, engine, [view])[0]
 
 
 _TREES = (DigitTree, HybridTree)

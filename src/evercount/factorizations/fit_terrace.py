@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import lru_cache
 
 import numpy as np
 
 from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
+from evercount.factorizations.interruption import check_wanted
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_choice import EndlessBridge
 from evercount.factorizations.laplace_trees import node_variance
 from evercount.factorizations.terrace import (
     LONGEST_BLOCK,
     SHARES,
-    Levels,
     Terrace,
+    interval_parts,
     least_squares,
 )
 
@@ -65,17 +67,15 @@ def fit_terrace(horizon: int | None, widths: tuple[int | None, ...], rate: float
     sets = list(_sets_of_blocks(ticks, longest, widths))
     if not sets:
         raise ParameterError("a terrace needs at least four ticks, and few enough cells for one block")
-    screened: dict[int, list[tuple[float, FloatArray, _Search]]] = {}
-    for blocks in sets:
-        search = _Search(blocks, ticks, widths, least, rate)
-        score, shares = search.best_share(rounds=2)
-        screened.setdefault(len(blocks), []).append((score, shares, search))
     fitted = []
-    for same_levels in screened.values():
-        same_levels.sort(key=lambda one: one[0])
-        for _, start, search in same_levels[:REFINED]:
-            whole = whole_shares(search.best_share(rounds=7, start=start)[1])
-            terrace = Terrace(horizon, least_squares(search.blocks, whole, rate), rate)
+    for levels in sorted({len(blocks) for blocks in sets}):
+        check_wanted()
+        search = _Search([blocks for blocks in sets if len(blocks) == levels], ticks, widths, least, rate)
+        scores, screened = search.best_shares(rounds=2)
+        chosen = np.argsort(scores, kind="stable")[:REFINED]
+        refined = search.only(chosen)
+        for blocks, found in zip(refined.blocks, refined.best_shares(rounds=7, start=screened[chosen])[1], strict=True):
+            terrace = Terrace(horizon, least_squares(blocks, whole_shares(found), rate), rate)
             stds = [terrace.worst_std(width, ticks) for width in widths]
             fitted.append((max(std / one for std, one in zip(stds, least, strict=True)), terrace))
     best = min(score for score, _ in fitted)
@@ -129,65 +129,81 @@ def _sets_of_blocks(ticks: int, longest: int, widths: Sequence[int | None]) -> I
 
 
 class _Search:
-    """The shares of given blocks."""
+    """The shares of many sets of blocks, all of one number of levels: each is searched as if it were alone."""
 
     def __init__(
         self,
-        blocks: tuple[int, ...],
+        blocks: list[tuple[int, ...]],
         ticks: int,
         widths: tuple[int | None, ...],
         least: tuple[float, ...],
         rate: float,
     ) -> None:
-        self.blocks, self.rate = blocks, rate
-        self.least = np.asarray(least)
-        self.lengths = np.asarray((1, *blocks), np.float64)
-        like = Terrace(None, Levels(blocks, (1,) * (len(blocks) + 1), (0,) * len(blocks)), rate)
+        self.blocks, self.rate, self.least = blocks, rate, least
+        lengths = np.asarray([(1, *one) for one in blocks])
+        self._lengths = lengths.astype(np.float64)
         self._parts = []
         for width in widths:
-            earlier, later = _worst_spans(width, ticks, blocks[-1])
-            self._parts.append(like._parts(earlier, later))
+            earlier, later = _worst_spans(width, ticks, lengths[:, -1])
+            self._parts.append(interval_parts(lengths.T[:, :, np.newaxis], earlier, later))
 
-    def score(self, shares: FloatArray) -> float:
-        """The largest ratio, without rounding."""
+    def only(self, chosen: IntArray) -> _Search:
+        """The search of some of the sets."""
+        some = copy(self)
+        some.blocks = [self.blocks[number] for number in chosen.tolist()]
+        some._lengths = self._lengths[chosen]
+        some._parts = [parts[chosen] for parts in self._parts]
+        return some
+
+    def scores(self, chosen: IntArray, shares: FloatArray) -> FloatArray:
+        """The largest ratio, without rounding, of each of these sets with these shares."""
         variances = node_variance(shares * self.rate)
-        constants = 1 / np.cumsum(self.lengths / variances)
-        stds = [math.sqrt(float((parts @ constants).max())) for parts in self._parts]
-        return float((np.asarray(stds) / self.least).max())
+        constants = (1 / np.cumsum(self._lengths[chosen] / variances, axis=1))[:, :, np.newaxis]
+        ratios = [
+            np.sqrt((parts[chosen] @ constants).max(axis=(1, 2))) / one
+            for parts, one in zip(self._parts, self.least, strict=True)
+        ]
+        return np.asarray(np.max(ratios, axis=0))
 
-    def best_share(self, rounds: int, start: FloatArray | None = None) -> tuple[float, FloatArray]:
-        """(score, shares) of a search that halves its steps each round."""
-        count = len(self.lengths)
+    def best_shares(self, rounds: int, start: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """(scores, shares) of a search that halves its steps each round."""
+        count = self._lengths.shape[1]
+        every = np.arange(len(self.blocks))
         if start is None:
-            start = np.full(count, 0.25 / (count - 1))
-            start[0] = 0.75
-        shares, score = start, self.score(start)
+            start = np.full((len(every), count), 0.25 / (count - 1))
+            start[:, 0] = 0.75
+        shares = start.copy()
+        scores = self.scores(every, shares)
         size = 0.5 if rounds < 4 else 0.2
         for _ in range(rounds):
-            moved = True
-            while moved:
-                moved = False
+            moving = every
+            while len(moving):
+                moved = np.zeros(len(every), bool)
                 for level in range(count):
                     for factor in (1 + size, 1 / (1 + size)):
-                        tried = shares.copy()
-                        tried[level] *= factor
-                        tried /= tried.sum()
-                        if tried.min() * SHARES < 1:
-                            continue
-                        if (new := self.score(tried)) < score * (1 - 1e-6):
-                            shares, score, moved = tried, new, True
+                        tried = shares[moving]
+                        tried[:, level] *= factor
+                        tried /= tried.sum(axis=1, keepdims=True)
+                        allowed = tried.min(axis=1) * SHARES >= 1
+                        chosen = moving[allowed]
+                        new = self.scores(chosen, tried[allowed])
+                        better = new < scores[chosen] * (1 - 1e-6)
+                        shares[chosen[better]] = tried[allowed][better]
+                        scores[chosen[better]] = new[better]
+                        moved[chosen[better]] = True
+                moving = np.flatnonzero(moved)
             size /= 2
-        return score, shares
+        return scores, shares
 
 
-def _worst_spans(width: int | None, ticks: int, block: int) -> tuple[IntArray, IntArray]:
-    """Some spans of a view, the worst one nearly among them."""
+def _worst_spans(width: int | None, ticks: int, blocks: IntArray) -> tuple[IntArray, IntArray]:
+    """Some spans of a view, the worst one nearly among them, for each longest block: (blocks, spans)."""
     if width is None or width >= ticks:
-        first = max(1, ticks - 2 * block)
-        later = np.unique(np.linspace(first, ticks, 2 * SOME_TICKS).astype(np.int64))
+        first = np.maximum(1, ticks - 2 * blocks)
+        later = np.linspace(first, ticks, 2 * SOME_TICKS, axis=1).astype(np.int64)
         return np.zeros_like(later), later
-    last = min(ticks, width + block)
-    later = np.unique(np.linspace(min(width, last), last, SOME_TICKS).astype(np.int64))
+    last = np.minimum(ticks, width + blocks)
+    later = np.linspace(np.minimum(width, last), last, SOME_TICKS, axis=1).astype(np.int64)
     return np.maximum(later - width, 0), later
 
 

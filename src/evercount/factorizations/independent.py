@@ -170,6 +170,23 @@ class Periods(Factorization):
         rest, head = self.period.difference_norm(first, self.width), float(self.period.row_norms([last])[0])
         return math.sqrt(rest**2 + (two - one - 1) * self._end**2 + head**2)
 
+    def pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        earlier, later = self._check_pairs(earlier, later)
+        norms = np.empty(len(later))
+        one, first = self._place(np.maximum(earlier, 1))
+        two, last = self._place(later)
+        start, within = earlier == 0, (earlier > 0) & (one == two)
+        norms[start] = self.row_norms(later[start])
+        norms[within] = self.period.pair_norms(first[within], last[within])
+        across = (earlier > 0) & (one < two)
+        rests = self.period.pair_norms(first[across], np.full(int(across.sum()), self.width))
+        parts = rests, (two - one - 1)[across], self.period.row_norms(last[across])
+        norms[across] = [
+            math.sqrt(rest**2 + whole * self._end**2 + head**2)
+            for rest, whole, head in zip(*(part.tolist() for part in parts), strict=True)
+        ]
+        return norms
+
     def roundings(self, earlier: IntArray, later: IntArray) -> IntArray:
         """Also the end of every period between."""
         first, last = (np.where(ticks > 0, (ticks - 1) // self.width, -1) for ticks in (earlier, later))

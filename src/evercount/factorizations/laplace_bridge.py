@@ -139,6 +139,14 @@ def largest_scales(scale: FloatArray, alpha: FloatArray, start: FloatArray, end:
     return np.maximum(old, np.maximum(alpha * passed, (1 - alpha) * ahead))
 
 
+def _distinct(numbers: IntArray) -> tuple[IntArray, IntArray]:
+    """(each number once, rising; the first place of each); ticks mostly rise, and need no sorting then."""
+    if len(numbers) and (numbers[1:] < numbers[:-1]).any():
+        return np.unique(numbers, return_index=True)
+    first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])[: len(numbers)])
+    return numbers[first], first
+
+
 class Bridge(PureFactorization):
     """The bridge for one horizon; the least error of the pure mechanisms.
 
@@ -229,7 +237,7 @@ class Bridge(PureFactorization):
             row = np.searchsorted(blocks.index, node // k)
             yield level, blocks, split, row, node % k
             if level + 1 < self.levels:
-                index = np.unique(node)
+                index, _ = _distinct(node)
                 blocks = self._inside(blocks, split, np.searchsorted(blocks.index, index // k), index % k, index)
 
     @cached_property
@@ -311,7 +319,7 @@ class Bridge(PureFactorization):
                 exact, cov = boundary_moments(node_variance(own), alpha, *ends[:3])
                 scale = largest_scales(1 / own, alpha, *ends[3:])
                 if level + 1 < self.levels:
-                    _, first = np.unique((part - 1) // self._size[level], return_index=True)
+                    _, first = _distinct((part - 1) // self._size[level])
                     r, c = row[first], child[first]
                     ends = np.stack([exact[r, c], exact[r, c + 1], cov[r, c], scale[r, c], scale[r, c + 1]])
                 else:
@@ -372,7 +380,7 @@ class Bridge(PureFactorization):
             own = ends.max(axis=0)[:, None] + self._step - zeros
             places = np.where(alpha == 0, ends[1][:, None], np.where(alpha == self._one, ends[0][:, None], own))
             if level + 1 < self.levels:
-                _, first = np.unique((ticks - 1) // self._size[level], return_index=True)
+                _, first = _distinct((ticks - 1) // self._size[level])
                 r, c = row[first], child[first]
                 ends = np.stack([places[r, c], places[r, c + 1]])
         return np.asarray(places[row, child + 1])

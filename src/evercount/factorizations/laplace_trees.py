@@ -401,21 +401,27 @@ class HybridTree(EndlessTree):
             return float(self.row_norms([later])[0])
         return math.sqrt(self._apart(np.asarray([earlier]), np.asarray([later]), lambda share: 1 / share**2)[0])
 
-    def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
-        pairs = zip(earlier.tolist(), later.tolist(), strict=True)
-        return np.asarray([self._nodes_apart(*pair, square) for pair in pairs])
+    def pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        earlier, later = self._check_pairs(earlier, later)
+        norms = np.empty(len(later))
+        norms[earlier == 0] = self.row_norms(later[earlier == 0])
+        rest = earlier > 0
+        norms[rest] = np.sqrt(self._apart(earlier[rest], later[rest], lambda share: 1 / share**2))
+        return norms
 
-    def _nodes_apart(self, earlier: int, later: int, square: Square) -> float:
-        """As `_apart`, of one pair."""
-        one, two = earlier.bit_length() - 1, later.bit_length() - 1
-        first, second = earlier - (1 << one) + 1, later - (1 << two) + 1
-        if one == two:
-            return float(self.tree(one).apart(first, second) * square(np.asarray(1 / float(self.node_share(one)))))
-        total = (two - one) * square(np.asarray(1 / float(self.total_share)))
-        for epoch, tick in ((one, first), (two, second)):
-            nodes = int(self.tree(epoch).weight([tick])[0])
-            total = total + nodes * square(np.asarray(1 / float(self.node_share(epoch))))
-        return float(total)
+    def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
+        first, last = self.epochs(earlier), self.epochs(later)
+        out = np.empty(len(later))
+        total = square(np.asarray(1 / float(self.total_share)))
+        for a, b in set(zip(first.tolist(), last.tolist(), strict=True)):
+            here = (first == a) & (last == b)
+            start, stop = earlier[here] - (1 << a) + 1, later[here] - (1 << b) + 1
+            one, two = (square(np.asarray(1 / float(self.node_share(epoch)))) for epoch in (a, b))
+            if a == b:
+                out[here] = self.tree(a).apart(start, stop) * one
+            else:
+                out[here] = (b - a) * total + self.tree(a).weight(start) * one + self.tree(b).weight(stop) * two
+        return out
 
 
 @lru_cache(maxsize=128)

@@ -17,7 +17,7 @@ the coefficients of all numbers in the noise of I are sums of differences of φ 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -107,6 +107,22 @@ def least_squares(blocks: Sequence[int], shares: Sequence[int], rate: float) -> 
     return Levels(tuple(blocks), tuple(shares), tuple(weights))
 
 
+def interval_parts(lengths: Iterable[int | IntArray], earlier: IntArray, later: IntArray) -> FloatArray:
+    """A_j of each interval (earlier, later] for these lengths of blocks, the tick first, on a new last axis.
+
+    Lengths may be arrays, one number for each terrace, that broadcast against the intervals.
+    """
+    sums = []
+    for length in lengths:
+        first, start = np.divmod(earlier, length)
+        last, end = np.divmod(later, length)
+        inner = np.maximum(last - first - 1, 0.0) * length
+        apart = (length - start) ** 2 / length + inner + end**2 / length
+        sums.append(np.where(first == last, (later - earlier) ** 2 / length, apart))
+    sums.append(np.zeros(later.shape))
+    return -np.diff(np.stack(sums, axis=-1), axis=-1)
+
+
 class Terrace(PureFactorization):
     """A terrace for data of one noise scale; with a horizon, and without.
 
@@ -179,15 +195,7 @@ class Terrace(PureFactorization):
 
     def _parts(self, earlier: IntArray, later: IntArray) -> FloatArray:
         """A_j of each interval (earlier, later], shape (intervals, levels)."""
-        sums = []
-        for length in self.lengths:
-            first, start = np.divmod(earlier, length)
-            last, end = np.divmod(later, length)
-            inner = np.maximum(last - first - 1, 0) * float(length)
-            apart = (length - start) ** 2 / length + inner + end**2 / length
-            sums.append(np.where(first == last, (later - earlier) ** 2 / length, apart))
-        sums.append(np.zeros(len(later)))
-        return -np.diff(np.stack(sums, axis=1), axis=1)
+        return interval_parts(self.lengths, earlier, later)
 
     def span_errors(self, earlier: IntArray, later: IntArray, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(variance, continuous variance, largest scale) of the noise of ticks earlier+1 … later, before rounding."""
@@ -267,7 +275,10 @@ class Terrace(PureFactorization):
         else:  # errors repeat with the longest block
             later = np.arange(1, min(end, width + 2 * self.lengths[-1]) + 1)
             earlier = np.maximum(later - width, 0)
-        variance, _ = self.difference_errors(earlier, later, self.rate)
+        exact, _, _ = self.span_errors(earlier, later, self.rate)
+        likely = exact + MOST_ROUNDING >= exact.max() * (1 - 1e-12)  # rounding decides among these only
+        exact, earlier, later = exact[likely], earlier[likely], later[likely]
+        variance = exact + self._rounding(earlier, later, self.rate)
         worst = int(np.argmax(variance))
         return int(later[worst]), math.sqrt(float(variance[worst]))
 
@@ -325,6 +336,8 @@ def added_up(parts: FloatArray, constants: FloatArray) -> FloatArray:
     return total
 
 
+MOST_ROUNDING = 0.25
+"""No rounding of one number up or down with the right mean adds more variance."""
 _WAVES = range(1, 13)  # from a tenth of a unit on, the next ones are below 1e-16
 
 
