@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from evercount import __version__
 from evercount.errors import MissingExtra
 
 
 def main() -> None:
     """Run the command, or say what to install."""
+    if sys.argv[1:] == ["--version"]:  # needs no command
+        sys.stdout.write(f"evercount {__version__}\n")
+        return
     try:
         from evercount.cli import main as command
     except ModuleNotFoundError as error:

@@ -160,6 +160,28 @@ def test_nothing_heavy_is_imported_before_a_command_runs():
     assert heavy & {name.partition(".")[0] for name in loaded} == set()
 
 
+def loaded_by(*arguments: str) -> set[str]:
+    """The modules that are loaded when the command has run."""
+    program = "import atexit, sys; atexit.register(lambda: print('LOADED', *sys.modules)); "
+    program += "from evercount.__main__ import main; main()"
+    done = process(("-c", program, *arguments))
+    return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+@pytest.mark.parametrize("command", ["plan", "tail", "streams", "tokens", "store", "serve"])
+def test_a_command_loads_what_it_needs_alone(command):
+    loaded = loaded_by(command, "--help")
+    other = "store" if command != "store" else "plan"
+    assert f"evercount.cli.{other}_command" not in loaded
+    assert {"evercount.declarations.declaration", "evercount.files.event_sql", "sqlalchemy", "scipy"} & loaded == set()
+
+
+def test_the_version_needs_no_command():
+    loaded = loaded_by("--version")
+    assert "evercount" in loaded
+    assert {"typer", "pydantic", "evercount.cli"} & loaded == set()
+
+
 def test_defaults_are_in_the_help():
     text = " ".join(evercount("plan", "--help").stdout.split())
     assert "[default: (0.5)]" in text

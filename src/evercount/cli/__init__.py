@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,39 +14,85 @@ from typer import Option
 from typer.core import TyperGroup
 
 from evercount import __version__
-from evercount.cli.audit_command import audit
-from evercount.cli.client_commands import push, streams, tail, tokens
-from evercount.cli.plan_command import plan
-from evercount.cli.release_command import as_options, release
-from evercount.cli.serve_command import serve
-from evercount.cli.showcase_commands import bench, example, reproduce
-from evercount.cli.source_commands import consume, spark
-from evercount.cli.store_command import store
 from evercount.errors import EvercountError, StoreError
 from evercount.front_door.missing_parts import missing_extra
 
-COMMANDS: dict[str, Any] = {
-    "plan": plan,
-    "release": release,
-    "serve": serve,
-    "spark": spark,
-    "consume": consume,
-    "tail": tail,
-    "push": push,
-    "reproduce": reproduce,
-    "bench": bench,
-    "example": example,
-    "store": store,
-    "streams": streams,
-    "tokens": tokens,
-    "audit": audit,
+Made = dict[str, Any]
+"""Commands by name: functions, or groups of them."""
+
+
+def _audit() -> Made:
+    from evercount.cli.audit_command import audit
+
+    return {"audit": audit}
+
+
+def _client() -> Made:
+    from evercount.cli.client_commands import push, streams, tail, tokens
+
+    return {"push": push, "streams": streams, "tail": tail, "tokens": tokens}
+
+
+def _plan() -> Made:
+    from evercount.cli.plan_command import plan
+
+    return {"plan": plan}
+
+
+def _release() -> Made:
+    from evercount.cli.release_command import release
+
+    return {"release": release}
+
+
+def _serve() -> Made:
+    from evercount.cli.serve_command import serve
+
+    return {"serve": serve}
+
+
+def _showcase() -> Made:
+    from evercount.cli.showcase_commands import bench, example, reproduce
+
+    return {"bench": bench, "example": example, "reproduce": reproduce}
+
+
+def _sources() -> Made:
+    from evercount.cli.source_commands import consume, spark
+
+    return {"consume": consume, "spark": spark}
+
+
+def _store() -> Made:
+    from evercount.cli.store_command import store
+
+    return {"store": store}
+
+
+COMMANDS: dict[str, Callable[[], Made]] = {
+    "plan": _plan,
+    "release": _release,
+    "serve": _serve,
+    "spark": _sources,
+    "consume": _sources,
+    "tail": _client,
+    "push": _client,
+    "reproduce": _showcase,
+    "bench": _showcase,
+    "example": _showcase,
+    "store": _store,
+    "streams": _client,
+    "tokens": _client,
+    "audit": _audit,
 }
+"""What imports each command: what it needs is loaded when it runs, and not for the others."""
 
 
 @cache
 def _build(name: str) -> Any:
     """One command: to read the options of all of them would take longer than most of them run."""
-    made, alone = COMMANDS[name], typer.Typer(rich_markup_mode=None)
+    made = COMMANDS[name]()[name]
+    alone = typer.Typer(rich_markup_mode=None)
     if isinstance(made, typer.Typer):
         alone.add_typer(made, name=name)
     else:
@@ -68,6 +115,8 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except (ModuleNotFoundError, EvercountError) as raised:
             error = raised if isinstance(raised, EvercountError) else missing_extra("this command", raised)
+            from evercount.cli.release_command import as_options
+
             said = error.for_operator() if isinstance(error, StoreError) else str(error)
             typer.echo(f"error: {as_options(said)}", err=True)
             raise typer.Exit(error.exit_code) from None

@@ -18,11 +18,11 @@ import typer
 from typer import Option
 
 from evercount.errors import InputError, ParameterError, ServiceRefused
-from evercount.files.event_sql import AWARE_TYPES, NAIVE_TYPES, user_text
-from evercount.files.source import Source, connect, library, open_source
 
 if TYPE_CHECKING:
     import httpx
+
+    from evercount.files.source import Source
 
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -133,6 +133,8 @@ class PushedFile:
                 yield json.dumps(event)
 
     def _table_lines(self) -> Iterator[str]:
+        from evercount.files.source import connect, library
+
         chosen = ", ".join(self._field(name, column) for name, column in self.columns.items())
         try:
             with connect(self.scratch) as connection:
@@ -144,6 +146,8 @@ class PushedFile:
 
     def _field(self, name: str, column: str) -> str:
         """SQL: a column as the service takes it. A time without a zone is one of the stream's zone, in every door."""
+        from evercount.files.event_sql import AWARE_TYPES, NAIVE_TYPES, user_text
+
         place, kind = self.source.column(column), self.source.type_of(column)
         if name == "value":
             return f"{place}::DOUBLE"
@@ -165,6 +169,8 @@ def open_pushed(file: Path, columns: Mapping[str, str | None]) -> Iterator[Pushe
     Whether text is a table is said by the columns that are named, never guessed: `3` begins a list of counts as well as
     a CSV, and a row without a named column would count as one event whatever it says.
     """
+    from evercount.files.source import open_source
+
     with tempfile.TemporaryDirectory(prefix="evercount-push-") as folder:
         scratch = Path(folder)
         named = {name: column for name, column in columns.items() if column is not None}
