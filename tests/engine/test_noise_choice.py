@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, DiscoveredKeys, Histogram, Stream
-from evercount.declarations.cautions import as_known, declares_again, differences
+from evercount.declarations.cautions import declares_again, differences
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule
+from evercount.declarations.settle import Settled, settle, with_noise_of
 from evercount.engine import noise_choice
 from evercount.engine.build import choose_engine, view_width
 from evercount.engine.error_model import ErrorModel
@@ -193,29 +195,67 @@ def declared(**more: object) -> StreamDeclaration:
 
 
 def test_a_declaration_freezes_what_its_first_views_choose() -> None:
-    first = declared(views=["per-day", "per-week"])
+    first = settle(declared(views=["per-day", "per-week"]))
     assert first.noise_for == ("per-tick", "last-7")
     assert (first.factorization, first.budget.delta) == ("fresh", 0.0)
-    stored = StreamDeclaration.from_dict(first.to_dict())
+    stored = Settled.from_dict(first.to_dict())
     assert stored == first
     shown = declared(views=["per-day", "running"])
-    assert shown.noise_for == ("per-tick", "running")
+    assert settle(shown).noise_for == ("per-tick", "running")
     assert declares_again(stored, shown), "views may change: the noise stays"
     assert not differences(stored, shown)
     asked = declared(views=["per-day"], noise_for=["running"])
     assert not declares_again(stored, asked)
     assert any("noise_for" in line for line in differences(stored, asked))
-    assert (declared().noise_for, declared().factorization) == (("per-tick",), "fresh")
-    manual = declared(tick="manual", zone=None, start=None)
-    assert (manual.noise_for, manual.factorization) == (("running",), None)
+    plain = settle(declared())
+    assert (plain.noise_for, plain.factorization) == (("per-tick",), "fresh")
+    manual = settle(declared(tick="manual", zone=None, start=None))
+    assert (manual.noise_for, manual.factorization) == (("running",), "balanced")
     later = declared(query={"name": "discovered-keys", "parameters": {"every": 7}})
-    assert later.noise_for == ("running",), "keys that stay have no single ticks"
+    assert settle(later).noise_for == ("running",), "keys that stay have no single ticks"
+
+
+def test_a_declaration_is_data_and_settled_once() -> None:
+    """What an operator writes stays as it is; `settle` names what it leaves open, and settles nothing twice."""
+    asked = declared(views=["per-day", "per-week"])
+    assert (asked.noise_for, asked.factorization, asked.budget.delta) == ((), None, 1e-6)
+    settled = settle(asked)
+    assert settle(settled) is settled
+    assert settled.written is asked
+    assert asked.to_dict() == StreamDeclaration.from_dict(asked.to_dict()).to_dict()
+    for change in ({"factorization": None}, {"noise_for": ()}):
+        with pytest.raises(ParameterError, match="names its noise"):
+            replace(settled, **change)
+
+
+def test_what_a_declaration_leaves_open_is_no_difference() -> None:
+    """Nobody knows any more what was asked for when a stream began: what is said now is compared with what it has."""
+    stored = settle(declared(views=["per-day"]))
+    budget = {"epsilon": 1, "delta": 1e-6}
+    open_: list[dict[str, object]] = [{}, {"factorization": "best"}]
+    for same in (*open_, *({"budget": {**budget, "delta": delta}} for delta in (0, 0.1))):
+        assert declares_again(stored, declared(**same)), same
+    gaussian = settle(declared(views=["per-day"], factorization="balanced"))
+    assert declares_again(gaussian, declared(factorization="balanced"))
+    assert declares_again(gaussian, declared()), "it leaves the noise open"
+    others: list[tuple[Settled, dict[str, object], str]] = [
+        (stored, {"budget": {**budget, "epsilon": 2}}, "epsilon was 1.0 and is now 2.0"),
+        (stored, {"factorization": "balanced"}, "factorization was 'fresh' and is now 'balanced'"),
+        (stored, {"factorization": "fresh"}, "delta was 0.0 and is now 1e-06"),
+        (stored, {"noise_for": ["running"]}, "noise_for was"),
+        (stored, {"late": "revise", "revise_for": 2}, "revise_for was None and is now 2"),
+        (gaussian, {"budget": {**budget, "delta": 1e-9}}, "delta was 1e-06 and is now 1e-09"),
+        (gaussian, {"budget": {**budget, "delta": 0}}, "delta was 1e-06 and is now 0.0"),
+        (gaussian, {"factorization": "square-root"}, "factorization was 'balanced' and is now 'square-root'"),
+    ]
+    for known, change, said in others:
+        assert any(line.startswith(said) for line in differences(known, declared(**change))), (change, said)
 
 
 def test_a_blend_is_stored_with_its_numbers() -> None:
-    first = declared(views=["per-day", "per-week", "running"], factorization="blend")
+    first = settle(declared(views=["per-day", "per-week", "running"], factorization="blend"))
     assert isinstance(first.factorization, dict)
-    assert StreamDeclaration.from_dict(first.to_dict()) == first
+    assert Settled.from_dict(first.to_dict()) == first
     assert declares_again(first, declared(views=["per-day"], factorization="blend"))
     assert first.build(secret=insecure_secret(1)).factorization.spec == first.factorization
 
@@ -223,13 +263,14 @@ def test_a_blend_is_stored_with_its_numbers() -> None:
 def test_a_fit_on_another_processor_declares_the_same_stream() -> None:
     """A fit ends at other last digits there (`OPENBLAS_CORETYPE` shows it): a stream that goes on keeps its own."""
     asked: dict[str, object] = {"views": ["per-day", "per-week", "running"], "factorization": "blend"}
-    here = declared(**asked)
+    here = settle(declared(**asked))
     assert isinstance(here.factorization, dict)
     zeros = [number * (1 - 2.0**-14) for number in here.factorization["zeros"]]
-    there = declared(**{**asked, "factorization": {**here.factorization, "zeros": list(map(round_root, zeros))}})
+    other = {**here.factorization, "zeros": list(map(round_root, zeros))}
+    there = settle(declared(**{**asked, "factorization": other}))
     assert there.factorization != here.factorization
-    assert declares_again(there, here), differences(there, here)
-    assert as_known(here, there).factorization == there.factorization
+    assert declares_again(there, declared(**asked)), differences(there, declared(**asked))
+    assert with_noise_of(declared(**asked), there).factorization == there.factorization
     longer = declared(**{**asked, "horizon": 2 * YEAR})
     assert any("horizon" in line for line in differences(there, longer))
     named = declared(**{**asked, "factorization": here.factorization})
@@ -237,8 +278,8 @@ def test_a_fit_on_another_processor_declares_the_same_stream() -> None:
 
 
 def test_hours_plan_the_longest_day() -> None:
-    assert declared(tick="1h", zone="Europe/Vienna", views=["per-day"], horizon=50).noise_for == ("last-25",)
-    assert declared(tick="1h", views=["per-day"], horizon=50).noise_for == ("last-24",)
+    assert declared(tick="1h", zone="Europe/Vienna", views=["per-day"], horizon=50).views_of_noise == ("last-25",)
+    assert declared(tick="1h", views=["per-day"], horizon=50).views_of_noise == ("last-24",)
     assert Schedule("1h", 0, "UTC").length * 24 == Schedule("1d", 0, "UTC").length
 
 
@@ -321,9 +362,9 @@ def test_totals_follow_the_rule_of_other_views() -> None:
     large, engine = choose_noise(Count(), Budget(8.0, 0.0), 365, None, RUNNING)
     assert engine.name == "fresh"
     assert view_stds(Count(), large, 365, engine, [None])[0] < 0.5
-    stored = declared(tick="manual", zone=None, start=None, horizon=100, budget={"epsilon": 1, "delta": 1e-10})
+    stored = settle(declared(tick="manual", zone=None, start=None, horizon=100, budget={"epsilon": 1, "delta": 1e-10}))
     assert (stored.budget.delta, stored.factorization) == (0.0, "bridge")
-    assert StreamDeclaration.from_dict(stored.to_dict()) == stored
+    assert Settled.from_dict(stored.to_dict()) == stored
 
 
 def test_running_averages_have_noise_for_averages() -> None:
@@ -336,10 +377,10 @@ def test_running_averages_have_noise_for_averages() -> None:
 
 
 def test_a_terrace_is_declared_once() -> None:
-    first = declared(views=["per-day", "per-week", "running"], budget={"epsilon": 1, "delta": 0})
+    first = settle(declared(views=["per-day", "per-week", "running"], budget={"epsilon": 1, "delta": 0}))
     assert isinstance(first.factorization, dict)
     assert first.factorization["name"] == "terrace"
-    assert StreamDeclaration.from_dict(first.to_dict()) == first
+    assert Settled.from_dict(first.to_dict()) == first
     stream = first.build(secret=insecure_secret(1))
     assert stream.factorization.spec == first.factorization
     rows = stream.run([5] * 100).rows
@@ -361,15 +402,14 @@ def test_a_declaration_settles_best_once() -> None:
         "horizon": 65536,
         "factorization": "best",
     }
-    declared = StreamDeclaration.from_dict(table)
-    assert declared.factorization == "bridge"
-    assert declared.budget.pure
-    again = StreamDeclaration.from_dict(declared.to_dict())
-    assert again == declared
-    assert declared.build(secret=SECRET).factorization.name == "bridge"
+    settled = settle(StreamDeclaration.from_dict(table))
+    assert settled.factorization == "bridge"
+    assert settled.budget.pure
+    assert Settled.from_dict(settled.to_dict()) == settled
+    assert settled.build(secret=SECRET).factorization.name == "bridge"
     plain = StreamDeclaration.from_dict({**table, "factorization": None})
-    assert plain.to_dict()["factorization"] is None
-    assert plain.budget.delta == 1e-10
+    assert (plain.to_dict()["factorization"], plain.budget.delta) == (None, 1e-10)
+    assert (settle(plain).factorization, settle(plain).budget.delta) == ("balanced", 1e-10)
     with pytest.raises(ParameterError, match="factorization must be"):
         StreamDeclaration.from_dict({**table, "factorization": 3})
 

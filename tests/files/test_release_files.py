@@ -17,6 +17,7 @@ from evercount.cli import app
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
 from evercount.engine import build, noise_choice
+from evercount.errors import ParameterError
 from evercount.factorizations import fit_blend
 from evercount.files.count_rows import count
 from evercount.files.source import open_source
@@ -201,7 +202,7 @@ def test_a_run_that_goes_on_fits_no_noise_again(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(build, "_fitted", refuse)
     table = evercount.release(events, end="2026-01-21", **options)
     assert len(table.to_pandas()) == 20
-    with pytest.raises(AssertionError, match="a fit"):
+    with pytest.raises(ParameterError, match=r"epsilon was 1.0 and is now 0\.5"):
         evercount.release(events, end="2026-01-21", **options | {"epsilon": 0.5})
     with pytest.raises(AssertionError, match="a fit"):  # and other streams of the process know nothing of it
         evercount.release(events, end="2026-01-21", **options | {"out": str(tmp_path / "other.csv")})

@@ -36,6 +36,7 @@ def serve(
     """
     from evercount.declarations.cautions import cautions, published_line
     from evercount.declarations.schedule import SECOND, parse_length
+    from evercount.declarations.settle import settle
     from evercount.declarations.streams_file import read_declarations
     from evercount.service.access import Limits, admin_token
     from evercount.service.demo import DECLARATION, Feeder, demo_clock, prefill
@@ -77,9 +78,10 @@ def serve(
         limits = Limits(rate=rate, burst=2 * rate)
         token, token_file = admin_token(store, admin_token_file, read_only=read_only)
         service = Service(store, clock=clock, limits=limits, admin=token, clock_jump=largest_jump)
-        for one in declared:
+        for number, one in enumerate(declared):
             if one.name not in store.streams and not one.views:
-                say(f"{one.name}: {published_line(one)}")
+                declared[number] = settled = settle(one)
+                say(f"{one.name}: {published_line(settled)}")
         service.declare(declared)
     except BaseException:
         store.close()

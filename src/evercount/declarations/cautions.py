@@ -9,39 +9,48 @@ from typing import Any
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, UNITS
+from evercount.declarations.settle import Settled, settle
 from evercount.declarations.view_names import DAYS, TickMark, most_ticks, noise_views, view_spans
 from evercount.engine.build import PER_TICK, RUNNING, view_width
-from evercount.engine.noise_choice import REFERENCE_TICKS, worst_std
+from evercount.engine.noise_choice import BEST, REFERENCE_TICKS, kept_budget, worst_std
 from evercount.engine.state import enforced_by
 from evercount.engine.views import CarriedTotals
 from evercount.privacy import GuaranteeText, counted_text, guarantee_text
 from evercount.privacy.guarantee_text import tick_word
 
 FREE = ("views", "late", "wait")  # what may change while a stream runs
+NOISE = ("budget", "factorization", "noise_for")  # what `settle` names
 
 
-def as_known(wanted: StreamDeclaration, known: StreamDeclaration) -> StreamDeclaration:
-    """A declaration with the noise of the stream that is known, where it does not say what its noise is for; and with
-    its fitted numbers, where it names none: on another kind of processor a fit ends at other last digits."""
-    asked, same_views = wanted.asked, wanted.noise_for == known.noise_for
-    fitted = isinstance(known.factorization, dict) and wanted.horizon == known.horizon
-    takes_fitted = fitted and asked.factorization in (None, "blend", "best")
-    if wanted.revise_for != known.revise_for or (not takes_fitted if same_views else asked.noise_for):
-        return wanted
-    name = known.factorization if takes_fitted else asked.factorization
-    return replace(wanted, budget=asked.budget, factorization=name, noise_for=known.noise_for)
+def _with_open_noise(known: Settled, wanted: StreamDeclaration) -> dict[str, Any]:
+    """A declaration as a table, which says what the known stream has wherever it leaves the noise open.
+
+    Nothing is chosen or fitted. Laplace noise, with δ = 0, is no other noise for who asks for some δ and names none.
+    """
+    if wanted.revise_for != known.revise_for:  # other noise, and that is not the reason
+        return {**wanted.to_dict(), **{name: known.to_dict()[name] for name in NOISE}}
+    if not wanted.noise_for:
+        wanted = replace(wanted, noise_for=known.noise_for)
+    mine, theirs = known.to_dict(), wanted.to_dict()
+    name, spec = wanted.factorization, known.factorization
+    if name in (None, BEST) or (isinstance(spec, dict) and name == spec["name"]):
+        theirs["factorization"] = mine["factorization"]
+    laplace = name in (None, BEST) or kept_budget(wanted.budget, name).pure
+    if known.budget.pure and laplace:
+        theirs["budget"] |= {part: mine["budget"][part] for part in ("delta", "calibration")}
+    return theirs
 
 
-def declares_again(known: StreamDeclaration, wanted: StreamDeclaration) -> bool:
+def declares_again(known: Settled, wanted: StreamDeclaration) -> bool:
     """Whether a stream is declared again, in every field that makes it this one or that readers see."""
     mine, theirs = ((one.name, one.description, one.public) for one in (known, wanted))
     return mine == theirs and not differences(known, wanted)
 
 
-def differences(known: StreamDeclaration, wanted: StreamDeclaration) -> list[str]:
+def differences(known: Settled, wanted: StreamDeclaration) -> list[str]:
     """What makes `wanted` another stream, in words; empty where it declares the known one again. A start may be left
     open by either. Names, descriptions, views, who may read, and what becomes of late events do not matter here."""
-    mine, theirs = known.to_dict(), as_known(wanted, known).to_dict()
+    mine, theirs = known.to_dict(), _with_open_noise(known, wanted)
     if known.query.name == wanted.query.name:
         found = _changes(mine["query"]["parameters"], theirs["query"]["parameters"])
     else:
@@ -56,9 +65,9 @@ def differences(known: StreamDeclaration, wanted: StreamDeclaration) -> list[str
     return found
 
 
-def changed_noise(known: StreamDeclaration, wanted: StreamDeclaration) -> str:
+def changed_noise(known: Settled, wanted: StreamDeclaration) -> str:
     """What to say where a declaration asks a running stream for the noise of other views; empty where it does not."""
-    if known.noise_for == as_known(wanted, known).noise_for:
+    if wanted.noise_for in ((), known.noise_for):
         return ""
     return (
         f" (its noise is for {', '.join(known.noise_for)} and stays so: noise_for of a running stream cannot change, "
@@ -146,7 +155,8 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
     ...     "budget": {"epsilon": 1, "delta": 1e-6}, "views": ["per-tick", "last-7"]}))
     'Published: new events per tick (std 1.36), the last 7 ticks (std 3.59). Noise: fresh, Laplace, chosen for them.'
     """
-    asked, stream = declaration.asked, declaration.build(replay=True)
+    settled = settle(declaration)
+    asked, stream = settled.written, settled.build(replay=True)
     model, kind = stream._errors, "Laplace" if stream.budget.pure else "Gaussian"
     if declaration.revise_for is not None:
         first, last = model.errors([1])[0][0][[0, -1]]
@@ -161,7 +171,7 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
         line = f"Published: the keys of each tick with their new events (std {std:.3g})."
         return f"{line} For keys that stay public, declare more views, such as running." if new else line
     said = []
-    for name in noise_views(declaration.views, declaration.schedule) or declaration.noise_for:
+    for name in noise_views(declaration.views, declaration.schedule) or settled.noise_for:
         width = view_width(name)
         what = {RUNNING: "running totals", PER_TICK: "new events per tick"}.get(name, f"the last {width} ticks")
         std = worst_std(model, width, declaration.horizon or REFERENCE_TICKS)

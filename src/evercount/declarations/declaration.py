@@ -1,5 +1,6 @@
 """StreamDeclaration: all that an operator says about one stream, once and for all. Every door reads the same one.
 
+It is data: defaults are filled in and all is checked, and no noise is chosen or fitted. `settle.py` does that, once.
 One TOML form (`streams.toml`, an array of tables named `stream`), one JSON form and one schema with the same fields.
 """
 
@@ -11,7 +12,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, TypeAdapter
 
@@ -22,25 +23,17 @@ from evercount.declarations.schedule import MANUAL, Schedule, format_utc, parse_
 from evercount.declarations.unit_periods import period_of, periods_named, with_period_ticks
 from evercount.declarations.view_names import QUANTILE, check_views, noise_views
 from evercount.engine.build import DECAYED, PER_TICK, RUNNING, Spec, check_postprocess
-from evercount.engine.build_parameters import choose_revised
-from evercount.engine.noise_choice import check_noise_for, check_view_count, choose_noise, remember_blend
-from evercount.engine.revisions import MOST_LAGS, Revisions
+from evercount.engine.build_parameters import check_revised_stream
+from evercount.engine.noise_choice import check_named_noise, check_noise_for, check_view_count
+from evercount.engine.revisions import MOST_LAGS, Revisions, day_budget
 from evercount.engine.stream import Stream, TaskStream
-from evercount.engine.user_counting import PeriodOf, UserCaps, check_hands_on
+from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.errors import ParameterError
 from evercount.noise import Secret
 from evercount.privacy import Budget, Cost, Ledger, TimeRange
 from evercount.privacy.composition import costs_more
 from evercount.privacy.time_range import lies_in_one_range
 from evercount.queries import Query
-
-
-class Asked(NamedTuple):
-    """What a declaration says about its noise, before that is chosen."""
-
-    budget: Budget
-    factorization: Spec | None
-    noise_for: bool
 
 
 @table("a stream's declaration")
@@ -82,8 +75,7 @@ class StreamDeclaration:
         Field(description="a whole number of ticks from 1 to 2^40, or null for a stream without end"),
     ] = None
     factorization: Annotated[Spec | None, Field(description="a name, or null for the default")] = None
-    """None for the best for `noise_for`. It is settled here: the budget is then what the noise keeps, with δ = 0 for
-    Laplace noise, and a ledger is asked for that. A fitted one is stored with its numbers."""
+    """None is for the best for `noise_for`. `settle` chooses it, and fits the numbers of "blend" and "terrace"."""
     columns: Annotated[
         Columns | None,
         BeforeValidator(lambda value: Columns(**value) if isinstance(value, dict) else value),
@@ -111,7 +103,6 @@ class StreamDeclaration:
     first declaration's `views`; where it has none, `per-tick` for ticks by the clock, and `running` for manual ones and
     for queries without views."""
     schedule: Schedule = field(init=False, repr=False, compare=False)
-    asked: Asked = field(init=False, repr=False, compare=False)  # what was declared before the noise was chosen
     earliest: ClassVar[int | None] = None  # of a renewed stream: the first start; rows in between are legal
 
     def __post_init__(self) -> None:
@@ -126,7 +117,7 @@ class StreamDeclaration:
         if self.columns is not None:
             self.columns.check_fit(self.query, self.budget)
         check_views(self.views, self.query.for_views(()), schedule, self.stream_postprocess)
-        self._settle_noise()
+        self._check_noise()
         released = self.shows_releases and self.revise_for is None
         if self.view_postprocess and ("monotone" in self.postprocess or released):
             raise ParameterError(
@@ -157,45 +148,41 @@ class StreamDeclaration:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
-    def _settle_noise(self) -> None:
-        """Choose the noise, once: the declaration that is stored says which."""
-        self._set(asked=Asked(self.budget, self.factorization, bool(self.noise_for)))
+    def _check_noise(self) -> None:
+        """Complete what noise is chosen from, and refuse what can be refused before a choice or a fit."""
+        if isinstance(self.factorization, dict) and "left" in self.factorization:
+            raise ParameterError("a declaration names its factorization: give matrices a name (register_factorization)")
+        self._set(budget=with_period_ticks(self.budget, self.schedule))
         if self.revise_for is not None:
             if self.carry_caps:
                 raise ParameterError("caps are not carried over with late = 'revise': omit one of the two")
-            protected, post = with_period_ticks(self.budget, self.schedule), self.stream_postprocess
-            declared = (self.query, protected, self.factorization, post, self.noise_for, self.revise_for)
-            budget, spec = choose_revised(*declared)
-            self._set(budget=budget, factorization=spec.spec, noise_for=(RUNNING,))
+            lags = check_revised_stream(
+                self.query, self.budget, self.stream_postprocess, self.noise_for, self.revise_for
+            )
+            check_named_noise(self.query, day_budget(self.budget), lags, self.factorization, (RUNNING,))
             return
-        if not self.noise_for:  # a declaration that is read back has it
+        views = self.views_of_noise
+        if self.noise_for:
+            self._set(noise_for=views)  # each once
+        else:  # a declaration that is read back has it
             check_view_count(self.views)
-        asked = self.noise_for or noise_views(self.views, self.schedule) or self._default_views
-        views = check_noise_for(self.query, asked)
         if any(DECAYED.fullmatch(view) for view in views):
             raise ParameterError(
                 "decayed sums are views of streams in Python (Stream(views=...), Releases.weighted): declare per-tick "
                 "and running, and compute them from what is published"
             )
-        self._set(noise_for=views, query=self.query.for_views(views))
+        self._set(query=self.query.for_views(views))
         check_views(self.views, self.query, self.schedule, self.stream_postprocess)
-        budget = with_period_ticks(self.budget, self.schedule)
-        self.query.check_budget(budget)
-        kept, engine = choose_noise(self.query, budget, self.horizon, self.factorization, views)
-        self._set(budget=kept)
-        if self.carry_caps:
-            check_hands_on(engine, self.query, kept, self.horizon)
-        if isinstance(engine.spec, dict) and "left" in engine.spec:
-            raise ParameterError("a declaration names its factorization: give matrices a name (register_factorization)")
-        plain = views == (RUNNING,) and kept.pure == budget.pure and isinstance(engine.spec, str)
-        if self.factorization is not None or not plain:
-            self._set(factorization=engine.spec)
+        self.query.check_budget(self.budget)
+        check_named_noise(self.query, self.budget, self.horizon, self.factorization, views)
 
-    def remember_noise(self) -> None:
-        """Declared again in this context, the same has the noise of this one without another fit."""
-        if isinstance(self.factorization, dict) and self.revise_for is None:
-            budget = with_period_ticks(self.budget, self.schedule)
-            remember_blend(self.declared_query, budget, self.horizon, self.noise_for, self.factorization)
+    @property
+    def views_of_noise(self) -> tuple[str, ...]:
+        """The views that the noise is for: those of `noise_for`, or what follows from what is shown."""
+        if self.revise_for is not None:
+            return (RUNNING,)
+        asked = self.noise_for or noise_views(self.views, self.schedule) or self._default_views
+        return check_noise_for(self.query, asked)
 
     @property
     def _default_views(self) -> tuple[str, ...]:
@@ -223,11 +210,11 @@ class StreamDeclaration:
 
     @property
     def main_view(self) -> str:
-        """The view that the main output shows: the first of `views`, or of `noise_for`, but for quantiles."""
+        """The view that the main output shows: the first of `views`, or of what the noise is for, but for quantiles."""
         views = [name for name in self.views if not QUANTILE.fullmatch(name)]
         if self.revise_for is not None:
             return (*views, PER_TICK)[0]
-        return (*views, *self.noise_for)[0] if self.has_views else RUNNING
+        return (*views, *self.views_of_noise)[0] if self.has_views else RUNNING
 
     @property
     def shows_releases(self) -> bool:
@@ -237,7 +224,7 @@ class StreamDeclaration:
     # -- one JSON form, one TOML form ------------------------------------------------------------------------------
 
     @classmethod
-    def from_dict(cls, data: Any) -> StreamDeclaration:
+    def from_dict(cls, data: Any) -> Self:
         if not isinstance(data, dict):
             raise ParameterError(f"a stream's declaration must be a table, got {type(data).__name__}")
         return cls(**data)
@@ -254,17 +241,17 @@ class StreamDeclaration:
         return first
 
     @property
-    def as_declared(self) -> StreamDeclaration:
+    def as_declared(self) -> Self:
         """The declaration without keys that joined later."""
         return self.with_query(self.declared_query)
 
-    def with_query(self, query: Query) -> StreamDeclaration:
+    def with_query(self, query: Query) -> Self:
         """The stream as it counts now, with the keys that have joined it. What it declares stays as it is."""
         if query == self.query or self.revise_for is not None:  # no keys join a revised stream, whose query has lags
             return self
         return self._changed(_first_query=self.declared_query, query=query)
 
-    def _changed(self, **fields: Any) -> StreamDeclaration:
+    def _changed(self, **fields: Any) -> Self:
         """The same declaration but for these fields; nothing is checked or chosen again."""
         other = copy(self)
         other._set(**fields)
@@ -319,17 +306,19 @@ class StreamDeclaration:
                 "state=…)`): only there does a stream begin with what persons have used of their caps before. "
                 "Use that, or omit carry_caps; budgets of streams over the same persons then add up"
             )
-        made = TaskStream if task else Stream
+        from evercount.declarations.settle import settle
+
+        settled, made = settle(self), TaskStream if task else Stream
         stream = made(
-            self.query,
-            self.budget,
+            settled.query,
+            settled.budget,
             horizon=self.horizon,
-            factorization=self.factorization,
+            factorization=settled.factorization,
             secret=self.noise_secret(Secret.generate() if secret is None else secret),
             postprocess=self.stream_postprocess,
             replay=replay,
             part=part,
-            views=self.noise_for,
+            views=settled.noise_for,
             during=self.during,
             period_of=self.period_of,
             ledger=ledger,
@@ -406,11 +395,11 @@ class StreamDeclaration:
         """From a tick to the number of its period, where persons are protected in periods of the calendar."""
         return period_of(self.budget, self.schedule)
 
-    def started(self, start: int) -> StreamDeclaration:
+    def started(self, start: int) -> Self:
         """The declaration with the start that the stream really has, in microseconds since 1970."""
         return self.with_schedule(replace(self.schedule, start=start))
 
-    def with_schedule(self, schedule: Schedule) -> StreamDeclaration:
+    def with_schedule(self, schedule: Schedule) -> Self:
         """The declaration on another schedule, with the noise that it has."""
         other = self._changed(budget=with_period_ticks(self.budget, schedule))
         other._schedule_is(schedule)
@@ -421,11 +410,14 @@ class StreamDeclaration:
         if self.horizon is None or self.schedule.manual:
             raise ParameterError(f"stream {self.name!r} has no end by the clock: there is nothing to renew")
         end, horizon = self.schedule.start_of(self.horizon + 1), horizon or self.horizon
-        fitted = isinstance(self.factorization, dict) and horizon != self.horizon  # fitted to the old horizon
-        engine = None if fitted else self.factorization
-        return replace(self, name=name or self.name, horizon=horizon, factorization=engine).going_on(end, self)
+        before = self if horizon == self.horizon else self.unfitted()
+        return replace(before, name=name or self.name, horizon=horizon).going_on(end, self)
 
-    def going_on(self, start: int, first: StreamDeclaration) -> StreamDeclaration:
+    def unfitted(self) -> StreamDeclaration:
+        """The declaration without numbers that are fitted to its horizon, for a stream with another one."""
+        return replace(self, factorization=None) if isinstance(self.factorization, dict) else self
+
+    def going_on(self, start: int, first: StreamDeclaration) -> Self:
         """The declaration from `start` on, for a stream that goes on for another one: rows of that one are no fault."""
         return self.started(start)._changed(earliest=first.first_begin)
 
@@ -434,11 +426,11 @@ class StreamDeclaration:
         """The start of the first of the streams that this one goes on for, or its own."""
         return self.schedule.begin if self.earliest is None else self.earliest
 
-    def unstarted(self) -> StreamDeclaration:
+    def unstarted(self) -> Self:
         """The declaration with its start left open."""
         return self.with_schedule(replace(self.schedule, start=None))
 
-    def with_rules(self, late: Any, wait: str) -> StreamDeclaration:
+    def with_rules(self, late: Any, wait: str) -> Self:
         """The declaration with another rule for late events; from and to `revise` it is another stream.
 
         **Guarantee.** Which tick counts an event, and whether one does, still depends on its own time, on when it

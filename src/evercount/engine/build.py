@@ -155,8 +155,7 @@ def _own(budget: Budget, horizon: int | None, given: Factorization | Mapping[str
 
 def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names) -> Blend | TappedBlend:
     """The blend of stored numbers, or one that is fitted to the views and to the ticks that a unit touches."""
-    if budget.pure:
-        raise ParameterError("'blend' is for Gaussian noise; with delta=0 omit it or use 'fresh' or 'bridge'")
+    check_blend(budget)
     if not isinstance(name, str):
         if name.get("name") != "blend":
             raise ParameterError("a fitted factorization is stored as {name = 'blend', poles = [...], zeros = [...]}")
@@ -166,6 +165,11 @@ def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views:
 
 
 _fitted = lru_cache(maxsize=64)(fit_blend)
+
+
+def check_blend(budget: Budget) -> None:
+    if budget.pure:
+        raise ParameterError("'blend' is for Gaussian noise; with delta=0 omit it or use 'fresh' or 'bridge'")
 
 
 def _terrace(query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names) -> Terrace:

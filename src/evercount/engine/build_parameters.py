@@ -221,6 +221,19 @@ def unnamed_periods(budget: Budget, during: TimeRange | None, period_of: PeriodO
     return tuple(bisect_left(ticks, period, key=period_of) for period in later)
 
 
+def check_revised_stream(
+    query: Query, budget: Budget, postprocess: Iterable[str], views: Iterable[str], revise_for: int
+) -> int:
+    """Refuse what cannot be revised, and return how many lags each day has."""
+    check_revised(query)
+    if check_postprocess(postprocess):
+        raise ParameterError("late = 'revise': what is released is not post-processed; declare views, which are")
+    if set(views) - {RUNNING}:
+        raise ParameterError("late = 'revise': noise is for single days, so omit noise_for; views show any sum of them")
+    query.check_budget(day_budget(budget))
+    return check_whole("revise_for", revise_for, 1, MOST_LAGS - 1) + 1
+
+
 def choose_revised(
     query: Query,
     budget: Budget,
@@ -229,14 +242,7 @@ def choose_revised(
     views: Iterable[str],
     revise_for: int,
 ) -> tuple[Budget, Factorization]:
-    check_revised(query)
-    if check_postprocess(postprocess):
-        raise ParameterError("late = 'revise': what is released is not post-processed; declare views, which are")
-    if set(views) - {RUNNING}:
-        raise ParameterError("late = 'revise': noise is for single days, so omit noise_for; views show any sum of them")
-    of_day = day_budget(budget)
-    query.check_budget(of_day)
-    lags = check_whole("revise_for", revise_for, 1, MOST_LAGS - 1) + 1
+    lags, of_day = check_revised_stream(query, budget, postprocess, views, revise_for), day_budget(budget)
     kept, engine = choose_noise(query, of_day, lags, factorization or BEST, (RUNNING,))
     return replace(budget, delta=kept.delta, calibration=kept.calibration), engine
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -23,6 +22,7 @@ from evercount.engine.build import (
     Decayed,
     Names,
     Spec,
+    check_blend,
     choose_engine,
     fitted_width,
     full_ticks,
@@ -136,18 +136,21 @@ def choose_noise(
     if name is not None and name != BEST:
         budget = kept_budget(budget, name)
         return budget, choose_engine(query, budget, horizon, name, views)
-    if name is None and (known := _stored.get()) is not None and known[0] == (query, budget, horizon, views):
-        return known[1]
     return _least_error(query, budget, horizon, views, 1.0 if name == BEST else MARGIN)
 
 
-_stored: ContextVar[tuple[object, Choice] | None] = ContextVar("stored noise", default=None)
+FITTED = ("blend", TERRACE)
+"""Names of noise whose numbers are fitted when it is first asked for."""
 
 
-def remember_blend(query: Query, budget: Budget, horizon: int | None, views: Names, spec: Spec) -> None:
-    """Where the same is asked for again in this context, it gets the stored numbers: fits for persons take seconds."""
-    kept = kept_budget(budget, spec)
-    _stored.set(((query, budget, horizon, views), (kept, choose_engine(query, kept, horizon, spec, views))))
+def check_named_noise(query: Query, budget: Budget, horizon: int | None, name: Spec | None, views: Names) -> None:
+    """Refuse what `choose_noise` would refuse, as far as that is known before anything is chosen or fitted."""
+    if name in (None, BEST, "blend"):
+        check_view_count(views)
+    if name == "blend":
+        check_blend(budget)
+    elif name not in (None, BEST, *FITTED):
+        choose_noise(query, budget, horizon, name, views)
 
 
 @lru_cache(maxsize=256)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evercount._safe_files import disk_errors, new_private, refuse_link
-from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import shown_tables, stack_rows
 from evercount.engine.build import RUNNING
 from evercount.engine.close_ticks import close_ticks
@@ -224,7 +223,7 @@ def _archived(output: Path, job: Job) -> dict[Path, Adapt | None]:
 def _export_again(home: StoreHome, job: Job, output: Path) -> None:
     """Write the files of the stream that is renewed once more: a run that was killed may not have written them."""
     state, stream = home.committed()
-    job = replace(job, declaration=StreamDeclaration.from_dict(state.declaration), carried=home.carried)
+    job = replace(job, declaration=state.settled, carried=home.carried)
     outputs.write_views(output, Published.of(job, stream, state.numbers, state.tables, home.marks), main=True)
 
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evercount._validate import FloatArray, stated
-from evercount.declarations.cautions import as_known, changed_noise, differences
+from evercount.declarations.cautions import changed_noise, differences
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.settle import Settled, settle, with_noise_of
 from evercount.declarations.view_names import TickMark, check_mark, stack_rows
 from evercount.engine.stream import Stream, TaskStream
 from evercount.engine.views import CarriedTotals, check_carries
@@ -391,14 +392,14 @@ def _cut_horizon(declaration: StreamDeclaration) -> str:
 
 
 def _settled(job: Job, state: State | None, home: StoreHome | None) -> Job:
-    """The job with a zone, checked against the stream that it continues."""
+    """The job with the noise of the stream that it continues, or of a new one, which is chosen here."""
     if state is not None:
-        known, first, facts = StreamDeclaration.from_dict(state.declaration), state.first_start, state.output_facts
+        known, first, facts = state.settled, state.first_start, state.output_facts
     elif home is not None and home.live is not None:  # declared, and nothing is released
         known, first, facts = home.live.declaration, home.first_start() if home.live.follows else None, {}
     else:
         _check_first(job)
-        return job
+        return replace(job, declaration=settle(job.declaration))
     return replace(job, declaration=_continued(job, known, first, facts))
 
 
@@ -418,16 +419,13 @@ def _check_first(job: Job) -> None:
         )
 
 
-def _continued(
-    job: Job, known: StreamDeclaration, first_start: int | None, facts: Mapping[str, object]
-) -> StreamDeclaration:
+def _continued(job: Job, known: Settled, first_start: int | None, facts: Mapping[str, object]) -> Settled:
     """The declaration of a run that goes on with a known stream, or ParameterError where it declares another."""
     declaration, schedule = job.declaration, job.declaration.schedule
     if not job.zone_given:
         declaration = declaration.with_schedule(replace(schedule, zone=known.schedule.zone))
     if first_start is not None and set(declaration.query.labels) < set(known.query.labels):
-        asked = declaration.asked  # keys that joined the streams before it
-        declaration = replace(declaration, query=known.query, budget=asked.budget, factorization=asked.factorization)
+        declaration = replace(declaration, query=known.query)  # keys joined the streams before it
     if first_start is not None and declaration.schedule.start == first_start:
         declaration = declaration.going_on(known.schedule.begin, declaration)
     earliest = declaration.earliest
@@ -448,10 +446,10 @@ def _continued(
             f"parameters to continue it{changed_noise(known, declaration)}. A new stream is a successor with a later "
             "`start` and another `out`; `new_noise_stream` starts again with these and adds to the spent budget"
         )
-    declaration = as_known(declaration, known).with_schedule(known.schedule)
-    if declaration.main_view != known.main_view:  # views may change, but not what an output shows
+    if with_noise_of(declaration, known).main_view != known.main_view:  # views may change, but not what an output shows
         declaration = replace(declaration, views=(known.main_view, *declaration.views))
-    return declaration if earliest is None else declaration._changed(earliest=earliest)
+    settled = with_noise_of(declaration, known).with_schedule(known.schedule)
+    return settled if earliest is None else settled._changed(earliest=earliest)
 
 
 def _due(job: Job, stream: Stream) -> tuple[int, int]:

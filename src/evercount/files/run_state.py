@@ -22,7 +22,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 
 from evercount._safe_files import disk_errors, lock_exclusively, new_mode, open_private, replaced, sync_folder
 from evercount._validate import FloatArray
-from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule
+from evercount.declarations.settle import Settled
 from evercount.engine.build_parameters import unpack, write
-from evercount.errors import EvercountError, SnapshotError, StoreError
+from evercount.errors import SnapshotError, StoreError
 from evercount.files.cap_users import UsedBefore
 from evercount.files.output_marker import STATE_SUFFIX, marked_stream
 from evercount.files.source import Prefix, SeenRows
@@ -87,6 +87,11 @@ class State:
     marks: tuple[tuple[int, int, str], ...] = ()  # what the operator says about ticks: first, last, text. Public.
     carried: dict[str, Any] | None = None  # the running totals that the stream goes on from (`CarriedTotals.to_dict`)
     marks_outputs: bool = False  # of a store: whether the stream that writes an output is named next to that
+
+    @property
+    def settled(self) -> Settled:
+        """The declaration of the stream, with its noise as it was settled when the stream began."""
+        return Settled.from_dict(self.declaration, self.stream["factorization"])
 
     def to_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, **vars(self)}
@@ -240,13 +245,6 @@ def _is_copy(source: Path, copy: Path, adapt: Adapt | None) -> bool:
 def digest_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
-
-
-def remember_noise(out: str | None, state: str | None) -> None:
-    """Spare the next declaration the fit of the noise that the state has; what is wrong with it is said elsewhere."""
-    with suppress(OSError, EvercountError):
-        stored = State.load(Places.of(out, state).state.read_bytes()).declaration
-        StreamDeclaration.from_dict(stored).remember_noise()
 
 
 def _finish(places: Places, state: State) -> None:

@@ -10,7 +10,6 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import copy_context
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -88,7 +87,8 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **options: Unpa
         ]:
             raise ParameterError(f"the declaration says that already: omit {', '.join(said)}")
     else:
-        declaration = copy_context().run(_declare, options, declared)
+        refuse_missing(missing_options(options), EXAMPLE)
+        declaration = declare(**declared)
     given: dict[str, Any] = {name: options.get(name) for name in ReleaseOptions.__annotations__}
     if unknown := [name for name in options if name not in given]:
         raise UnknownName("option", unknown[0], given)
@@ -160,17 +160,6 @@ def _has_state(given: Mapping[str, Any]) -> bool:
 
     out, state = (str(one) if isinstance(one, str | PathLike) else None for one in map(given.get, PATHS[:2]))
     return (out is not None or state is not None) and Places.of(out, state).state.exists()
-
-
-def _declare(options: ReleaseOptions, declared: Declared) -> StreamDeclaration:
-    """The declaration; a stream of persons that goes on has the noise of its state, which is not fitted again."""
-    from evercount.files.run_state import remember_noise
-
-    refuse_missing(missing_options(options), EXAMPLE)
-    out, state = (str(one) if isinstance(one, str | PathLike) else None for one in map(options.get, PATHS[:2]))
-    if declared.get("user") is not None and (out or state):
-        remember_noise(out, state)
-    return declare(**declared)
 
 
 @with_options(ReleaseOptions)
@@ -280,7 +269,6 @@ def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declare
 
 def _plan(declaration: StreamDeclaration | None, options: Declared) -> ViewPlan:
     """The errors of a stream, with every package that this needs."""
-    from evercount.declarations.unit_periods import with_period_ticks
     from evercount.declarations.view_names import noise_views
     from evercount.planning.plan_views import plan_views
 
@@ -289,11 +277,11 @@ def _plan(declaration: StreamDeclaration | None, options: Declared) -> ViewPlan:
             options["time"] = "time"
         declaration = declare(**options)
     check_declaration(declaration)
-    asked, schedule = declaration.asked, declaration.schedule
-    names = declaration.views or declaration.noise_for
+    schedule = declaration.schedule
+    names = declaration.views or declaration.views_of_noise
     views = {name: view for name in names for view in noise_views([name], schedule)}
-    budget = with_period_ticks(asked.budget, schedule)
-    return plan_views(budget, declaration.horizon, views, declaration.query, asked.factorization)
+    horizon, named = declaration.horizon, declaration.factorization
+    return plan_views(declaration.budget, horizon, views, declaration.query, named)
 
 
 def _notes(given: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 from evercount._validate import check_public_text
 from evercount.declarations.cautions import declared_text, public_facts
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.settle import settle
 from evercount.engine.build import LAST
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.write_table import MEDIA_TYPES, Kind, describe_csv, round_table, write_tables
@@ -134,11 +135,14 @@ def add_administration(app: FastAPI, service: Service) -> None:
 READ_AT_ONCE = 1 << 15  # bytes of a body that is read where it arrives: quicker than waking a thread twice
 
 
-def read_declaration(table: dict[str, Any]) -> StreamDeclaration:
-    """The declaration of a table, with its noise chosen and all that its stream needs computed once."""
+def read_declaration(known: Collection[str], table: dict[str, Any]) -> StreamDeclaration:
+    """The declaration of a table; of a new stream with its noise settled, and all that it needs computed once."""
     declaration = StreamDeclaration.from_dict(table)
-    declaration.build()
-    return declaration
+    if declaration.name in known:  # which has its noise
+        return declaration
+    settled = settle(declaration)
+    settled.build()
+    return settled
 
 
 def add_streams(app: FastAPI, service: Service) -> None:
@@ -157,8 +161,9 @@ def add_streams(app: FastAPI, service: Service) -> None:
         service.access.require(request)
         table = await service.read_json(request)
         # what is heavy is done, and kept ready, outside the writer
-        declaration = await service.compute(request, service.declarations, read_declaration, table)
-        known = declaration.name in service.store.streams
+        streams = service.store.streams
+        declaration = await service.compute(request, service.declarations, read_declaration, set(streams), table)
+        known = declaration.name in streams
         return Json(await service.write(lambda: service.declare_one(declaration)), status_code=200 if known else 201)
 
     @app.get("/v1/streams/{name}", tags=["streams"])

@@ -17,6 +17,7 @@ import evercount
 from evercount.declarations.cautions import published_line
 from evercount.declarations.fields import declared_budget
 from evercount.declarations.schedule import format_utc, instant_of
+from evercount.declarations.settle import with_noise_of
 from evercount.declarations.view_names import NewMark, offered_views
 from evercount.engine.release_table import Exports
 from evercount.engine.state import enforced_by
@@ -98,7 +99,7 @@ class Service:
     def declare_one(self, declaration: StreamDeclaration) -> dict[str, Any]:
         """Declare a stream; returns its facts, which are known before anything is committed."""
         live = self.store.declare(declaration, self.clock.now(), before_commit=self.facts, waits_for=HISTORY)
-        return {**self.facts(live), "published": published_line(declaration)}
+        return {**self.facts(live), "published": published_line(with_noise_of(declaration, live.declaration))}
 
     def start(self) -> None:
         """Start the writer. It closes the ticks that were missed, slice by slice, and goes on by the clock."""

@@ -18,6 +18,7 @@ from evercount._validate import check_count
 from evercount.declarations.cautions import declared_text
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import instant_of
+from evercount.declarations.settle import Settled, settle
 from evercount.declarations.view_names import shown_tables
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.revisions import can_be_cut, cut_cells
@@ -78,8 +79,8 @@ class ShardJob:
     proof: str
 
     @cached_property
-    def declaration(self) -> StreamDeclaration:
-        return StreamDeclaration.from_dict(json.loads(self.canonical))
+    def declaration(self) -> Settled:
+        return Settled.from_dict(json.loads(self.canonical))
 
 
 def release_batch(
@@ -152,6 +153,7 @@ def release_batch(
     check_parquet_times(events, declaration)
     if out is not None and mode.startswith("error"):
         _refuse_existing(events.sparkSession, out)
+    declaration = settle(declaration)  # once, for all tasks
     entry = f"{declaration.name} {run}"
     cost = declaration.build(secret=run_secret(run), replay=True).cost
     if ledger is not None:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, insert
 from evercount.declarations.cautions import changed_noise, declares_again
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, instant_of
+from evercount.declarations.settle import settle
 from evercount.engine.stream import Stream
 from evercount.engine.stream_facts import identify
 from evercount.errors import Conflict, EvercountError, ParameterError, SnapshotError, StoreError, TooLarge
@@ -91,16 +92,17 @@ def declare_stream(
             f"a stream of a store has at most {MOST_CELLS:,} cells, or {MOST_CELLS:,} in each of its shards; this "
             "query has more"
         )
-    text = declaration.canonical()
-    start = declaration.schedule.with_start(instant_of(now)).begin / SECOND
-    declaration = declaration.started(instant_of(start))  # as it is read back: the start is part of the noise's key
-    schedule = declaration.schedule
+    settled = settle(declaration)
+    text = settled.canonical()
+    start = settled.schedule.with_start(instant_of(now)).begin / SECOND
+    settled = settled.started(instant_of(start))  # as it is read back: the start is part of the noise's key
+    schedule = settled.schedule
     if not schedule.manual and schedule.tick_of(instant_of(now)) > MOST_MISSED:
         raise ParameterError(f"start lies more than {MOST_MISSED} ticks in the past: start the stream later")
     secret = secret or Secret.generate()
-    stream = declaration.build(secret=secret)
-    line = Spending(declaration.name, stream.cost, declaration.public)
-    identity = bytes.fromhex(identify(stream, declaration.noise_secret(secret)))
+    stream = settled.build(secret=secret)
+    line = Spending(settled.name, stream.cost, settled.public)
+    identity = bytes.fromhex(identify(stream, settled.noise_secret(secret)))
     try:
         _refuse_twin(store, identity)
         refuse_beyond_cap(store.database, line)
@@ -117,7 +119,7 @@ def declare_stream(
             .returning(schema.streams.c.id)
         ).scalar_one()
         labels = stream.labels if declaration.revise_for is None else declaration.query.labels  # as readers see them
-        live = LiveStream(number, declaration, secret, store.sealer, stream, blob, head, totals, labels=labels)
+        live = LiveStream(number, settled, secret, store.sealer, stream, blob, head, totals, labels=labels)
         missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
         if waits_for == FILES or (waits_for == HISTORY and missed):
             live.waiting = waits_for

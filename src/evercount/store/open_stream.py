@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from evercount._validate import IntArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, format_utc, instant_of
+from evercount.declarations.settle import Settled
 from evercount.declarations.view_names import TickMark
 from evercount.engine.stream import Stream
 from evercount.errors import Conflict, EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
@@ -97,7 +98,7 @@ class LiveStream:
     """A stream under its writer's hands. Only the store changes it, and only after a commit."""
 
     id: int
-    declaration: StreamDeclaration
+    declaration: Settled
     secret: Secret
     sealer: Sealer
     stream: Stream
@@ -281,7 +282,7 @@ class EndedStream:
     """A stream that can be read and never releases again: no secret, state or sums are in the process's memory."""
 
     id: int
-    declaration: StreamDeclaration
+    declaration: Settled
     closed: int
     ending: Ending
     reason: str

@@ -18,8 +18,8 @@ import numpy as np
 from sqlalchemy import Connection, func, select
 
 from evercount._validate import FloatArray, IntArray
-from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import format_utc, instant_of
+from evercount.declarations.settle import Settled
 from evercount.declarations.view_names import TickMark, next_spans, view_table, with_marks
 from evercount.engine.add_keys import with_joined
 from evercount.engine.build import RUNNING
@@ -49,7 +49,7 @@ class StoredStream(NamedTuple):
     """A stream as its row in the database describes it."""
 
     id: int
-    declaration: StreamDeclaration
+    declaration: Settled
 
 
 Known = AnyStream | StoredStream
@@ -155,11 +155,11 @@ def public_keys_of(connection: Connection, stream: int) -> list[tuple[str, int]]
     return [(row.label, row.since) for row in rows]
 
 
-def declared(row: Any) -> StreamDeclaration:
-    return StreamDeclaration.from_dict(json.loads(row["declaration"])).started(instant_of(row["start"]))
+def declared(row: Any) -> Settled:
+    return Settled.from_dict(json.loads(row["declaration"])).started(instant_of(row["start"]))
 
 
-def with_late_rules(connection: Connection, one: Known) -> StreamDeclaration:
+def with_late_rules(connection: Connection, one: Known) -> Settled:
     """The declaration of a stream, which the chain covers, with the rule for late events that holds now."""
     text = read_fact(connection, f"late {one.id}")
     return one.declaration if text is None else one.declaration.with_rules(**json.loads(text))

@@ -19,8 +19,8 @@ from sqlalchemy import Connection, insert
 
 from evercount._validate import check_public_text
 from evercount.declarations.cautions import declares_again
-from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import instant_of
+from evercount.declarations.settle import Settled
 from evercount.declarations.view_names import NEXT, TickMark, check_mark
 from evercount.engine.add_keys import label_of
 from evercount.engine.stream import Stream
@@ -199,13 +199,13 @@ def renew_stream(
     declaration = live.declaration
     if carry_totals:
         check_carries(declaration.query, declaration.stream_postprocess, declaration.revise_for)
-    following = declaration.renewed(horizon, new_name or next_name(name))
     if live.successor is not None:
         heir = store.streams.get(live.successor)
         asked = (new_name or live.successor, horizon or (heir and heir.declaration.horizon), carry_totals)
         if heir is None or asked != (heir.name, heir.declaration.horizon, store.carried(heir.id) is not None):
             raise Conflict(f"stream {name!r} is already renewed: {live.successor!r} continues it")
         return heir
+    following = declaration.renewed(horizon, new_name or next_name(name))
     heir = store.declare(following, now, waits_for=live.waiting or HISTORY)
     with store.database.transaction() as connection:
         connection.execute(insert(schema.renewals).values(stream=live.id, successor=heir.name))
@@ -292,7 +292,7 @@ def retire_stream(
     return ended, heir
 
 
-def successor_of(declaration: StreamDeclaration, name: str, now: float) -> StreamDeclaration:
+def successor_of(declaration: Settled, name: str, now: float) -> Settled:
     """The same declaration under another name; one whose start has passed begins with the tick that holds now."""
     schedule, instant = declaration.schedule, instant_of(now)
     if schedule.begin <= instant:
@@ -308,7 +308,7 @@ def _until(known: AnyStream) -> int | None:
 
 
 def _check_successor(
-    store: Store, ended: EndedStream | None, following: StreamDeclaration, ending: dict[str, int | None]
+    store: Store, ended: EndedStream | None, following: Settled, ending: dict[str, int | None]
 ) -> None:
     if ended is not None and ended.ending == "retired":
         if ended.successor not in (None, following.name):

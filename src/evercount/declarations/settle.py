@@ -1,0 +1,101 @@
+"""`settle`: the noise of a declared stream is chosen and fitted, once, when the stream begins.
+
+A declaration says what the operator wants and may leave its noise open: any that is best for what is shown. `settle`
+takes the noise with the least error, which for persons can take a minute, and names it with all its public numbers.
+Whoever keeps the stream stores that; who goes on with the stream reads it and compares declarations as data. So nothing
+is fitted twice, and on another processor, where a fit ends at other last digits, a stream keeps its own numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields as fields_of
+from typing import Any, ClassVar, Self
+
+from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.fields import table
+from evercount.engine.build import RUNNING, Spec, choose_engine
+from evercount.engine.build_parameters import choose_revised
+from evercount.engine.noise_choice import choose_noise
+from evercount.engine.user_counting import check_hands_on
+from evercount.errors import ParameterError
+from evercount.privacy import Budget
+
+
+@table("a stream's declaration")
+class Settled(StreamDeclaration):
+    """A declaration that leaves nothing open: the budget that its noise keeps, the numbers of that, what it is for.
+
+    With δ = 0 for Laplace noise: that is what it promises, and what a ledger is asked for.
+
+    >>> daily = StreamDeclaration.from_dict({"name": "flu", "query": "count", "budget": {"epsilon": 1, "delta": 1e-9},
+    ...     "tick": "1d", "zone": "Europe/Vienna", "start": "2026-01-01"})
+    >>> daily.factorization, daily.noise_for, daily.budget.delta
+    (None, (), 1e-09)
+    >>> settled = settle(daily)
+    >>> settled.factorization, settled.noise_for, settled.budget.delta
+    ('fresh', ('per-tick',), 0.0)
+    """
+
+    _written: ClassVar[StreamDeclaration | None] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.factorization is None or not self.noise_for:
+            raise ParameterError("a settled declaration names its noise, in factorization and noise_for")
+
+    @classmethod
+    def of(cls, declaration: StreamDeclaration, budget: Budget, spec: Spec, noise_for: tuple[str, ...]) -> Self:
+        """The declaration with this noise."""
+        written = {one.name: getattr(declaration, one.name) for one in fields_of(declaration) if one.init}
+        settled = cls(**written | {"budget": budget, "factorization": spec, "noise_for": noise_for})
+        first = declaration.written if isinstance(declaration, Settled) else declaration
+        return settled._changed(_written=first, earliest=declaration.earliest)
+
+    @classmethod
+    def from_dict(cls, data: Any, spec: Spec | None = None) -> Self:
+        """The inverse of `to_dict`; of what was stored before all noise was named, with the `spec` of the stream."""
+        if isinstance(data, dict) and data.get("factorization") is None:
+            if spec is None:
+                return cls._chosen(StreamDeclaration.from_dict(data))
+            data = {**data, "factorization": spec}
+        return super().from_dict(data)
+
+    @classmethod
+    def _chosen(cls, declaration: StreamDeclaration) -> Self:
+        """Choose and fit the noise."""
+        query, views = declaration.query, declaration.views_of_noise
+        if declaration.revise_for is not None:
+            post, noise_for = declaration.stream_postprocess, declaration.noise_for
+            kept, engine = choose_revised(
+                query, declaration.budget, declaration.factorization, post, noise_for, declaration.revise_for
+            )
+            return cls.of(declaration, kept, engine.spec, views)
+        horizon = declaration.horizon
+        kept, engine = choose_noise(query, declaration.budget, horizon, declaration.factorization, views)
+        if declaration.carry_caps:
+            check_hands_on(engine, query, kept, horizon)
+        return cls.of(declaration, kept, engine.spec, views)
+
+    @property
+    def written(self) -> StreamDeclaration:
+        """What the operator wrote; of one that is read back, which does not say that, itself."""
+        return self if self._written is None else self._written
+
+    def unfitted(self) -> StreamDeclaration:
+        """The declaration without the noise that was chosen for its horizon, for a stream with another one."""
+        spec = self.factorization
+        if self.noise_for == (RUNNING,) and self.revise_for is None:
+            default = choose_engine(self.query, self.budget, self.horizon, None)
+            spec = None if default.spec == spec else spec
+        written = {one.name: getattr(self, one.name) for one in fields_of(self) if one.init}
+        return StreamDeclaration(**written | {"factorization": None if isinstance(spec, dict) else spec})
+
+
+def settle(declaration: StreamDeclaration) -> Settled:
+    """Choose and fit the noise of a declared stream, from public numbers only; of a settled one nothing is chosen."""
+    return declaration if isinstance(declaration, Settled) else Settled._chosen(declaration)
+
+
+def with_noise_of(declaration: StreamDeclaration, known: Settled) -> Settled:
+    """The declaration with the noise of the stream that it declares again."""
+    return Settled.of(declaration, known.budget, known.factorization, known.noise_for)
