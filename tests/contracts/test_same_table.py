@@ -19,6 +19,7 @@ import evercount
 from conftest import ROOT_SECRET
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import EPOCH, parse_instant
+from evercount.declarations.settle import settle
 from evercount.declarations.view_names import stack_rows, view_table
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.release_table import COLUMNS, ReleaseTable
@@ -328,7 +329,7 @@ def secret_of(name: str) -> Secret:
 
 def check_said(one: Case, said: str) -> None:
     """Doors cap users themselves, so none of them speaks of a promise of its caller."""
-    budget, query = one.declaration.budget, one.declaration.query
+    budget, query = settle(one.declaration).budget, one.declaration.query
     enforced: Enforced = "query" if query.people is not None else "evercount"
     assert said == guarantee_text(budget, enforced, one.declaration.tick).sentence
     assert "promised" not in said

@@ -10,6 +10,7 @@ import pytest
 
 from evercount import Budget, Count, Ledger, Stream
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.settle import settle
 from evercount.errors import BudgetExceeded, HorizonReached, ParameterError
 from evercount.noise import Secret
 from evercount.privacy import TimeRange, compose
@@ -40,14 +41,15 @@ def alike(declaration: StreamDeclaration, other: StreamDeclaration, ranged: bool
         if ranged:
             stream = one.build(secret=SECRET, replay=True)
         else:
+            settled = settle(one)
             stream = Stream(
-                one.query,
-                one.budget,
-                one.horizon,
-                one.factorization,
+                settled.query,
+                settled.budget,
+                settled.horizon,
+                settled.factorization,
                 secret=SECRET,
                 replay=True,
-                views=one.noise_for,
+                views=settled.noise_for,
             )
         users = one.budget.unit == "user"
         noise = np.diff(np.ravel(stream.run([0] * 360, capped=users).values), prepend=0.0)
