@@ -21,7 +21,7 @@ SLOW_WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
 .PHONY: run example test slow pandas3 lint format bench peers soak reproduce-full docs reference wheel package deploy-test \
-  pictures system lock clean
+  release-check pictures system lock clean
 
 # what `make run` needs; the tests' tools come on top of it. The package itself is a line in a .pth file.
 $(RUN): requirements-run.lock requirements-flights.lock requirements-uv.lock pyproject.toml
@@ -105,8 +105,11 @@ pictures: $(STAMP)  ## the pictures of README and docs
 wheel: $(RUN)  ## dist/evercount-VERSION-py3-none-any.whl, to install elsewhere
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
-package:  ## the wheel in empty environments of every Python here, with each extra (needs uv)
-	$(PYTHON) tools/check_package.py
+package: $(RUN)  ## the wheel in empty environments of every Python here, with each extra
+	PATH="$(CURDIR)/$(UV)/bin:$$PATH" $(PYTHON) tools/check_package.py
+
+release-check: $(STAMP)  ## what RELEASING.md asks for before a tag: a line for each step
+	$(BIN)/python tools/release_check.py
 
 deploy-test:  ## by hand before a release: the image and the compose file with podman (Debian, as root; minutes, 3 GB)
 	$(PYTHON) tools/deploy_test.py

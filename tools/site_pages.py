@@ -53,6 +53,9 @@ def outside_pages() -> dict[Path, str]:
     pages = {
         Path("CHANGELOG.md"): "explanation/changelog.md",
         Path("CONTRIBUTING.md"): "explanation/contributing.md",
+        Path("GOVERNANCE.md"): "explanation/governance.md",
+        Path("RELEASING.md"): "explanation/releasing.md",
+        Path("SECURITY.md"): "explanation/report-a-hole.md",
         Path("src/evercount/factorizations/README.md"): "proofs/notation.md",
     }
     for proof in sorted((ROOT / "src" / "evercount").rglob("*.proof.md")):

@@ -24,7 +24,7 @@ from evercount.planning.compare import plan
 from evercount.planning.plan_views import plan_views
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_readme_table_is_what_plan_prints():

@@ -24,7 +24,7 @@ from evercount.examples.flights import Flight
 from tiers import soak_but
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"(?:\A|\n)\n((?: {4}[^\n]*\n)+(?:\n+(?: {4}[^\n]*\n)+)*)")
 EXECUTED = ("python", "console", "sh")
@@ -45,6 +45,7 @@ SHOWN = {
     ("README.md", ". .venv/bin/activate"): "a habit of the reader's shell",
     ("docs/tutorial/flights.md", ". .venv/bin/activate"): "a habit of the reader's shell",
     ("CONTRIBUTING.md", "make "): "a list of commands; CI runs them",
+    ("RELEASING.md", "make release-check"): "an hour; tests/package/test_release_check.py runs its parts",
     ("docs/audit.md", "evercount audit mechanism count --all"): "some minutes",
     ("docs/audit.md", "python tools/audit_table.py"): "ten minutes and more: 1,736 combinations",
     ("docs/audit.md", 'evercount audit replay histogram -p keys=\'["a","b"]\' --interface spark'): (
