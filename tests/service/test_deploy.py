@@ -362,7 +362,7 @@ def test_the_image_gets_the_versions_of_the_lock(tmp_path: Path) -> None:
     """The shell line that turns the lock into constraints is run as it stands in the container file."""
     text = (DEPLOY / "Containerfile").read_text()
     (line,) = re.findall(r"^RUN (sed .*?) > pins\.txt", text, re.M)
-    shutil.copy(DEPLOY.parent / "requirements.lock", tmp_path)
+    shutil.copy(DEPLOY.parent / "locks" / "requirements.lock", tmp_path)
     done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True)
     pins = [Requirement(pin) for pin in done.stdout.splitlines()]
     assert {"numpy", "fastapi", "uvicorn", "psycopg", "duckdb", "sqlalchemy"} <= {pin.name for pin in pins}
