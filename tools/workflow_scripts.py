@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 FOLDER = Path(__file__).parents[1] / ".github" / "workflows"
 EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
