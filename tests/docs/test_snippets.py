@@ -34,6 +34,7 @@ READ_ELSEWHERE = {
     "nginx": "tests/service/test_deploy.py starts nginx with it",
     "caddy": "tests/service/test_deploy.py starts Caddy with it",
     "math": "tests/docs/test_site.py typesets the formulas",
+    "diff": "tests/docs/test_contributing_pages.py makes these changes in a copy of the tree",
 }
 """Fences of other languages, and what becomes of them."""
 COMMAND = re.compile(
@@ -46,6 +47,8 @@ SHOWN = {
     ("docs/tutorial/flights.md", ". .venv/bin/activate"): "a habit of the reader's shell",
     ("CONTRIBUTING.md", "make "): "a list of commands; CI runs them",
     ("RELEASING.md", "make release-check"): "an hour; tests/package/test_release_check.py runs its parts",
+    ("docs/contributing/first-query.md", "evercount audit sensitivity"): "tests/docs/test_contributing_pages.py",
+    ("docs/contributing/first-query.md", "python -m pytest"): "tests/docs/test_contributing_pages.py",
     ("docs/audit.md", "evercount audit mechanism count --all"): "some minutes",
     ("docs/audit.md", "python tools/audit_table.py"): "ten minutes and more: 1,736 combinations",
     ("docs/audit.md", 'evercount audit replay histogram -p keys=\'["a","b"]\' --interface spark'): (
