@@ -176,6 +176,23 @@ def test_the_chart_is_readable_like_any_new_file(tmp_path: Path) -> None:
         assert chart.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_terraces_go_on_in_later_runs(tmp_path: Path, delta: float) -> None:
+    """They are chosen for these views whatever δ is; a run that goes on takes their numbers from the state."""
+    events = tmp_path / "visits.csv"
+    events.write_text("when\n" + "".join(f"2026-01-{1 + day:02}T10:00:00Z\n" for day in range(28)))
+    options: dict[str, Any] = {"time": "when", "every": "1d", "zone": "UTC", "start": "2026-01-01", "horizon": 365}
+    options |= {"epsilon": 1, "delta": delta, "views": ["per-tick", "last-7", "running"]}
+    secret = evercount.Secret.from_hex("7e" * 32)
+    tables = []
+    for runs in (("2026-01-29",), ("2026-01-06", "2026-01-15", "2026-01-29")):
+        out = tmp_path / f"daily-{len(runs)}.csv"
+        for end in runs:
+            evercount.release(events, end=end, out=str(out), secret=secret, **options)
+        tables.append(out.read_text())
+    assert tables[0] == tables[1]
+
+
 def test_a_run_that_goes_on_fits_no_noise_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of a blend are in the state: later runs take them from there. Another one is still noticed."""
     for steps in ("STEPS", "WEIGHTED_STEPS"):  # how good the fit is is not asked here
