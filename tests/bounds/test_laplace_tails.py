@@ -11,6 +11,7 @@ import pytest
 from evercount import Budget, Count
 from evercount.bounds import interval_quantile
 from evercount.bounds.tails import (
+    computed_factor,
     continuous_std,
     equal_numbers,
     heaviest_tail,
@@ -18,7 +19,10 @@ from evercount.bounds.tails import (
     laplace_quantile,
     laplace_tail,
     simultaneous_radius,
+    usual_factors,
 )
+from evercount.engine.error_model import computed_normal
+from evercount.engine.release_table import LEVEL
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import pure_factorization
@@ -211,3 +215,17 @@ def test_factors_of_many_numbers_are_few_and_never_too_small() -> None:
         for n, factor in factors.items():
             assert heaviest_tail(n, factor) <= beta
             assert factor <= laplace_quantile(n, beta) * 1.01
+
+
+def test_the_table_of_usual_factors_is_what_is_computed() -> None:
+    """Up to what SciPy's versions differ in: an interval is the same with and without the table."""
+    usual = usual_factors()
+    assert (usual.level, usual.beta) == (LEVEL, 1 - LEVEL)
+    assert usual.normal == pytest.approx(computed_normal(LEVEL), rel=1e-14)
+    computed = [computed_factor(usual.beta, weight) for weight in usual.laplace]
+    assert computed == pytest.approx(list(usual.laplace.values()), rel=1e-13)
+    asked = {weight // step * step for weight in range(1, 4097) for step in [1 << max(0, weight.bit_length() - 6)]}
+    assert set(usual.laplace) == asked
+    for weight in (1, 2, 63, 64, 127, 1000, 4096, 10**6):
+        assert laplace_factor(0.050000000000000044, weight) == pytest.approx(laplace_factor(0.05, weight), rel=1e-9)
+    assert laplace_factor(0.01, 1) > laplace_factor(0.05, 1)

@@ -176,6 +176,19 @@ def test_a_command_loads_what_it_needs_alone(command):
     assert {"evercount.declarations.declaration", "evercount.files.event_sql", "sqlalchemy", "scipy"} & loaded == set()
 
 
+@pytest.mark.parametrize("views", [(), ("--view", "per-tick", "--view", "last-7", "--view", "running")])
+def test_a_release_of_some_rows_needs_no_scipy(tmp_path, views):
+    """It takes as long as all the rest of the release."""
+    events = tmp_path / "events.csv"
+    events.write_text("time\n" + "".join(f"2026-03-0{day}T10:00:00Z\n" for day in range(1, 8)))
+    options = ("--time", "time", "--every", "1d", "--zone", "UTC", "--start", "2026-03-01", "--end", "2026-03-08")
+    out = ("--horizon", "365", "--epsilon", "1", "--out", str(tmp_path / "out.csv"))
+    loaded = loaded_by("release", str(events), *options, *out, *views)
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 8
+    assert "evercount.files.release_run" in loaded
+    assert not {"scipy", "scipy.special", "numpy.f2py"} & loaded
+
+
 def test_the_version_needs_no_command():
     loaded = loaded_by("--version")
     assert "evercount" in loaded

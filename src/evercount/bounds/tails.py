@@ -8,8 +8,11 @@ at least as often (`heaviest_tail`), and those tails are known in closed form. F
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -176,8 +179,34 @@ def laplace_factor(beta: float, weight: int = 1) -> float:
     return _factor(beta, weight // step * step)
 
 
-@lru_cache(maxsize=4096)
 def _factor(beta: float, weight: int) -> float:
+    """The table's where it is for this β: SciPy, and the quantiles of a year of fresh noise, take half a second."""
+    table = usual_factors()
+    known = table.laplace.get(weight) if beta == table.beta else None
+    return computed_factor(beta, weight) if known is None else known
+
+
+@dataclass(frozen=True)
+class UsualFactors:
+    """The factors of the intervals of published tables: of a normal number, and of Laplace numbers by their weight."""
+
+    level: float
+    beta: float
+    normal: float
+    laplace: dict[int, float]
+
+
+@lru_cache(maxsize=1)
+def usual_factors() -> UsualFactors:
+    """`usual_factors.json`, printed by `benchmarks/usual_factors.py`: it is what is computed, to the last digit."""
+    numbers = json.loads(Path(__file__).with_name("usual_factors.json").read_text(encoding="utf-8"))
+    laplace = {int(weight): factor for weight, factor in numbers["laplace"].items()}
+    return UsualFactors(numbers["level"], numbers["beta"], numbers["normal"], laplace)
+
+
+@lru_cache(maxsize=4096)
+def computed_factor(beta: float, weight: int) -> float:
+    """`laplace_factor` without the table; `weight` has at most `_DIGITS` binary digits."""
     return max(laplace_quantile(weight, beta), laplace_quantile(max(weight, 2), beta), interval_quantile(beta))
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray, check_probability
 from evercount.bounds import simultaneous_quantile
-from evercount.bounds.tails import continuous_std, equal_numbers, laplace_factor
+from evercount.bounds.tails import continuous_std, equal_numbers, laplace_factor, usual_factors
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.factorizations.laplace_trees import DigitTree, PureFactorization
@@ -302,10 +302,12 @@ def whole_ticks(ticks: npt.ArrayLike, horizon: int | None) -> IntArray:
 def interval_factor(level: float, weight: int, largest_of: int = 0) -> float:
     """How many standard deviations an interval needs on either side: of one number, or of the largest of so many.
     `weight` is that of `ErrorModel.equal_numbers`."""
-    single = normal_quantile(level)
+    check_probability("level", level)
     if weight:
         return laplace_factor((1 - level) / coarse(largest_of), weight)
-    return float(simultaneous_quantile(coarse(largest_of), 1 - level)) if largest_of else single
+    if largest_of:
+        return float(simultaneous_quantile(coarse(largest_of), 1 - level))
+    return normal_quantile(level)
 
 
 def interval_factors(level: float, weights: IntArray, largest_of: npt.ArrayLike = 0) -> FloatArray:
@@ -323,6 +325,13 @@ def coarse(number: int) -> int:
 
 def normal_quantile(level: float) -> float:
     """How many standard deviations hold a fraction `level` of a normal, both sides."""
-    from scipy.special import ndtri
+    check_probability("level", level)
+    usual = usual_factors()
+    return usual.normal if level == usual.level else computed_normal(level)
 
-    return float(ndtri(0.5 + check_probability("level", level) / 2))
+
+def computed_normal(level: float) -> float:
+    """`normal_quantile` without the table."""
+    from scipy.special import ndtri  # it takes longer than a release of some rows
+
+    return float(ndtri(0.5 + level / 2))
