@@ -15,6 +15,7 @@ from evercount import Budget, Stream
 from evercount.engine.build_parameters import unpack
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
 from evercount.factorizations.laplace_bridge import UNITS, Bridge, Design, design_for
+from evercount.factorizations.laplace_choice import EndlessBridge
 from evercount.mechanisms import laplace_noise
 from evercount.mechanisms.laplace_noise import (
     PureStream,
@@ -153,6 +154,47 @@ def test_wide_integers_give_the_same_numbers() -> None:
     assert abs(int(bridge_noise(Bridge(2**36), 1e-6, 1.0, 1.0, 1, SECRET).rows(2**35, 1)[0, 0])) > 1e6
     with pytest.raises(ParameterError, match="coarser grid"):
         bridge_noise(Bridge(2**20), 1e-11, 1.0, 1.0, 1, SECRET)
+
+
+@pytest.mark.parametrize(
+    ("tree", "first", "count"),
+    [
+        (Bridge(1), 1, 1),
+        (Bridge(7), 1, 7),
+        (Bridge(60), 5, 31),
+        (Bridge(365), 1, 365),
+        (Bridge(365, integers=True), 100, 50),
+        (Bridge(10**6), 65_530, 40),
+        (Bridge(2**30), 2**29, 100),
+        (EndlessBridge().tree(3), 1, 300),
+        (EndlessBridge(True).tree(2), 3, 20),
+    ],
+    ids=str,
+)
+def test_noise_is_the_rows_times_the_numbers(tree: Bridge, first: int, count: int) -> None:
+    """In whole numbers, also at the largest that 64 bits are said to hold; `rows` is what the proof is about."""
+    ticks = np.arange(first, first + count)
+    nodes, weights, shares = tree.matrix(ticks)
+    levels = tree.levels_of(ticks)
+    own = np.concatenate([level.nodes.ravel() for level in levels])
+    assert own.tolist() == nodes.tolist()
+    assert np.concatenate([level.shares.ravel() for level in levels]).tolist() == shares.tolist()
+    most = 1
+    while tree.fits(2 * most):
+        most *= 2
+    source = np.random.default_rng(first)
+    for size in (10, most):
+        numbers = source.integers(-size, size, (len(nodes), 5), endpoint=True)
+        numbers[:, 0], numbers[:, 1] = size, np.where(np.arange(len(nodes)) % 2, size, -size)
+        assert (tree.noise(levels, numbers) == weights.astype(object) @ numbers.astype(object)).all()
+
+
+def test_a_row_of_a_bridge_takes_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise comes from both ends of a block; a product with each of its nodes takes ten times as long."""
+    noise = bridge_noise(Bridge(10_000), 1.0, 1.0, 1.0, 2, SECRET)
+    want = noise.sums(noise.tree.rows(np.arange(1, 501)))
+    monkeypatch.setattr(Bridge, "rows", None)
+    assert (noise.rows(1, 500) == want).all()
 
 
 def test_rounding_commutes_with_whole_numbers() -> None:

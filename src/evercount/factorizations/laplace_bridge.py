@@ -107,6 +107,19 @@ class Blocks:
     both: FloatArray
 
 
+class Level(NamedTuple):
+    """The blocks of a level that hold some ticks, as `Bridge.levels_of` describes them."""
+
+    nodes: IntArray
+    """Of each block its children, (blocks, k)."""
+    shares: IntArray
+    alpha: IntArray
+    """Of each boundary, times 2^step, (blocks, k + 1)."""
+    row: IntArray
+    """The block of each block of the next level, and of each tick in the last level."""
+    child: IntArray
+
+
 class Split(NamedTuple):
     """Children of n blocks: shares (n, k); α, variances (n, k+1) and covariances (n, k) of neighbouring boundaries."""
 
@@ -200,7 +213,8 @@ class Bridge(PureFactorization):
             z = z + (y * (c[4] + y * (c[5] + y * c[6])))[:, None]
         return np.asarray(LEAST + (MOST - LEAST) * (0.5 + 0.5 * (z / (1 + np.abs(z)))))
 
-    def _split(self, level: int, blocks: Blocks) -> Split:
+    def _split(self, level: int, blocks: Blocks, moments: bool = True) -> Split:
+        """The children of these blocks; without the moments of the noise at their boundaries where nobody asks."""
         left = blocks.left[:, None]
         shares = np.floor(self._parts(level, blocks.index) * left).astype(np.int64)
         w = shares / UNITS
@@ -214,6 +228,8 @@ class Bridge(PureFactorization):
             behind = blocks.end[:, None] + (sums[:, -1:] - sums) - c
             alpha = np.clip(np.rint(self._one * (behind / (ahead + behind))), 0, self._one).astype(np.int64)
             alpha[:, 0], alpha[:, -1] = self._one, 0
+        if not moments:
+            return Split(shares, alpha, np.empty((0, 0)), np.empty((0, 0)))
         return Split(shares, alpha, *boundary_moments(s, alpha / self._one, blocks.start, blocks.end, blocks.both))
 
     @staticmethod
@@ -228,11 +244,16 @@ class Bridge(PureFactorization):
         start, end = split.variance[row, child], split.variance[row, child + 1]
         return Blocks(index, left, start, end, split.cov[row, child])
 
-    def _descend(self, ticks: IntArray) -> Iterator[tuple[int, Blocks, Split, IntArray, IntArray]]:
-        """Per level: the distinct blocks that hold these ticks, their children, and each tick's (block, child)."""
+    def _descend(
+        self, ticks: IntArray, moments: bool = True
+    ) -> Iterator[tuple[int, Blocks, Split, IntArray, IntArray]]:
+        """Per level: the distinct blocks that hold these ticks, their children, and each tick's (block, child).
+
+        The last level has moments only where they are asked for.
+        """
         blocks = self._top()
         for level, k in enumerate(self.branching):
-            split = self._split(level, blocks)
+            split = self._split(level, blocks, moments or level + 1 < self.levels)
             node = (ticks - 1) // self._size[level]
             row = np.searchsorted(blocks.index, node // k)
             yield level, blocks, split, row, node % k
@@ -339,7 +360,7 @@ class Bridge(PureFactorization):
         shares: list[IntArray] = []
         place, start, end = np.zeros((3, len(at), width), np.int64)
         done = count = 0
-        for level, blocks, split, row, child in self._descend(at):
+        for level, blocks, split, row, child in self._descend(at, moments=False):
             k = self.branching[level]
             here = slice(done, done + k)
             nodes.append((self._offset[level] + blocks.index[:, None] * k + np.arange(k)).ravel())
@@ -354,6 +375,48 @@ class Bridge(PureFactorization):
             start, end = ends
             done, count = done + k, count + len(nodes[-1])
         return Rows(np.concatenate(nodes), np.concatenate(shares), place, end)
+
+    def levels_of(self, ticks: IntArray) -> list[Level]:
+        """From the top, what the noise at rising ticks is made of; `TreeNoise` follows the formula of this module."""
+        levels = []
+        for level, blocks, split, row, child in self._descend(self._check_ticks(ticks), moments=False):
+            k = self.branching[level]
+            nodes = self._offset[level] + blocks.index[:, None] * k + np.arange(k)
+            if level + 1 < self.levels:
+                _, first = _distinct((ticks - 1) // self._size[level])
+                row, child = row[first], child[first]
+            levels.append(Level(nodes, split.shares, split.alpha, row, child))
+        return levels
+
+    def noise(self, levels: list[Level], numbers: IntArray) -> IntArray:
+        """The noise at the ticks of `levels`, in units of 2^−bits, from the numbers of their nodes, (nodes, cells).
+
+        **Guarantee.** It is `rows` times the numbers: with e_b − (all ζ of the block) = r, both brackets together are
+        2^step·(ζ_1 + … + ζ_i + r) + α_i·(e_a − r). No number in it is above 2·2^bits·Σk_h times the largest of the
+        numbers: `fits` says whether 64 bits hold that. Test:
+        tests/mechanisms/test_bridge_stream.py::test_noise_is_the_rows_times_the_numbers.
+        """
+        cells = numbers.shape[1]
+        noise = start = end = np.zeros((0, 1, cells), np.int64)
+        done = 0
+        for level, (nodes, _, alpha, row, child) in enumerate(levels):
+            blocks, k = nodes.shape
+            noise = np.zeros((blocks, k + 1, cells), np.int64)
+            np.cumsum(numbers[done : done + nodes.size].reshape(blocks, k, cells), axis=1, out=noise[:, 1:])
+            done += nodes.size
+            if level:
+                noise <<= self._step * (level - 1)
+                rest = end - noise[:, -1:]
+                noise += rest
+                noise <<= self._step
+                noise += alpha[:, :, None] * (start - rest)
+            if level + 1 < self.levels:
+                start, end = noise[row, child][:, None], noise[row, child + 1][:, None]
+        return np.asarray(noise[row, child + 1])
+
+    def fits(self, largest: int) -> bool:
+        """Whether 64 bits hold the noise of numbers up to this size, and all that `noise` computes on the way."""
+        return (2 * sum(self.branching) * largest) << self.bits < 1 << 63
 
     def rounding_variance(self, earlier: IntArray, later: IntArray) -> FloatArray:
         """As `Factorization.rounding_variance`: exact for each tick, but for terms that vanish for wide noise.

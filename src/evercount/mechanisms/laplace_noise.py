@@ -104,7 +104,24 @@ class TreeNoise:
 
     def rows(self, first: int, count: int) -> IntArray:
         """Noise of ticks first … first+count−1 in whole grid units, shape (count, cells)."""
-        return self.sums(self.tree.rows(np.arange(first, first + count)))
+        ticks = np.arange(first, first + count)
+        if isinstance(self.tree, Bridge):
+            return self._bridged(self.tree, ticks)
+        return self.sums(self.tree.rows(ticks))
+
+    def _bridged(self, bridge: Bridge, ticks: IntArray) -> IntArray:
+        """`sums` of a bridge from both ends of each block: a few steps for each tick, not one for each of its nodes."""
+        levels = bridge.levels_of(ticks)
+        nodes = np.concatenate([level.nodes.ravel() for level in levels])
+        shares = np.concatenate([level.shares.ravel() for level in levels])
+        out = np.empty((len(ticks), self.cells), np.int64)
+        for start in range(0, self.cells, _CELLS_AT_ONCE):
+            cells = slice(start, start + _CELLS_AT_ONCE)
+            drawn = self.draw(nodes, shares, cells)
+            if not bridge.fits(int(np.abs(drawn).max(initial=0))):
+                return self.sums(bridge.rows(ticks))
+            out[:, cells] = round_to_grid(bridge.noise(levels, drawn), bridge.bits, self._up[cells])
+        return out
 
     def sums(self, rows: Rows) -> IntArray:
         """The noise of these rows, rounded."""
