@@ -23,8 +23,8 @@ SLOW_WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
 .DEFAULT_GOAL := help
-.PHONY: help run example test slow pandas3 lint format bench peers soak reproduce-full docs reference wheel dist sbom package \
-  deploy-test oldest newest workflows release-check hooks pictures system lock clean
+.PHONY: help run example test slow pandas3 lint format bench bench-check coverage mutate peers soak reproduce-full docs \
+  reference wheel dist sbom package deploy-test oldest newest workflows release-check hooks pictures system lock clean
 
 # what `make run` needs; the tests' tools come on top of it. The package itself is a line in a .pth file.
 $(RUN): locks/requirements-run.lock locks/requirements-flights.lock locks/requirements-uv.lock pyproject.toml
@@ -98,6 +98,29 @@ format: $(STAMP)  ## ruff formats and repairs [1 s]
 
 bench: $(STAMP)  ## speed and memory, as ratios measured in one run [10 min]
 	$(BIN)/evercount bench
+
+bench-check: $(STAMP)  ## warns of ratios that are 20 % worse than those of docs/benchmark-history.md [10 min]
+	$(BIN)/python tools/bench_history.py check
+
+$(COVERAGE)/.ready: locks/requirements-coverage.lock $(STAMP)
+	rm -rf $(COVERAGE)
+	$(PIP) --no-deps --no-compile --require-hashes --target $(COVERAGE) -r locks/requirements-coverage.lock
+	touch $@
+
+# COVERED=tests/privacy COVERED_ROOMS=privacy measures one package with its own tests
+COVERED ?=
+COVERED_ROOMS ?= privacy noise mechanisms queries engine
+coverage: $(COVERAGE)/.ready  ## branch coverage of the tests; below 95 % in a room of the guarantee it fails [40 min]
+	mkdir -p out/coverage && rm -f out/coverage/data*
+	PYTHONPATH=$(CURDIR)/$(COVERAGE) $(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist worksteal $(COVERED)
+	PYTHONPATH=$(CURDIR)/$(COVERAGE) $(BIN)/python -m coverage combine --quiet
+	for room in $(COVERED_ROOMS); do echo "== $$room"; PYTHONPATH=$(CURDIR)/$(COVERAGE) \
+	  $(BIN)/python -m coverage report --include="src/evercount/$$room/*" --fail-under=95 || failed=1; done; [ -z "$$failed" ]
+
+# MUTATED="privacy/time_range.py --jobs 2" plants bugs in one module
+MUTATED ?= privacy mechanisms
+mutate: $(STAMP)  ## plants small bugs and counts those that the tests find; below 90 % it fails [5 h; a module: minutes]
+	$(BIN)/python tools/mutate.py $(MUTATED)
 
 peers:  ## docs/benchmarks.md: next to other programs, in an environment of their own [some min, 2 GB]
 	$(PYTHON) -m venv .peers
