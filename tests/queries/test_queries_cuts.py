@@ -64,6 +64,24 @@ def test_same_edge_replacement(weights: Any, S: int) -> None:
     assert same.holds
 
 
+@pytest.mark.parametrize(("adjacency", "swap", "S"), [("replace", "any edge", 4), ("replace", "same edge", 4)])
+def test_a_graph_without_negative_weights_has_no_smaller_sensitivity(adjacency: Adjacency, swap: Any, S: int) -> None:
+    """All pairs of streams of two ticks, both of which keep every weight of the graph at 0 or more at both ticks."""
+    query = Cuts(3, "signed", grid=0.5, swap=swap)
+    pairs = itertools.combinations(range(3), 2)
+    updates = [(u, v, w) for u, v in pairs for w in (-1.0, -0.5, 0.5, 1.0)]
+    largest = 0.0
+    for first, one, other in itertools.product(updates, repeat=3):
+        if swap == "same edge" and one[:2] != other[:2]:
+            continue
+        rows = [query.encode_run(None, [[first], [last]])[0] * query.grid for last in (one, other)]
+        if all(np.all(np.cumsum(stream, axis=0) >= 0) for stream in rows):
+            change = rows[0] - rows[1]
+            parts = np.maximum(change, 0).sum(axis=0) ** 2 + np.maximum(-change, 0).sum(axis=0) ** 2
+            largest = max(largest, float(parts.sum()))
+    assert largest == S == query.squared_sensitivity(adjacency)
+
+
 def test_the_same_edge_claim_fails_for_any_edge() -> None:
     query = Cuts(3, swap="same edge")
     assert audit_sensitivity(query, np.eye(2), "replace", 2).reached

@@ -17,6 +17,7 @@ from evercount import bounds
 from evercount.factorizations import factorization
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import multiplier
+from evercount.reproduce.baseline_items import simulated_sparse
 from evercount.reproduce.counting_items import simulated_errors
 from evercount.reproduce.proof_items import OURS, REDUCTIONS, fresh_noise, true_answers
 from evercount.reproduce.runner import ITEMS, run_items
@@ -205,6 +206,12 @@ def test_constants(records: Records) -> None:
             assert row["lower bound (nuclear)"] < row["optimal"] < row["balanced"]
     ratios = [row["ratio"] for row in rows(records, "constants", "unbounded")]
     np.testing.assert_allclose(ratios, [1.142, 1.135, 1.131, 1.128, 1.126, 1.124], atol=1.5e-3)
+
+
+def test_a_partition_has_more_error_at_a_tick_than_a_bridge_and_keeps_its_bound() -> None:
+    row = simulated_sparse(1.0, 2**12, 100, 3, seed=0)
+    assert row["partition: root mean square error of a tick"] > 1.1 * row["bridge: root mean square error of a tick"]
+    assert row["partition: largest error of all runs"] <= row["partition: bound for all ticks"]
 
 
 @pytest.mark.soak

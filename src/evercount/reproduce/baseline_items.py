@@ -20,7 +20,9 @@ from evercount.privacy import Budget
 from evercount.queries import Count
 from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, finish, item
 from evercount.reproduce.norm_items import norm
+from evercount.reproduce.simulator import secret_of
 from evercount.sparse.budget_split import sparse_against_plain
+from evercount.sparse.sparse_count import SparseCount
 
 PURE_TREES = ("bridge", "pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid", "endless-bridge")
 GAUSSIAN = ("binary-tree", "square-root", "balanced")
@@ -93,8 +95,14 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
     "sparse-counter",
     "Sparse streams: where private partitioning beats the plain counter",
     "On streams with few ones the error can depend on their number (Dwork, Naor, Reingold and Rothblum).",
-    {"epsilon": 1.0, "delta": 1e-10, "exponents": (10, 14, 20, 26), "ones": (100, 1000, 10000)},
-    {"exponents": (10, 14), "ones": (100, 1000)},
+    {
+        "epsilon": 1.0,
+        "delta": 1e-10,
+        "exponents": (10, 14, 20, 26),
+        "ones": (100, 1000, 10000),
+        "simulated": {"exponent": 20, "ones": (1000, 10000), "runs": 3},
+    },
+    {"exponents": (10, 14), "ones": (100, 1000), "simulated": {"exponent": 12, "ones": (100,), "runs": 3}},
 )
 def sparse(parameters: Parameters, context: Context) -> Result:
     epsilon, deltas = parameters["epsilon"], (0.0, parameters["delta"])
@@ -103,6 +111,11 @@ def sparse(parameters: Parameters, context: Context) -> Result:
         {"delta": delta, **row}
         for delta in context.steps(deltas)
         for row in sparse_against_plain(epsilon, horizons, parameters["ones"], delta)
+    ]
+
+    sizes = parameters["simulated"]
+    simulated = [
+        simulated_sparse(epsilon, 2 ** sizes["exponent"], ones, sizes["runs"], context.seed) for ones in sizes["ones"]
     ]
 
     def figure() -> Figure:
@@ -120,7 +133,31 @@ def sparse(parameters: Parameters, context: Context) -> Result:
 
     verdict = "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"
     paper = {"claim": "C(5 log T + Psi(n) sqrt(ln 6n)) on streams with n ones"}
-    return Result({"sparse": rows}, verdict, paper, figures={"sparse-against-plain": figure})
+    tables = {"sparse": rows, "errors of single ticks": simulated}
+    return Result(tables, verdict, paper, figures={"sparse-against-plain": figure})
+
+
+def simulated_sparse(epsilon: float, T: int, ones: int, runs: int, seed: int) -> Row:
+    """Errors of a partition with delta 0 over all ticks of some runs, next to the std and the bound of the bridge."""
+    squares, largest = [], []
+    for number in range(runs):
+        counts = np.zeros(T, np.int64)
+        counts[np.random.default_rng([seed, number]).permutation(T)[:ones]] = 1
+        secret = secret_of(f"single ticks {ones} {number} {seed}")
+        counter = SparseCount(epsilon, T, max_ones=ones, method="partition", secret=secret)
+        errors = np.array([release.value for release in counter.run(counts.tolist())]) - np.cumsum(counts)
+        squares.append(float(np.mean(errors**2)))
+        largest.append(float(np.abs(errors).max()))
+    plain = math.sqrt(2) / epsilon * Bridge(T).row_norms(np.arange(1, T + 1))
+    return {
+        "ticks": T,
+        "events": ones,
+        "partition: root mean square error of a tick": math.sqrt(sum(squares) / runs),
+        "bridge: root mean square error of a tick": float(np.sqrt(np.mean(plain**2))),
+        "partition: largest error of all runs": max(largest),
+        "partition: bound for all ticks": counter.plan.bound(),
+        "runs": runs,
+    }
 
 
 PUBLISHED = {"subtraction tree, k = 13, T = 1024": 324.0, "dense optimum, T = 1024": 103.6}

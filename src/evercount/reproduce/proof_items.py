@@ -1,4 +1,4 @@
-"""What the paper proves, run: attacks on three mechanisms as it states them and on ours, and its reductions.
+"""What the paper proves, run: attacks on four mechanisms as it states them and on ours, and its reductions.
 
 An attack is the best possible test between two neighbouring streams: the likelihood ratio of all releases together. If
 a mechanism is (ε, δ)-DP, then for every test P[accept | x] ≤ e^ε·P[accept | x′] + δ. Each row runs the test on many
@@ -26,7 +26,7 @@ from evercount.noise.secret import insecure_generator
 from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import delta_of
-from evercount.queries import Count, HighDegree, MinCut, Query, Substrings
+from evercount.queries import Count, Cuts, HighDegree, MinCut, Query, Substrings
 from evercount.reproduce.item import Context, Figure, Parameters, Result, Row, finish, item, plain_marks
 from evercount.reproduce.simulator import batch_seed, batches, one_batch
 
@@ -132,6 +132,20 @@ def substring_sensitivity(ticks: int, longest: int, budget: Budget) -> list[Atta
     ]
 
 
+def cut_sensitivity(ticks: int, budget: Budget) -> list[Attack]:
+    """The last weight of an edge replaced, in a graph without negative weights at any time. The paper has S = 1."""
+    query = Cuts(4, "signed", swap="same edge")
+    one, other = ([[(0, 1, 1.0)], [(0, 1, last)], *[[]] * (ticks - 2)] for last in (1.0, -1.0))
+    difference = np.rint(changed_cells(query, one, other) * query.grid).astype(np.int64)
+    engine = factorization("square-root", ticks)
+    multiplier, true_sensitivity = budget.noise_multiplier(), float(np.sqrt(query.squared_sensitivity("replace")))
+    claim = "the paper's remark on cuts with weights in [−1, 1]"
+    return [
+        linear_attack("cuts, weights in [−1, 1], S = 1", claim, engine, difference, multiplier),
+        linear_attack("cuts, weights in [−1, 1], S = 4", OURS, engine, difference, multiplier * true_sensitivity),
+    ]
+
+
 def graph_sensitivity(ticks: int, name: str, budget: Budget) -> list[Attack]:
     """One edge absent. With it two nodes get degree 2 at once; without it later, at two neighbouring ticks."""
     query = HighDegree(ticks, tau=2)
@@ -164,8 +178,9 @@ def worst_ticks(engine: Factorization, ticks: int) -> tuple[int, int]:
 
 @item(
     "privacy-failures",
-    "Attacks on three of the paper's statements",
-    "Theorem 2 (fresh noise per round), the corollary on substrings (S = ℓ²) and on graph functions (l2-sensitivity).",
+    "Attacks on four of the paper's statements",
+    "Theorem 2 (fresh noise per round), the corollaries on substrings (S = ℓ²) and on graph functions "
+    "(l2-sensitivity), and the remark on cuts with weights in [−1, 1] (S = 1).",
     {
         "epsilon": 0.5,
         "delta": 0.05,
@@ -181,7 +196,11 @@ def failures(parameters: Parameters, context: Context) -> Result:
     """Run all attacks at one (ε, δ). δ is large, so that simulation can count how far it is exceeded."""
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     budget = Budget(epsilon, delta)
-    few = [*fresh_noise(parameters["ticks"], budget), *substring_sensitivity(parameters["text"], 4, budget)]
+    few = [
+        *fresh_noise(parameters["ticks"], budget),
+        *substring_sensitivity(parameters["text"], 4, budget),
+        *cut_sensitivity(parameters["text"], budget),
+    ]
     graphs = [attack for name, ticks in parameters["graphs"] for attack in graph_sensitivity(ticks, name, budget)]
     jobs = [(attack, parameters["repetitions"]) for attack in few]
     jobs += [(attack, parameters["graph repetitions"]) for attack in graphs]
@@ -194,8 +213,8 @@ def failures(parameters: Parameters, context: Context) -> Result:
     ]
     return Result(
         {"attacks": rows, "the same pairs at (0.5, 1e-10)": small_delta},
-        "the paper's three statements are not private as they stand; ours withstand the same attacks",
-        {"claim": "Theorem 2, the corollaries on substrings and on graph functions: (ε, δ)-differentially private"},
+        "the paper's four statements are not private as they stand; ours withstand the same attacks",
+        {"claim": "Theorem 2, its corollaries and the remark on cuts: (ε, δ)-differentially private"},
         {"attacks": lambda: _draw(rows, delta)},
     )
 
