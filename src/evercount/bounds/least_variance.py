@@ -108,7 +108,7 @@ class _Dual:
         """a(−½), the least value of a."""
         number = max(0, math.ceil(end + 0.5) - 1)
         total, first, second = self.sums[:, number].tolist()
-        return cap * float(self.decay[number]) + second - first + (0.25 - variance) * total
+        return float(cap * float(self.decay[number]) + second - first + (0.25 - variance) * total)
 
     def least(self, cap: float, variance: float, end: float, low: float, high: float) -> float:
         """The least x² + a(x) + a(−x) over low ≤ x ≤ high, where both numbers of steps are constant."""
@@ -122,4 +122,4 @@ class _Dual:
         rest = cap * float(self.decay[right] + self.decay[left])
         rest += second_r + second_l - variance * (total_r + total_l)
         at = min(max(-slope / (2 * square), low), high)
-        return square * at**2 + slope * at + rest
+        return float(square * at**2 + slope * at + rest)

@@ -131,7 +131,8 @@ class DeviceBatches:
         absolute = self.torch.empty(self.ticks, device=self.device)
         worst = self.torch.zeros(count, device=self.device)
         normalised = self.torch.zeros(count, device=self.device)
-        ends, running = [], []
+        ends: list[Any] = []
+        running: list[Any] = []
         for start, noise in self.noise(count, seed):
             stop = start + len(noise)
             if not start:  # early maxima grow fast: all of them
