@@ -242,6 +242,30 @@ def _find(opened: Store, stream: str) -> LiveStream:
 
 
 @store.command()
+def forget(
+    person: Annotated[str, Argument(help="Id of the person, as events have it; - reads it from standard input.")],
+    stream: Annotated[str | None, Option(help="Only this stream; default: all that know ids of persons.")] = None,
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Delete what the store still holds of a person: events of open ticks, and what caps know of them.
+
+    What was released stays. It says what else stays and why, in the same words whether or not the person was there.
+    The service must be stopped. Backups keep what they held.
+    """
+    from evercount.store.forget_person import forget_person, forgets_in
+
+    name = sys.stdin.readline().rstrip("\r\n") if person == "-" else person
+    with open_store(db, key_file, head) as opened:
+        for one in [_find(opened, stream).name] if stream is not None else forgets_in(opened):
+            lines = forget_person(opened, one, name)
+            typer.echo(f"{one}: nothing in its open ticks is under this id.")
+            for line in lines:
+                typer.echo(f"  {line}")
+
+
+@store.command()
 def note(
     stream: StreamName,
     first: FirstTick,

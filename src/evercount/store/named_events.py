@@ -212,12 +212,12 @@ def keep_events(
     """Keep events until their tick closes. `batch` is the name of the query and the number of the batch."""
     rows = []
     for one, here in by_tick(tick):
-        content = _with_keys(records[here], keys) if keys else records[here].tobytes()
+        content = with_keys(records[here], keys) if keys else records[here].tobytes()
         rows.append((live.id, one, *batch, live.seal(content, "user events", one)))
     insert_rows(connection, counted_events, rows)
 
 
-def _with_keys(records: AnyArray, keys: Sequence[str]) -> bytes:
+def with_keys(records: AnyArray, keys: Sequence[str]) -> bytes:
     """The records after the keys that they count places of."""
     used, cell = np.unique(records["cell"], return_inverse=True)
     records = records.copy()
