@@ -345,7 +345,7 @@ def test_words_for_an_operator(folder: Path) -> None:
     beyond = run(
         "log.csv",
         *OPTIONS.replace("--epsilon 1", "--epsilon 60").split(),
-        *("--out", "beyond.csv", "--view", "running", "--factorization", "balanced"),
+        *("--out", "beyond.csv", "--view", "running", "--factorization", "anytime"),
     )
     assert beyond.exit_code == 2
     assert "choose a smaller epsilon" in beyond.stderr
