@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,8 @@ def best_noise(epsilon: float, delta: float, parts: int) -> tuple[float, FloatAr
     total = lil_matrix((1, 3 * size))
     total[0, :size] = 1.0
     cost = np.concatenate([places**2, np.zeros(2 * size)])
-    found = linprog(cost, rows.tocsr(), most, total.tocsr(), [1.0], bounds=(0, None), method="highs")
+    program: Any = linprog
+    found = program(cost, rows.tocsr(), most, total.tocsr(), [1.0], bounds=(0, None), method="highs")
     assert found.success
     return float(found.fun), np.asarray(found.x[:size])
 

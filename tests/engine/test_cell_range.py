@@ -39,7 +39,7 @@ def test_parts_together_are_the_whole_stream(
     """60 cells: some parts are wide enough for limbs, others are not."""
     query = Histogram([f"k{i}" for i in range(60)])
     totals = np.random.default_rng(3).integers(0, 9, (50, 60))
-    declared = {"secret": SECRET, "postprocess": postprocess}
+    declared: dict[str, Any] = {"secret": SECRET, "postprocess": postprocess}
     whole = table(Stream(query, budget, horizon, name, replay=True, **declared), totals)
     parts = [
         table(Stream(query, budget, horizon, name, part=part, **declared), totals[:, part])

@@ -281,7 +281,7 @@ def terrace_law(source: TerraceNoise, tick: int) -> tuple[FloatArray, int]:
     least = int(low.min())
     length = int(low.max()) - least + 2
     rounded = np.bincount(low - least, law * (1 - up), length) + np.bincount(low + 1 - least, law * up, length)
-    return rounded, -least
+    return np.asarray(rounded, np.float64), -least
 
 
 def _total_rate(source: EpochNoise, epoch: int) -> float:
