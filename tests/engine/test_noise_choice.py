@@ -15,7 +15,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule
 from evercount.declarations.settle import Settled, settle, with_noise_of
 from evercount.engine import noise_choice
-from evercount.engine.build import choose_engine, view_width
+from evercount.engine.build import choose_engine
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, least_alone, view_stds
 from evercount.errors import BudgetExceeded, ParameterError, UnknownName
@@ -338,9 +338,9 @@ def test_names() -> None:
 @pytest.mark.parametrize("views", [RUNNING, ("last-7",), ("per-tick", "running"), ALL])
 @pytest.mark.parametrize("delta", [0.0, 1e-10, 1e-6])
 def test_no_named_noise_beats_best(epsilon: float, horizon: int, views: tuple[str, ...], delta: float) -> None:
-    budget, widths = Budget(epsilon, delta), [view_width(view) for view in views]
+    budget = Budget(epsilon, delta)
     own, engine = choose_noise(Count(), budget, horizon, "best", views)
-    stds = view_stds(Count(), own, horizon, engine, widths)
+    stds = view_stds(Count(), own, horizon, engine, views)
     found = candidates(Count(), budget, horizon, views)
     least = least_alone(Count(), budget, horizon, views, found)
     score = max(std / one for std, one in zip(stds, least, strict=True))
@@ -351,17 +351,17 @@ def test_no_named_noise_beats_best(epsilon: float, horizon: int, views: tuple[st
         promise = Budget(epsilon, 0.0) if number < 5 else budget
         with suppress(ParameterError):  # no terrace of a few ticks
             other = choose_engine(Count(), promise, horizon, name, views)
-            others = view_stds(Count(), promise, horizon, other, widths)
+            others = view_stds(Count(), promise, horizon, other, views)
             assert score <= 1.01 * max(std / one for std, one in zip(others, least, strict=True)), name
 
 
 def test_totals_follow_the_rule_of_other_views() -> None:
     short, engine = choose_noise(Count(), Budget(1.0, 1e-10), 100, None, RUNNING)
     assert (short.delta, engine.name) == (0.0, "bridge")
-    assert view_stds(Count(), short, 100, engine, [None])[0] < 7.5
+    assert view_stds(Count(), short, 100, engine, RUNNING)[0] < 7.5
     large, engine = choose_noise(Count(), Budget(8.0, 0.0), 365, None, RUNNING)
     assert engine.name == "fresh"
-    assert view_stds(Count(), large, 365, engine, [None])[0] < 0.5
+    assert view_stds(Count(), large, 365, engine, RUNNING)[0] < 0.5
     stored = settle(declared(tick="manual", zone=None, start=None, horizon=100, budget={"epsilon": 1, "delta": 1e-10}))
     assert (stored.budget.delta, stored.factorization) == (0.0, "bridge")
     assert Settled.from_dict(stored.to_dict()) == stored

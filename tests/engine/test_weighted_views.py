@@ -187,6 +187,7 @@ def test_what_has_no_weighted_sums_is_refused() -> None:
             Stream(query, GAUSSIAN, T, views=["decayed-0.9"])
     with pytest.raises(ParameterError):
         Stream(Histogram(2), PURE, revise_for=3).std([1], "decayed-0.9")
+    assert Stream(Histogram(2), PURE, revise_for=3).std([365]).shape == (1, 1), "plain views are as ever"
     with pytest.raises(ParameterError, match="post-processed"):
         Stream(Count(), PURE, T, postprocess=["nonnegative"]).run([1]).weighted("decayed-0.9")
     stream = Stream(Histogram(["a"]), PURE, T)

@@ -204,11 +204,11 @@ def _scales(model: ErrorModel, combination: FloatArray, places: IntArray) -> Flo
 
 def std_of_weights(model: ErrorModel, view: Any, ticks: Any) -> FloatArray | None:
     """The std of a weighted view at some ticks, shape (ticks, outputs or 1); None where it is a plain one."""
-    at = whole_ticks(ticks, model.factorization.horizon)
     if isinstance(view, str) and not isinstance(view_weighting(view), Decayed):
         return None
     check_weighted(model.query)
     _check_cells(model)
+    at = whole_ticks(ticks, model.factorization.horizon)
     last = int(at.max(initial=1))
     weights = weights_of(view, last)
     assert weights is not None
