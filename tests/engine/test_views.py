@@ -61,7 +61,7 @@ def test_errors_of_views_are_exact(name: str, factorization: str) -> None:
 @pytest.mark.parametrize("name", QUERIES)
 def test_values_are_differences_of_what_was_released(name: str) -> None:
     query = QUERIES[name]
-    stream = Stream(query, BUDGET, TICKS)
+    stream = Stream(query, BUDGET, TICKS, "balanced")
     releases = stream.run_totals(totals(query))
     sums = np.concatenate([np.zeros((1, query.outputs)), releases.rows])
     per_tick, last, weeks, running = views_of(releases)
@@ -96,7 +96,8 @@ def test_a_run_that_begins_later() -> None:
 def test_intervals_of_new_events_hold_with_exact_noise(epsilon: float) -> None:
     """8,000 rollups. At a large ε rounding is a large part of exact noise: intervals hold at least as often."""
     streams, query, budget = 8_000, Rollup([("a", "x"), ("a", "y"), ("b", "x")]), Budget(epsilon, 1e-6)
-    stream, smooth = (make(query, budget, TICKS, "balanced") for make in (Stream, smooth_stream))
+    stream = Stream(query, budget, TICKS, "balanced")
+    smooth = smooth_stream(query, budget, TICKS, "balanced", seed=1)
     half, without = (
         one.run_totals(np.zeros((TICKS, query.cells), np.int64)).last(3)._half_widths(0.9) for one in (stream, smooth)
     )
