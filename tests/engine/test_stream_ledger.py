@@ -22,7 +22,8 @@ TOTAL = Budget(1.0, 1e-9)
 def test_a_stream_spends_exactly_its_budget(budget: Budget) -> None:
     """The whole total buys one stream of that budget, and nothing else fits."""
     ledger = Ledger(budget)
-    stream = Stream(Count(), budget, 64, None if budget.pure else "balanced", ledger=ledger)
+    name = None if budget.pure else "balanced"  # the default promises more, and spends less
+    stream = Stream(Count(), budget, 64, name, ledger=ledger)
     entry = ledger.entries[0]
     assert entry.cost == stream.cost == Cost(budget, stream.numeric_delta)
     assert budget.pure or stream.sigma >= stream.factorization.column_norm / entry.cost.mu * (1 - 1e-12)
