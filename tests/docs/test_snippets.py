@@ -223,6 +223,7 @@ PREPARED: dict[str, Preparation] = {
     "docs/declarations.md": the_declaration_and_events,
     "docs/howto/backup.md": a_store,
     "docs/howto/duckdb.md": a_store,
+    "docs/howto/erasure.md": a_store,
     "docs/service.md": a_service,
     "docs/tutorial/examples.md": lambda text: contextlib.nullcontext({"examples/": f"{ROOT}/examples/"}),
 }

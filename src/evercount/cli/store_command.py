@@ -258,7 +258,10 @@ def forget(
 
     name = sys.stdin.readline().rstrip("\r\n") if person == "-" else person
     with open_store(db, key_file, head) as opened:
-        for one in [_find(opened, stream).name] if stream is not None else forgets_in(opened):
+        names = [_find(opened, stream).name] if stream is not None else forgets_in(opened)
+        if not names:
+            typer.echo("no stream of this store takes ids of persons through the service: nothing is kept under an id")
+        for one in names:
             lines = forget_person(opened, one, name)
             typer.echo(f"{one}: nothing in its open ticks is under this id.")
             for line in lines:

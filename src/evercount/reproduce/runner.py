@@ -22,10 +22,11 @@ from evercount.reproduce.device_simulator import check_device
 from evercount.reproduce.item import Context, Item, Result, silent
 from evercount.reproduce.norm_items import constants, gaps, honaker, suboptimality
 from evercount.reproduce.proof_items import failures, reductions
+from evercount.reproduce.related_items import related_work
 from evercount.reproduce.table1_items import compare_forms, rows_of_table
 
 PAPER = (error_over_time, gaps, sparse_streams, top_one, suboptimality, honaker, rows_of_table, compare_forms, failures)
-BEYOND = (constants, smoothness, sparse, reductions, bridges, yardstick)
+BEYOND = (constants, smoothness, sparse, reductions, bridges, yardstick, related_work)
 ITEMS: dict[str, Item] = {one.name: one for one in (*PAPER, *BEYOND)}
 
 
