@@ -110,7 +110,7 @@ def counted_shares(runner: DeviceBatches, std: Any) -> list[float]:
     for start, noise in runner.noise(CHECKED, 5):
         size = noise.abs() * runner.inverse_std[start : start + len(noise)].unsqueeze(1)
         within += [float((size <= edge).double().sum()) for edge in EDGES]
-    return [float(share) for share in within / CHECKED / len(std)]
+    return [float(one) / CHECKED / len(std) for one in within]
 
 
 def main() -> int:

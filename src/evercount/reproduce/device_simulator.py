@@ -131,7 +131,7 @@ class DeviceBatches:
         absolute = self.torch.empty(self.ticks, device=self.device)
         worst = self.torch.zeros(count, device=self.device)
         normalised = self.torch.zeros(count, device=self.device)
-        ends: list[Any] = []
+        ends: list[int] = []
         running: list[Any] = []
         for start, noise in self.noise(count, seed):
             stop = start + len(noise)
