@@ -61,7 +61,9 @@ def banded_roots(parameters: Parameters) -> list[Row]:
         other = Stream(Count(), person, days, own, views=["running"])
         rows.append(
             {
-                "noise": f"banded inverse root, {bands} bands" if bands is not None else "defaults",
+                "noise": f"banded inverse root, {bands} bands"
+                if bands is not None
+                else "balanced; for a person the default",
                 "an event": _worst(event, horizon),
                 f"a person with {parameters['max_ticks']} of {days} days": _worst(other, days),
             }
