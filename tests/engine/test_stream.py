@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
+from evercount.engine import noise_choice
 from evercount.errors import (
     AlreadyReleased,
     HorizonReached,
@@ -14,7 +18,8 @@ from evercount.errors import (
     SnapshotError,
     UnknownName,
 )
-from evercount.factorizations import FACTORIZATIONS
+from evercount.factorizations import FACTORIZATIONS, factorization
+from evercount.factorizations.blend import BlendFilter, make_blend
 from evercount.words import Substrings
 
 BUDGET = Budget(1.0, 1e-9)
@@ -273,3 +278,28 @@ def test_preparing_changes_no_number():
             early.prepare()
         assert np.array_equal(early.step([1]).values, expected[t]), t
     early.prepare()
+
+
+@pytest.mark.parametrize(
+    ("delta", "horizon", "name"),
+    [(1e-6, None, None), (1e-6, None, "blend"), (1e-6, 365, None), (1e-6, 365, "blend"), (0.0, None, "endless-bridge")],
+)
+def test_equal_streams_share_their_tables(delta, horizon, name):
+    """200 KiB for each stream without a horizon; a service has thousands of small ones, and restores each by itself."""
+    streams = [Stream(Count(), Budget(1.0, delta), horizon, name) for _ in range(2)]
+    for stream in streams:
+        stream.step(1)
+    blobs = [stream.snapshot() for stream in streams]
+    first = streams[0].factorization
+    noise_choice._least_error.cache_clear()
+    again = [Stream.restore(blob) for blob in blobs]
+    assert all(stream.factorization is first for stream in [*streams, *again])
+    other = Stream(Count(), Budget(1.0, delta), 366 if horizon else 1000)
+    assert other.factorization is not first
+
+
+def test_tables_that_nobody_uses_leave_the_memory():
+    kept = weakref.ref(factorization("anytime", 12_345))
+    blend = weakref.ref(make_blend(12_345, BlendFilter((0.25,), (0.5,))))
+    gc.collect()
+    assert (kept(), blend()) == (None, None)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import cast
+from weakref import WeakValueDictionary
 
 from evercount.errors import EvercountError, ParameterError, UnknownName
 from evercount.factorizations.base import Factorization, State, check_horizon, tick_grid
@@ -36,6 +37,8 @@ FACTORIZATIONS: dict[str, Callable[[int], Factorization]] = {
 BUILT_IN = tuple(FACTORIZATIONS)  # the names that are there before any is registered
 
 ENDLESS = ("anytime", "unbounded", "fresh")  # the names of those that run without a horizon
+_shared: WeakValueDictionary[tuple[str, int | None], Factorization] = WeakValueDictionary()
+"""Built-in ones that are in use: equal streams share the tables of one, 200 KiB where there is no horizon."""
 _PERIODS = re.compile(r"periods-([1-9][0-9]{0,8})")
 _RESERVED = re.compile(r"periods.*|pure.*|.*bridge.*|best|blend|terrace|hybrid|dense")
 """Names that mean something else where a factorization is named."""
@@ -77,7 +80,11 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
             f"{name!r} needs a known horizon; without one use factorization='anytime' (or give a horizon)"
         )
     build = cast(Callable[[int | None], Factorization], FACTORIZATIONS[name])
-    return build(check_horizon(horizon))
+    known = check_horizon(horizon)
+    if name not in BUILT_IN:
+        return build(known)
+    shared = _shared.get((name, known))
+    return _shared.setdefault((name, known), build(known)) if shared is None else shared
 
 
 def register_factorization(name: str, build: Callable[[int], Factorization]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -192,10 +193,15 @@ class TappedBlend(Dense):
         return {"name": self.name, **self.filter.to_dict()}
 
 
+_shared: WeakValueDictionary[tuple[int | None, BlendFilter], Blend] = WeakValueDictionary()
+"""Blends that are in use: equal streams share the tables of one."""
+
+
 def make_blend(horizon: int | None, filter_: BlendFilter) -> Blend | TappedBlend:
     """The blend with these numbers."""
     if not filter_.taps:
-        return Blend(horizon, filter_)
+        shared = _shared.get((horizon, filter_))
+        return _shared.setdefault((horizon, filter_), Blend(horizon, filter_)) if shared is None else shared
     if horizon is None:
         raise ParameterError("a blend with taps needs a horizon")
     return TappedBlend(horizon, filter_)

@@ -101,7 +101,7 @@ class EndlessBridge(EndlessTree):
     def for_rate(self, rate: float) -> EndlessBridge:
         """As `Bridge.for_rate`: in whole numbers where the noise of the first tick is narrower than the grid."""
         narrow = math.sqrt(2) / rate * float(self.row_norms([1])[0]) < NARROW
-        return EndlessBridge(integers=True) if narrow else self
+        return _endless(True) if narrow else self
 
     def tree(self, epoch: int, ticks: int | None = None) -> EpochBridge:
         return epoch_bridge(epoch, self.integers, ticks)
@@ -263,7 +263,7 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
     if name in PURE_ENDLESS:
         if horizon is not None:
             raise ParameterError(f"{name} is for horizon=None; with a horizon 'bridge' has less error")
-        return EndlessBridge() if name == "endless-bridge" else _hybrid(name == "pure-hybrid-binary")
+        return _endless(False) if name == "endless-bridge" else _hybrid(name == "pure-hybrid-binary")
     if name == "fresh":
         return WindowTree(1, horizon, 3, 1, name)  # new Laplace noise on every tick's own number
     if isinstance(name, str) and (wide := _WINDOW.fullmatch(name)):
@@ -276,6 +276,7 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
 
 
 _hybrid = lru_cache(maxsize=2)(HybridTree)
+_endless = lru_cache(maxsize=2)(EndlessBridge)
 
 
 @lru_cache(maxsize=64)

@@ -215,6 +215,10 @@ _known: WeakKeyDictionary[Factorization, Kernel] = WeakKeyDictionary()
 megabytes: tests/store/test_store_retire.py::test_a_retired_stream_leaves_the_memory."""
 
 
+_errors: WeakKeyDictionary[Kernel, dict[int, float]] = WeakKeyDictionary()
+"""Errors of these kernels, by the number of ticks: powers of two, and horizons."""
+
+
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
     """The arithmetic of a factorization with `bits` fractional bits (ignored where nothing is rounded)."""
     narrow, none = (factorization.horizon or MOST_TICKS) <= LONG_HORIZON, np.empty(0)
@@ -256,6 +260,14 @@ def kernel(factorization: Factorization) -> Kernel:
     return _known.setdefault(factorization, arithmetic)
 
 
+def _error(arithmetic: Kernel, ticks: int) -> float:
+    """What rounding inside and cutting the normals add, for a scale of 1; known for all streams of one kernel."""
+    known = _errors.setdefault(arithmetic, {})
+    if ticks not in known:
+        known[ticks] = arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)
+    return known[ticks]
+
+
 def _cut(arithmetic: Kernel, ticks: int) -> float:
     """What cutting the normals to 128 bits adds to the error: lemma 2 of the proof."""
     return SIGMAS * 2.0**-DRAW_BITS * arithmetic.norm(ticks)
@@ -281,9 +293,8 @@ def numeric_delta(factorization: Factorization, scale: float, cells: int, epsilo
     scale, cells = check_scale(scale), check_count("cells", cells)
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ParameterError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}")
-    arithmetic = kernel(factorization)
     ticks = check_count("ticks", ticks)
-    off = scale * (arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)) * (1 + 1e-6)
+    off = scale * _error(kernel(factorization), ticks) * (1 + 1e-6)
     if off > 1e-3 or epsilon > 700:
         return 1.0
     return min(1.0, (1 + math.exp(epsilon)) * ticks * cells * (4 * off + 2.0**-1000) * (1 + 1e-6))
