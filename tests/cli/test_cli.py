@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -293,3 +295,31 @@ def test_parameters():
     assert parse_parameters(['keys=["a"]', "k=3", "per=event"]) == {"keys": ["a"], "k": 3, "per": "event"}
     with pytest.raises(ParameterError):
         parse_parameters(["=3"])
+
+
+def on_a_terminal(long: float, *arguments: str) -> tuple[str, str]:
+    """(standard output, what a terminal shows of standard error) of a command for which so many seconds are long."""
+    program = f"from evercount.cli import main, options; options.LONG = {long}; main()"
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", 0) as screen:
+        done = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=theirs, text=True
+        )
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # the other end is closed
+            while part := screen.read(4096):
+                shown += part
+        output = done.communicate()[0]
+        assert done.returncode == 0, shown.decode()
+    return output, shown.decode()
+
+
+def test_a_terminal_shows_that_a_plan_goes_on():
+    asked = ("plan", "-e", "1", "-d", "1e-6", "-t", "70", "--view", "per-tick", "--view", "running")
+    output, shown = on_a_terminal(0.0, *asked)
+    assert "comparing noise" in shown
+    again, quiet = on_a_terminal(1e9, *asked)
+    assert quiet == ""
+    assert again == output, "a bar changes nothing of what is printed"
+    assert "comparing noise" not in evercount(*asked).stderr, "a file gets no bar"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
@@ -86,3 +88,24 @@ def progress_bar(hidden: bool = False) -> Iterator[Callable[..., None]]:
     with Progress(console=Console(stderr=True), transient=True, disable=hidden) as bar:
         task = bar.add_task("", total=None)
         yield lambda what, done, total=0: bar.update(task, description=what, completed=done, total=total or None)
+
+
+LONG = 1.0  # seconds after which a computation says on a terminal that it goes on
+
+
+@contextmanager
+def shown_if_long(what: str) -> Iterator[None]:
+    """Show a bar on a terminal while the fits of this block take more than a second; nothing else is printed."""
+    from evercount.factorizations.interruption import interrupted_by
+
+    began, shown = monotonic(), not sys.stderr.isatty()
+    with ExitStack() as stack:
+
+        def look() -> None:
+            nonlocal shown
+            if not shown and monotonic() - began > LONG:
+                shown = True
+                stack.enter_context(progress_bar())(what, 0)
+
+        with interrupted_by(look):
+            yield

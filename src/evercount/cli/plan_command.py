@@ -13,7 +13,16 @@ import typer
 from typer import Option
 
 from evercount._validate import aligned, finite
-from evercount.cli.options import Adjacency, MaxEvents, MaxPerTick, MaxTicks, Parameters, Period, parse_parameters
+from evercount.cli.options import (
+    Adjacency,
+    MaxEvents,
+    MaxPerTick,
+    MaxTicks,
+    Parameters,
+    Period,
+    parse_parameters,
+    shown_if_long,
+)
 from evercount.errors import ParameterError
 from evercount.front_door.declare_stream import parse_horizon, unit_of
 from evercount.privacy import Budget
@@ -113,11 +122,14 @@ def plan(
         if optimal:
             from evercount.planning.plan_views import optimum_table
 
-            typer.echo(optimum_table(budget, length, tuple(views.values()), asked), err=json_output)
+            with shown_if_long("computing the optimum"):
+                table = optimum_table(budget, length, tuple(views.values()), asked)
+            typer.echo(table, err=json_output)
         return
     if optimal:
         raise ParameterError("--optimal needs --view")
-    comparison = make_plan(budget, length, asked, names=names, ticks=ticks)
+    with shown_if_long("comparing noise"):
+        comparison = make_plan(budget, length, asked, names=names, ticks=ticks)
     if plot is not None:
         from evercount.plotting import error_plot
 
@@ -242,7 +254,8 @@ def _print_views(
     """The worst std of each view, for every noise that may be chosen."""
     from evercount.planning.plan_views import plan_views
 
-    found = plan_views(budget, horizon, views, query)
+    with shown_if_long("comparing noise for these views"):
+        found = plan_views(budget, horizon, views, query)
     discovery = _discovery(budget, horizon, query, counts, tuple(views.values()))
     if json_output:
         _print_json(found, discovery=discovery)

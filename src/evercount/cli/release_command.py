@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from evercount.cli.options import choose_stream, progress_bar
+from evercount.cli.options import choose_stream, progress_bar, shown_if_long
 from evercount.engine.write_table import round_table
 from evercount.errors import HorizonReached, InputError, ParameterError
 from evercount.front_door import release as release_data
@@ -100,9 +100,13 @@ def release(
     """
     given: dict[str, Any] = {name: None if value == [] else value for name, value in options.items()}
     declared: Any = {name: given[name] for name in Declared.__annotations__}
-    declaration, places, files = resolve_stream(files or [], streams, stream, declared)
+    with shown_if_long("choosing noise"):
+        declaration, places, files = resolve_stream(files or [], streams, stream, declared)
+        if show_declaration:
+            declaration = declaration or declare(**declared)
     if show_declaration:
-        typer.echo((declaration or declare(**declared)).to_toml(), nl=False)
+        assert declaration is not None
+        typer.echo(declaration.to_toml(), nl=False)
         return
     if places is not None:
         files = files or list(places.input)
