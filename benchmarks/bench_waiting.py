@@ -34,12 +34,13 @@ SMALL = 300
 BYTECODE = ", no bytecode written" if sys.dont_write_bytecode or os.environ.get("PYTHONDONTWRITEBYTECODE") else ""
 
 
-def _program(*arguments: str) -> float:
-    """Processor seconds of a program, the median of three runs."""
+def _program(*arguments: str, out: Path | None = None) -> float:
+    """Processor seconds of a program, the median of three runs; each writes a file of its own in `out`."""
     times = []
-    for _ in range(3):
+    for number in range(3):
+        more = [] if out is None else [str(out / f"{number}.csv")]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(arguments, check=True, capture_output=True)
+        subprocess.run([*arguments, *more], check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return statistics.median(times)
@@ -63,8 +64,8 @@ def _programs() -> list[dict[str, Any]]:
     unit = _program(sys.executable, "-c", "import numpy")
     rows = [_row("import numpy", unit, 1.0, f"a process of its own{BYTECODE}")]
 
-    def add(name: str, *arguments: str) -> None:
-        seconds = _program(*arguments)
+    def add(name: str, *arguments: str, out: Path | None = None) -> None:
+        seconds = _program(*arguments, out=out)
         rows.append(_row(name, seconds, seconds / unit, "over import numpy"))
 
     add("import evercount", sys.executable, "-c", "import evercount")
@@ -80,8 +81,11 @@ def _programs() -> list[dict[str, Any]]:
         events.write_text("time\n" + "".join(f"2026-01-{day:02}T10:00:00Z\n" for day in range(1, 11)))
         asked = ("--time", "time", "--every", "1d", "--zone", "UTC", "--start", "2026-01-01", "--end", "2026-01-11")
         for delta in ("0", "1e-6"):
-            out = ("--horizon", "365", "--epsilon", "1", "--delta", delta, "--new-noise-stream", "--out")
-            add(f"release of ten rows, delta {delta}", *COMMAND, "release", str(events), *asked, *out, f"{events}.out")
+            out = Path(folder, delta)
+            out.mkdir()
+            budget = ("--horizon", "365", "--epsilon", "1", "--delta", delta, "--out")
+            command = (*COMMAND, "release", str(events), *asked, *budget)
+            add(f"release of ten rows, delta {delta}", *command, out=out)
     return rows
 
 
@@ -138,12 +142,15 @@ def _small_streams() -> list[dict[str, Any]]:
     return rows
 
 
+GROUPS = (_bridges, _views, _small_streams, _programs)
+
+
 def run() -> list[dict[str, Any]]:
     """One row per measurement."""
-    return [*_programs(), *_bridges(), *_views(), *_small_streams()]
+    return [row for group in GROUPS for row in group()]
 
 
 if __name__ == "__main__":
-    for row in run():
+    for row in (row for group in GROUPS for row in group()):
         target = "" if row["target"] is None else f"≤ {row['target']:g}"
         print(f"{row['name']:36}{row['value']:9.4f} s  ratio {row['ratio']:8.2f} {target:8}{row['note']}", flush=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, final, get_args
 
@@ -128,6 +129,12 @@ class Capabilities:
     def consistent(self, values: FloatArray) -> FloatArray:
         """The nearest values that real data could have at one tick; post-processing."""
         raise ParameterError(f"{self.name!r} has no consistent form: only degree histograms and sequences have one")
+
+
+@lru_cache(maxsize=256)
+def _arguments(kind: type[Query[Any]]) -> tuple[str, ...]:
+    """The names of the arguments of a query's constructor, which every comparison and hash of a query asks for."""
+    return tuple(signature(kind).parameters)
 
 
 class Query(Capabilities, Sensitivities, Generic[V_co]):
@@ -336,7 +343,7 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
         Returns:
             The arguments by name: the attributes of these names, unless a subclass says otherwise.
         """
-        return {name: getattr(self, name) for name in signature(type(self)).parameters}
+        return {name: getattr(self, name) for name in _arguments(type(self))}
 
     def identity(self) -> list[Any]:
         """[name, parameters] as keys of noise are derived from them; with a digest of the code of a class of your own,
