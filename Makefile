@@ -23,7 +23,7 @@ SLOW_WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
 .DEFAULT_GOAL := help
-.PHONY: help run example test slow pandas3 lint format bench bench-check coverage mutate peers soak reproduce-full docs \
+.PHONY: help run example test slow pandas3 lint format bench bench-check coverage mutate proofs peers soak reproduce-full docs \
   reference wheel dist sbom package deploy-test oldest newest workflows release-check hooks pictures system lock clean
 
 # what `make run` needs; the tests' tools come on top of it. The package itself is a line in a .pth file.
@@ -116,6 +116,9 @@ coverage: $(COVERAGE)/.ready  ## branch coverage of the tests; below 95 % in a r
 	PYTHONPATH=$(CURDIR)/$(COVERAGE) $(BIN)/python -m coverage combine --quiet
 	for room in $(COVERED_ROOMS); do echo "== $$room"; PYTHONPATH=$(CURDIR)/$(COVERAGE) \
 	  $(BIN)/python -m coverage report --include="src/evercount/$$room/*" --fail-under=95 || failed=1; done; [ -z "$$failed" ]
+
+proofs:  ## Coq checks the lemmas in proofs/ (Debian: apt-get install coq) [20 s]
+	$(PYTHON) tools/check_proofs.py
 
 # MUTATED="privacy/time_range.py --jobs 2" plants bugs in one module
 MUTATED ?= privacy mechanisms
