@@ -306,9 +306,15 @@ def examine(path: Path, chosen: list[Mutant], tests: list[str], jobs: int) -> tu
     if run(path, None, tests, 3600) != "survived":
         raise SystemExit(f"without a mutant the tests of {path.relative_to(SOURCE)} fail: {' '.join(tests)}")
     seconds = 30 + 5 * (time.monotonic() - began)
+
+    def verdict(mutant: Mutant) -> str:
+        found = run(path, mutant.name, tests, seconds)
+        print(f"    {found:14} {path.name}:{mutant.line} {mutant.name}", file=sys.stderr, flush=True)
+        return found
+
     with ThreadPoolExecutor(jobs) as pool:
-        verdicts = list(pool.map(lambda mutant: run(path, mutant.name, tests, seconds), chosen))
-    survivors = [mutant for mutant, verdict in zip(chosen, verdicts, strict=True) if verdict == "survived"]
+        verdicts = list(pool.map(verdict, chosen))
+    survivors = [mutant for mutant, found in zip(chosen, verdicts, strict=True) if found == "survived"]
     return len(chosen) - len(survivors), survivors
 
 
