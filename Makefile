@@ -164,9 +164,7 @@ oldest: VERSIONS = lowest-direct
 newest: VERSIONS = highest
 oldest newest: $(RUN)  ## the tests with the oldest and the newest versions that pyproject.toml allows [15 min, 2 GB]
 	$(UV)/bin/uv venv --quiet --python $(PYTHON) $(VENV)/$@
-	$(UV)/bin/uv pip compile --quiet --resolution $(VERSIONS) --no-header pyproject.toml \
-	  $(foreach extra,all accounting examples audit,--extra $(extra)) -o $(VENV)/$@.txt
-	$(UV)/bin/uv pip install --quiet --python $(VENV)/$@/bin/python --constraint $(VENV)/$@.txt --editable '.[dev]'
+	$(UV)/bin/uv pip install --quiet --python $(VENV)/$@/bin/python --resolution $(VERSIONS) --editable '.[dev]'
 	$(VENV)/$@/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
 workflows: $(CHECKS)/.ready $(STAMP)  ## lints .github with zizmor, its schemas and shellcheck; with actionlint, too, if that is installed [5 s]
