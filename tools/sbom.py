@@ -3,7 +3,7 @@
     python tools/sbom.py [--extra all] [--write FILE]
 
 The packages are those of the environment, found from `pyproject.toml` through what each one requires; versions and
-hashes are those of the lock. The list has no time and no random number: one commit has one list.
+hashes are those of the lock for this Python. The list has no time and no random number: one commit has one list.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -25,17 +26,18 @@ LOCK = ROOT / "locks" / "requirements.lock"
 
 
 def locked(text: str) -> dict[str, tuple[str, list[str]]]:
-    """Read version and hashes of each package of a lock."""
+    """Read version and hashes of each package of a lock, as they are for this Python and system."""
     found: dict[str, tuple[str, list[str]]] = {}
-    name = ""
+    hashes: list[str] = []
     for line in text.splitlines():
-        pin = re.match(r"([A-Za-z0-9._-]+)==([^ ;\\]+)", line)
+        pin = re.match(r"([A-Za-z0-9._-]+)==([^ ;\\]+) *(?:;([^\\]*))?", line)
         if pin:
-            name = canonicalize_name(pin[1])
-            found[name] = (pin[2], [])
+            hashes = []
+            if pin[3] is None or Marker(pin[3].strip()).evaluate():
+                found[canonicalize_name(pin[1])] = (pin[2], hashes)
         digest = re.search(r"--hash=sha256:([0-9a-f]{64})", line)
         if digest:
-            found[name][1].append(digest[1])
+            hashes.append(digest[1])
     return found
 
 

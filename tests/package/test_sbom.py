@@ -14,17 +14,19 @@ import evercount
 import sbom
 
 ROOT = Path(__file__).parents[2]
-LOCK = """a-b==1.0 ; sys_platform == 'linux' \\
+LOCK = """a-b==1.0 ; python_full_version >= '3' \\
     --hash=sha256:{0} \\
     --hash=sha256:{1}
+a-b==0.9 ; python_full_version < '3' \\
+    --hash=sha256:{2}
 c==2.0 \\
     --hash=sha256:{0}
 """
 
 
 def test_the_lock_is_read() -> None:
-    first, second = "0" * 64, "1" * 64
-    assert sbom.locked(LOCK.format(first, second)) == {"a-b": ("1.0", [first, second]), "c": ("2.0", [first])}
+    first, second, other = "0" * 64, "1" * 64, "2" * 64
+    assert sbom.locked(LOCK.format(first, second, other)) == {"a-b": ("1.0", [first, second]), "c": ("2.0", [first])}
 
 
 def is_of_the_lock(name: str) -> bool:
@@ -47,6 +49,7 @@ def test_every_part_is_listed_with_its_hashes_and_edges() -> None:
     assert direct | {"fastapi", "starlette", "duckdb", "psycopg-binary", "matplotlib"} <= set(parts)
     assert not {"pytest", "ruff", "pyspark", "evercount"} & set(parts)
     assert all(part["hashes"] for part in parts.values())
+    assert {name: part["version"] for name, part in parts.items()} == {name: metadata.version(name) for name in parts}
     known = {listed["metadata"]["component"]["bom-ref"], *(part["bom-ref"] for part in parts.values())}
     assert {edge["ref"] for edge in listed["dependencies"]} == known
     assert {goal for edge in listed["dependencies"] for goal in edge["dependsOn"]} <= known
