@@ -121,8 +121,8 @@ proofs:  ## Coq checks the lemmas in proofs/ (Debian: apt-get install coq) [20 s
 	$(PYTHON) tools/check_proofs.py
 
 # MUTATED="privacy/time_range.py --jobs 2" plants bugs in one module
-MUTATED ?= privacy mechanisms
-mutate: $(STAMP)  ## plants small bugs and counts those that the tests find; below 90 % it fails [5 h; a module: minutes]
+MUTATED ?= privacy mechanisms --jobs $(WORKERS)
+mutate: $(STAMP)  ## plants small bugs and counts those that the tests find; below 90 % it fails [hours; a module: 10 min]
 	$(BIN)/python tools/mutate.py $(MUTATED)
 
 peers:  ## docs/benchmarks.md: next to other programs, in an environment of their own [some min, 2 GB]
