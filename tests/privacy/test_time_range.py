@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evercount.errors import ParameterError
-from evercount.privacy.time_range import Grid, TimeRange
+from evercount.privacy.time_range import Grid, TimeRange, share_periods
 
 DAY = 86_400_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -71,3 +71,13 @@ def test_periods_may_begin_elsewhere_by_hand_or_on_a_calendar() -> None:
     assert TimeRange(1, 9, "manual", "7 0").periods == "7 0"
     assert TimeRange(1, 9, "1", "7 UTC 0").periods == "7 UTC 0"
     assert TimeRange(8, 9, "1", "7 1").periods == "7 1"
+
+
+def test_streams_of_one_grid_share_their_periods_wherever_they_overlap() -> None:
+    """Said too seldom, this costs people's budget and protects nobody."""
+    one, other = TimeRange(0, 100, "1", "7 0"), TimeRange(7, 90, "1", "7 0")
+    assert share_periods(one, other)
+    assert share_periods(other, one)
+    assert not share_periods(one, TimeRange(1, 90, "1", "7 1"))
+    assert not share_periods(one, None)
+    assert not share_periods(TimeRange(0, 100, "1"), TimeRange(0, 100, "1"))
