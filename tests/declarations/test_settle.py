@@ -128,6 +128,22 @@ def test_a_state_that_names_no_noise_has_that_of_its_stream(tmp_path: Path, fits
     assert fits.since() == []
 
 
+def test_a_store_that_names_no_noise_has_that_of_its_stream(
+    tmp_path: Path, fits: Fits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_before(settled: Settled) -> str:
+        return json.dumps({**settled.to_dict(), "factorization": None}, sort_keys=True, separators=(",", ":"))
+
+    with monkeypatch.context() as before, closing(Store(tmp_path / "a.db")) as store:
+        before.setattr(Settled, "canonical", as_before)
+        store.declare(StreamDeclaration.from_dict(TOTALS), START + 3.5 * DAY)
+    fits.since()
+    with closing(Store(tmp_path / "a.db")) as store:
+        live = store.declare(StreamDeclaration.from_dict(TOTALS), START + 3.5 * DAY)
+        assert live.declaration.factorization == live.stream.factorization.spec
+    assert fits.since() == []
+
+
 @WAYS
 def test_a_service_that_starts_again_fits_nothing(table: dict[str, Any], tmp_path: Path, fits: Fits) -> None:
     now, declared = START + 3.5 * DAY, StreamDeclaration.from_dict(table)

@@ -8,6 +8,7 @@ is fitted twice, and on another processor, where a fit ends at other last digits
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields as fields_of
 from typing import Any, ClassVar, Self
 
@@ -46,18 +47,18 @@ class Settled(StreamDeclaration):
     @classmethod
     def of(cls, declaration: StreamDeclaration, budget: Budget, spec: Spec, noise_for: tuple[str, ...]) -> Self:
         """The declaration with this noise."""
-        written = {one.name: getattr(declaration, one.name) for one in fields_of(declaration) if one.init}
+        written = _values(declaration)
         settled = cls(**written | {"budget": budget, "factorization": spec, "noise_for": noise_for})
         first = declaration.written if isinstance(declaration, Settled) else declaration
         return settled._changed(_written=first, earliest=declaration.earliest)
 
     @classmethod
-    def from_dict(cls, data: Any, spec: Spec | None = None) -> Self:
-        """The inverse of `to_dict`; of what was stored before all noise was named, with the `spec` of the stream."""
+    def from_dict(cls, data: Any, of_stream: Callable[[], Spec] | None = None) -> Self:
+        """The inverse of `to_dict`; what was stored before all noise was named may lack it, and `of_stream` says it."""
         if isinstance(data, dict) and data.get("factorization") is None:
-            if spec is None:
+            if of_stream is None:
                 return cls._chosen(StreamDeclaration.from_dict(data))
-            data = {**data, "factorization": spec}
+            data = {**data, "factorization": of_stream()}
         return super().from_dict(data)
 
     @classmethod
@@ -77,6 +78,10 @@ class Settled(StreamDeclaration):
         return cls.of(declaration, kept, engine.spec, views)
 
     @property
+    def views_of_noise(self) -> tuple[str, ...]:
+        return self.noise_for
+
+    @property
     def written(self) -> StreamDeclaration:
         """What the operator wrote; of one that is read back, which does not say that, itself."""
         return self if self._written is None else self._written
@@ -87,8 +92,12 @@ class Settled(StreamDeclaration):
         if self.noise_for == (RUNNING,) and self.revise_for is None:
             default = choose_engine(self.query, self.budget, self.horizon, None)
             spec = None if default.spec == spec else spec
-        written = {one.name: getattr(self, one.name) for one in fields_of(self) if one.init}
-        return StreamDeclaration(**written | {"factorization": None if isinstance(spec, dict) else spec})
+        return StreamDeclaration(**_values(self) | {"factorization": None if isinstance(spec, dict) else spec})
+
+
+def _values(declaration: StreamDeclaration) -> dict[str, Any]:
+    """What `StreamDeclaration` takes."""
+    return {one.name: vars(declaration)[one.name] for one in fields_of(declaration) if one.init}
 
 
 def settle(declaration: StreamDeclaration) -> Settled:

@@ -374,7 +374,7 @@ def chart_title(declaration: StreamDeclaration, drawn: int, cells: int) -> str:
     """What the chart shows, what it promises, and which cells are left out.
 
     >>> flu = StreamDeclaration.from_dict({"name": "flu", "query": "count", "tick": "1h",
-    ...     "budget": {"epsilon": 1, "delta": 1e-9}})
+    ...     "budget": {"epsilon": 1, "delta": 0}})
     >>> print(chart_title(flu, 1, 1))
     flu: count, per-tick, ticks of 1h; ε = 1, δ = 0 per event for all ticks together
     band: 95% interval per number

@@ -91,7 +91,7 @@ class State:
     @property
     def settled(self) -> Settled:
         """The declaration of the stream, with its noise as it was settled when the stream began."""
-        return Settled.from_dict(self.declaration, self.stream["factorization"])
+        return Settled.from_dict(self.declaration, lambda: self.stream["factorization"])
 
     def to_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, **vars(self)}

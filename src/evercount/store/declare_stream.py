@@ -17,6 +17,7 @@ from evercount.declarations.cautions import changed_noise, declares_again
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, instant_of
 from evercount.declarations.settle import settle
+from evercount.engine.build_parameters import unpack
 from evercount.engine.stream import Stream
 from evercount.engine.stream_facts import identify
 from evercount.errors import Conflict, EvercountError, ParameterError, SnapshotError, StoreError, TooLarge
@@ -174,15 +175,19 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
             raise StoreError("the store is inconsistent: a stream's row is missing", f"{table.name} of {row['name']!r}")
         return stored
 
-    stored = StoredStream(number, declared(row))
+    state = row_of(schema.states)
+    blob = sealer.open(state["sealed"], "state", number, state["tick"])
+    try:
+        stored = StoredStream(number, declared(row, lambda: unpack(blob)["factorization"]))
+    except SnapshotError as error:
+        raise StoreError("the state of a stream cannot be restored", f"{row['name']!r}: {error}") from None
     declaration = with_late_rules(connection, stored)
     if not states(row_of(schema.ledger)["cost"], declaration):
         raise StoreError(
             "the ledger states another budget or time range than a stream was declared with", repr(row["name"])
         )
-    state, sums = row_of(schema.states), row_of(schema.accumulators)
+    sums = row_of(schema.accumulators)
     secret = Secret.from_hex(sealer.open(row_of(schema.secrets)["sealed"], "secret", number).decode())
-    blob = sealer.open(state["sealed"], "state", number, state["tick"])
     try:
         stream = Stream.restore(blob, declaration.period_of)
     except SnapshotError as error:

@@ -22,7 +22,7 @@ from evercount.declarations.schedule import format_utc, instant_of
 from evercount.declarations.settle import Settled
 from evercount.declarations.view_names import TickMark, next_spans, view_table, with_marks
 from evercount.engine.add_keys import with_joined
-from evercount.engine.build import RUNNING
+from evercount.engine.build import RUNNING, Spec
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import RevisedErrors, by_day, newest_view
 from evercount.engine.stream_facts import StreamFacts
@@ -155,8 +155,9 @@ def public_keys_of(connection: Connection, stream: int) -> list[tuple[str, int]]
     return [(row.label, row.since) for row in rows]
 
 
-def declared(row: Any) -> Settled:
-    return Settled.from_dict(json.loads(row["declaration"])).started(instant_of(row["start"]))
+def declared(row: Any, of_stream: Callable[[], Spec] | None = None) -> Settled:
+    """The declaration of a row of `streams`; `of_stream` is for rows that do not name their noise."""
+    return Settled.from_dict(json.loads(row["declaration"]), of_stream).started(instant_of(row["start"]))
 
 
 def with_late_rules(connection: Connection, one: Known) -> Settled:
