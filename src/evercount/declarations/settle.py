@@ -78,6 +78,12 @@ class Settled(StreamDeclaration):
         return cls.of(declaration, kept, engine.spec, views)
 
     @property
+    def spec(self) -> Spec:
+        """The noise by name, or with the public numbers that were fitted."""
+        assert self.factorization is not None
+        return self.factorization
+
+    @property
     def views_of_noise(self) -> tuple[str, ...]:
         return self.noise_for
 
@@ -107,4 +113,4 @@ def settle(declaration: StreamDeclaration) -> Settled:
 
 def with_noise_of(declaration: StreamDeclaration, known: Settled) -> Settled:
     """The declaration with the noise of the stream that it declares again."""
-    return Settled.of(declaration, known.budget, known.factorization, known.noise_for)
+    return Settled.of(declaration, known.budget, known.spec, known.noise_for)

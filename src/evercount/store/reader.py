@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 
 from evercount._safe_files import open_private, refuse_link, sync_folder
 from evercount._validate import FloatArray, IntArray
-from evercount.declarations.declaration import StreamDeclaration
+from evercount.declarations.settle import Settled
 from evercount.engine.write_table import each_tick
 from evercount.errors import EvercountError, StoreError
 from evercount.store import schema
@@ -130,9 +130,7 @@ class Reading(StoredReleases):
             elif not states(cost, declaration):  # the chain covers the declaration
                 yield f"{row['name']}: the ledger states another budget or time range than the declaration"
 
-    def _verify_chain(
-        self, connection: Connection, row: Any, declaration: StreamDeclaration, retired: bool
-    ) -> Iterator[str]:
+    def _verify_chain(self, connection: Connection, row: Any, declaration: Settled, retired: bool) -> Iterator[str]:
         name, previous = row["name"], genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
             yield f"{name}: the declaration was changed after it was stored"
