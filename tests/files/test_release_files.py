@@ -194,7 +194,7 @@ def test_terraces_go_on_in_later_runs(tmp_path: Path, delta: float) -> None:
 
 
 def test_a_run_that_goes_on_fits_no_noise_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers of a blend are in the state: later runs take them from there. Another one is still noticed."""
+    """The numbers of noise are in the state: later runs take them from there. Another declaration is still noticed."""
     for steps in ("STEPS", "WEIGHTED_STEPS"):  # how good the fit is is not asked here
         monkeypatch.setattr(fit_blend, steps, 2)
     events = tmp_path / "visits.csv"
@@ -217,6 +217,7 @@ def test_a_run_that_goes_on_fits_no_noise_again(tmp_path: Path, monkeypatch: pyt
         raise AssertionError("a fit")
 
     monkeypatch.setattr(build, "_fitted", refuse)
+    monkeypatch.setattr(noise_choice, "_least_error", refuse)
     table = evercount.release(events, end="2026-01-21", **options)
     assert len(table.to_pandas()) == 20
     with pytest.raises(ParameterError, match=r"epsilon was 1.0 and is now 0\.5"):
