@@ -130,7 +130,7 @@ def test_exact_law_of_the_first_ticks() -> None:
     assert exact_epsilon(claim, 2, np.array([1.0, 1.0])) == pytest.approx(1.0, rel=1e-6)
     assert exact_epsilon(claim, 2, np.array([0.0, 1.0])) == pytest.approx(0.5, rel=1e-6)
     with pytest.raises(ParameterError, match="whole numbers"):
-        first_law(LibraryProgram(Count(), Budget(1.0, 1e-6), 2).claim(2), 1)
+        first_law(LibraryProgram(Count(), Budget(1.0, 1e-6), 2, "balanced").claim(2), 1)
 
 
 def law_distance(claim: Claim, noise: FloatArray, grid: float = 1.0) -> tuple[float, float]:

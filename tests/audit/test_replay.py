@@ -195,7 +195,7 @@ def test_a_broken_promise_is_made_small() -> None:
 
 def test_difference_is_the_change_of_the_true_sums() -> None:
     """D holds no noise: it is M·d exactly."""
-    program = LibraryProgram(Count(), Budget(1.0, 1e-6), T)
+    program = LibraryProgram(Count(), Budget(1.0, 1e-6), T, "balanced")
     data = ((1, 1), (1,), (), (1,), (), ())
     neighbour = ((1, 1), (), (), (1,), (), ())
     one, other = (program.run(side, SECRET) for side in (data, neighbour))

@@ -252,7 +252,7 @@ def test_a_renewed_stream_of_a_store_keeps_the_keys_that_joined() -> None:
 def test_a_run_on_another_processor_goes_on(home: str) -> None:
     """The noise of these views is fitted in floating point: the run there keeps the numbers that the stream has."""
     persons = "--user who --max-per-tick 1 --max-ticks 3 --view running"
-    line = f"{OPTIONS} {home} --out flu.csv {persons}".replace("--horizon 5", "--horizon 40")
+    line = f"{OPTIONS} {home} --out flu.csv {persons} --factorization blend".replace("--horizon 5", "--horizon 40")
     for core, day in (("Haswell", 5), ("Nehalem", 9)):
         done = subprocess.run(
             [

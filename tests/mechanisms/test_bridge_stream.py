@@ -169,7 +169,7 @@ def test_wide_integers_give_the_same_numbers() -> None:
         (EndlessBridge().tree(3), 1, 300),
         (EndlessBridge(True).tree(2), 3, 20),
     ],
-    ids=str,
+    ids=lambda one: one.name if isinstance(one, Bridge) else str(one),
 )
 def test_noise_is_the_rows_times_the_numbers(tree: Bridge, first: int, count: int) -> None:
     """In whole numbers, also at the largest that 64 bits are said to hold; `rows` is what the proof is about."""

@@ -463,7 +463,7 @@ def test_post_processed_weights_are_no_graph() -> None:
 def test_extreme_cuts_of_pure_streams_are_covered(n: int) -> None:
     """2,000 streams under δ = 0, level 0.99: extreme cuts, and bounds over all cuts; normal quantiles do not hold."""
     streams, level = 2_000, 0.99
-    stream = smooth_stream(Cuts(n), Budget(0.5, 0.0), 8, seed=1)
+    stream = smooth_stream(Cuts(n), Budget(0.5, 0.0), 8, "bridge", seed=1)
     released = stream.run([[]] * 8)[3].graph()
     noise = noise_of(stream, streams, 8)[3]
     least = least_share(level, streams)

@@ -301,7 +301,9 @@ def reductions(parameters: Parameters, context: Context) -> Result:
             flipped[rng.integers(ticks)] ^= 1
             pairs = zip(reduction.stream(bits), reduction.stream(flipped), strict=True)
             neighbours += sum(one != other for one, other in pairs) == 1
-        stream = Stream(reduction.query(ticks), budget, ticks)
+        query = reduction.query(ticks)
+        named = "balanced" if query.squared_value_sensitivity(budget.adjacency) is None else None
+        stream = Stream(query, budget, ticks, named)  # the bound is for Gaussian noise
         worst = float(stream.std(np.arange(1, ticks + 1)).max())
         rows.append(
             {
