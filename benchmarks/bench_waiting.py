@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,8 @@ def _programs() -> list[dict[str, Any]]:
         for delta in ("0", "1e-6"):
             out = Path(folder, delta)
             out.mkdir()
-            budget = ("--horizon", "365", "--epsilon", "1", "--delta", delta, "--out")
-            command = (*COMMAND, "release", str(events), *asked, *budget)
+            of_year = ("--horizon", "365", "--epsilon", "1", "--delta", delta, "--out")
+            command = (*COMMAND, "release", str(events), *asked, *of_year)
             add(f"release of ten rows, delta {delta}", *command, out=out)
     return rows
 
@@ -93,7 +94,7 @@ def _bridges() -> list[dict[str, Any]]:
     rows = []
     for horizon, ticks in ((2**17, 2**17), (None, 10**5)):
         floats = np.random.Generator(np.random.PCG64(1))
-        unit = _seconds(lambda ticks=ticks, floats=floats: floats.standard_normal(ticks))
+        unit = _seconds(partial(floats.standard_normal, ticks))
         engine, budget = pure_factorization(None, horizon), Budget(1.0, 0.0)
 
         def draw(ticks: int = ticks, horizon: int | None = horizon, engine: Any = engine, budget: Any = budget) -> None:
@@ -110,8 +111,8 @@ def _views() -> list[dict[str, Any]]:
     for delta, name in ((1e-6, "balanced"), (1e-6, "blend"), (0.0, "fresh"), (0.0, "bridge")):
         stream = Stream(Count(), Budget(1.0, delta), YEAR, name)
         model, _ = planned_errors(stream.query, stream.budget, YEAR, stream.factorization)
-        totals = _seconds(lambda model=model: model.std(ticks))
-        seconds = _seconds(lambda model=model: model.std(ticks, 24))
+        totals = _seconds(partial(model.std, ticks))
+        seconds = _seconds(partial(model.std, ticks, 24))
         rows.append(_row(f"stds of last-24, {name}", seconds, seconds / totals, "hourly year, over those of totals"))
     return rows
 
@@ -131,7 +132,7 @@ def _small_streams() -> list[dict[str, Any]]:
 
         blob = make().snapshot()
         alone = _seconds(make)
-        for name, action in (("made", make), ("restored", lambda blob=blob: Stream.restore(blob))):
+        for name, action in (("made", make), ("restored", partial(Stream.restore, blob))):
             before, start = _resident(), time.process_time()
             streams = [action() for _ in range(SMALL)]
             seconds = (time.process_time() - start) / len(streams)

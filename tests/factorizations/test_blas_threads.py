@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_a_fit_has_one_thread(
     """Its matrices are small: with two threads it takes many times as long."""
     seen, minimize = [], scipy.optimize.minimize
 
-    def watched(*arguments: object, **options: object) -> object:
+    def watched(*arguments: Any, **options: Any) -> Any:
         seen.append(threads())
         return minimize(*arguments, **options)
 
