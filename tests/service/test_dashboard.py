@@ -106,7 +106,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     running = Running(tmp_path_factory.mktemp("dashboard") / "store.db")
     running.start()
     try:
-        running.declare("flu", REGIONS, horizon=512, factorization="balanced", description="Self-assessed symptoms per region")
+        running.declare(
+            "flu", REGIONS, horizon=512, factorization="balanced", description="Self-assessed symptoms per region"
+        )
         for tick in range(60):
             running.close("flu", flu_events(tick))
         yield running
