@@ -79,7 +79,7 @@ DEVICE ?= cuda
 REPETITIONS ?= 1000000
 ITEMS = $$($(BIN)/python -c 'from evercount.reproduce.runner import ITEMS as all; \
   print(*(name for name, item in all.items() if ("device" in item.full) == $(1)))')
-reproduce-full: $(STAMP)  ## every number of docs/paper.md and docs/theory.md, at full size [minutes with a GPU, else an hour]
+reproduce-full: $(STAMP)  ## every number of docs/paper.md and docs/theory.md, at full size [1 h on a processor, less with a GPU]
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) 'torch>=2.5'
 	$(BIN)/evercount reproduce $(call ITEMS,True) --repetitions $(REPETITIONS) --device $(DEVICE) --out out/reproduction
 	$(BIN)/evercount reproduce $(call ITEMS,False) --out out/reproduction
@@ -179,7 +179,7 @@ workflows: $(CHECKS)/.ready $(STAMP)  ## lints .github with zizmor, its schemas 
 release-check: $(STAMP)  ## what RELEASING.md asks for before a tag: a line for each step [20 min]
 	$(BIN)/python tools/release_check.py
 
-deploy-test:  ## by hand before a release: the image and the compose file with podman (Debian, as root) [minutes, 3 GB]
+deploy-test:  ## by hand before a release: the image and the compose file with podman (Debian, as root) [11 min, 3 GB]
 	$(PYTHON) tools/deploy_test.py
 
 reference: $(STAMP)  ## docs/reference/*.md from the commands, the routes and the errors [10 s]
