@@ -23,8 +23,7 @@ SLOW_WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
 .DEFAULT_GOAL := help
-.PHONY: help run example test slow pandas3 lint format bench bench-check coverage mutate proofs peers soak reproduce-full docs \
-  reference wheel dist sbom package deploy-test oldest newest workflows release-check hooks pictures system lock clean
+.PHONY: help run example test slow pandas3 lint format bench bench-check coverage mutate proofs peers soak reproduce-full docs reference wheel dist sbom package deploy-test oldest newest workflows release-check hooks pictures system lock clean
 
 # what `make run` needs; the tests' tools come on top of it. The package itself is a line in a .pth file.
 $(RUN): locks/requirements-run.lock locks/requirements-flights.lock locks/requirements-uv.lock pyproject.toml
