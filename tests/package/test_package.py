@@ -96,7 +96,7 @@ def test_version_is_written_once():
     [
         ("duckdb", ["release", "events.csv", "--out", "o.csv", "--time", "t", "--every", "1h", "--start", "2026-01-01",
                     "--epsilon", "1", "--delta", "1e-6"], "files"),
-        ("typer", ["--version"], "cli"),
+        ("typer", ["plan", "--epsilon", "1", "--horizon", "8"], "cli"),
         pytest.param("rich", ["audit", "mechanism", "count", "--runs", "40"], "cli", marks=pytest.mark.soak),
         pytest.param("tomli_w", ["release", "events.csv", "--show-declaration", "--time", "t", "--every", "1h",
                                  "--start", "2026-01-01", "--epsilon", "1", "--delta", "1e-6"], "cli",

@@ -214,7 +214,8 @@ class Outcome:
         lines += [f"Kept: {path}" for path in self.archived]
         lines += [f"View: {path}" for path in self.views]
         before = 0.0 if job.carried is None else job.carried.std
-        lines.append(published_line(declared, new=not continued, before=before))
+        new = not continued and not run.renewing
+        lines.append(published_line(declared, new=new, before=before))
         counted = counted_text(declared.budget, enforced_by(declared.released_query, None), declared.tick)
         added = run.added if self.released else None
         said = (counted, self.published.guarantee, run.composed, added, run.entered.sentence)
