@@ -65,6 +65,18 @@ def test_readme_table_of_a_year_is_what_plan_prints():
     assert "(`blend`) has {:.2f}, {:.2f} and {:.2f}".format(*blend.stds.values()) in text
 
 
+def test_readme_compares_errors_as_the_table_has_them():
+    """In every column the least of ours is at most the least of the others, but for rounding to whole numbers."""
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    table = page.partition("## Days, weeks and persons")[2].partition("## Time")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if re.search(r"\| (yes|no) \|", line)]
+    errors = {row[0].strip(): [float(cell) for cell in row[2:]] for row in rows}
+    ours = [min(column) for column in zip(*(r for name, r in errors.items() if "evercount" in name), strict=True)]
+    others = [min(column) for column in zip(*(r for name, r in errors.items() if "evercount" not in name), strict=True)]
+    assert len(ours) == 6
+    assert all(own <= 1.0002 * other for own, other in zip(ours, others, strict=True))
+
+
 def test_links_resolve():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from evercount._validate import FloatArray
-from evercount.bounds.tails import laplace_factor
+from evercount.bounds.tails import equal_numbers, laplace_factor
 from evercount.factorizations.fit_terrace import fit_terrace
 from evercount.factorizations.terrace import Levels, Terrace, least_squares
 from evercount.mechanisms.terrace_noise import TerraceNoise
@@ -97,7 +97,7 @@ def test_intervals_hold_by_the_exact_law(horizon: int, widths: tuple[int | None,
             places = np.arange(len(law)) - len(law) // 2
             assert law @ places**2 <= float(variance[0]) * 1.004
             for beta in BETAS:
-                factor = laplace_factor(beta, int(made.equal_numbers(*span)[0]))
+                factor = laplace_factor(beta, int(equal_numbers(*made.span_errors(*span, 1.0)[1:])[0]))
                 half = factor * math.sqrt(float(plain[0])) + 0.5
                 assert tail(law, half) <= beta, (width, later, beta)
                 if rate <= 1:

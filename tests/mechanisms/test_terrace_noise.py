@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from evercount._validate import IntArray
-from evercount.bounds.tails import laplace_factor
+from evercount.bounds.tails import equal_numbers, laplace_factor
 from evercount.errors import ParameterError, SnapshotError
 from evercount.factorizations.terrace import BITS, SHARES, Levels, Terrace, least_squares
 from evercount.mechanisms.terrace_noise import OpenBlocks, TerraceNoise, rounded_product, rounded_quotient
@@ -234,7 +234,8 @@ def test_intervals_hold(beta: float, rate: float) -> None:
         view[width:] -= rows[: 120 - width]
         earlier = np.maximum(later - width, 0)
         _, plain = made.difference_errors(earlier, later, rate)
-        factors = np.asarray([laplace_factor(beta, int(n)) for n in made.equal_numbers(earlier, later)])
+        numbers = equal_numbers(*made.span_errors(earlier, later, 1.0)[1:])
+        factors = np.asarray([laplace_factor(beta, int(n)) for n in numbers])
         half = factors * np.sqrt(plain) + 0.5
         outside = (np.abs(view) > half[:, np.newaxis]).mean()
         assert outside <= beta * 1.02 + 4 * math.sqrt(beta / cells / 12)

@@ -244,7 +244,8 @@ class ErrorModel:
         if isinstance(tree, DigitTree):
             return np.maximum(tree.apart(earlier, later), 1)[:, np.newaxis]
         if isinstance(tree, Terrace):
-            return tree.equal_numbers(earlier, later)[:, np.newaxis]
+            _, plain, largest = tree.span_errors(earlier, later, 1.0)
+            return equal_numbers(plain, largest)[:, np.newaxis]
         numbers = np.full((len(later), 1), int(self.pure))
         whole = (earlier == 0) & (later > 0)
         if self.pure and whole.any():

@@ -248,12 +248,6 @@ class Terrace(PureFactorization):
         added = rounding_variance(np.sqrt(self.correction_variance(earlier, later)))
         return np.asarray(added * (self.rate / rate) ** 2)
 
-    def equal_numbers(self, earlier: IntArray, later: IntArray) -> IntArray:
-        """How many equal Laplace numbers have a sum with tails as heavy as the noise of each span."""
-        _, plain, largest = self.span_errors(earlier, later, 1.0)
-        ratio = plain / (2 * np.maximum(largest, 1e-300) ** 2)
-        return np.asarray(np.maximum(np.floor(ratio * (1 + 1e-9)), 1), np.int64)
-
     def suspects(self, ticks: int) -> list[int]:
         """The noise of a running total grows from block to block, and is largest in one of the last."""
         return list(range(max(1, ticks - 2 * self.lengths[-1]), ticks + 1))
